@@ -1,8 +1,11 @@
 """The server of `dask-tfrecord view`: answers, limits of what it answers, and who gets an answer."""
 
+import contextlib
 import http.client
 import json
 import shutil
+import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +15,10 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from support import servers
 
 import dask_tfrecord as dtf
+from dask_tfrecord.images.pixels import encode_png
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
 
@@ -192,6 +197,58 @@ def test_hostile_names_and_values_are_json(serve: Serve) -> None:
     assert page.events("statistics")[-1]["columns"][name]["max"] == "Infinity"
 
 
+def test_sides_of_boxes_that_are_columns_draw_on_the_image(serve: Serve, tmp_path: Path) -> None:
+    sides = {"ymin": [0.1, 0.5], "xmin": [0.2, 0.6], "ymax": [0.3, 0.7], "xmax": [0.4, 0.8]}
+    picture = encode_png(np.zeros((8, 8, 3), np.uint8))
+    rows = {f"image/object/bbox/{side}": [np.float32(values), np.float32([])] for side, values in sides.items()}
+    rows |= {"image/object/class/text": [["cat", "dog"], []], "image/encoded": [picture, picture]}
+    dtf.to_tfrecord(rows, str(tmp_path / "a.tfrecord"))
+    features = {name: dtf.VarLenFeature("bytes" if "text" in name else "float32") for name in rows}
+    features["image/encoded"] = dtf.FixedLenFeature((), "bytes")
+    page = serve(dtf.read_tfrecord(tmp_path / "a.tfrecord", features))
+    columns = {column["name"]: column for column in page.get("overview")["columns"]}
+    boxes = columns["image/object/bbox"]
+    assert (boxes["kind"], boxes["draws_on"], boxes["shape"]) == ("boxes", "image/encoded", [None, 4])
+    assert boxes["group"] == columns["image/object/class/text"]["group"]
+    assert columns["image/object/bbox/xmin"]["kind"] == "sequence"
+    cells = page.get("rows", columns='["image/object/bbox", "image/object/class/text"]')["cells"]
+    assert cells["image/object/bbox"] == [{"boxes": [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]}, None]
+    assert cells["image/object/class/text"][0]["values"] == ["cat", "dog"]
+    assert page.get("row", row=0)["cells"]["image/object/bbox"] == cells["image/object/bbox"][0]
+    page.get("image", 400, row=0, column="image/object/bbox")
+
+
+def test_sides_of_boxes_with_different_lengths_are_an_error_of_the_cell(serve: Serve) -> None:
+    pictures = [encode_png(np.zeros((8, 8, 3), np.uint8))] * 2
+    rows = {side: [np.ones(2), np.ones(3)] for side in ("ymin", "xmin", "ymax")}
+    page = serve(dtf.Dataset.from_arrays({**rows, "xmax": [np.ones(2), np.ones(1)], "image": pictures}))
+    first, second = page.get("rows", columns='["boxes"]')["cells"]["boxes"]
+    assert first == {"boxes": [[1, 1, 1, 1], [1, 1, 1, 1]]}
+    assert "3, 3, 3, 1 values" in second["error"]
+
+
+@pytest.mark.integration
+def test_the_first_page_of_a_remote_set_reads_a_part_of_it(tmp_path: Path) -> None:
+    rows = {"x": np.random.default_rng(0).bytes(1200 * 100_000), "number": np.arange(1200)}
+    rows["x"] = [rows["x"][at : at + 100_000] for at in range(0, len(rows["x"]), 100_000)]
+    dtf.to_tfrecord(rows, f"{tmp_path}/a-{{shard:05d}}-of-{{shards:05d}}.tfrecord", records_per_shard=150)
+    dtf.build_index(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    names = sorted(name for name in files if name.endswith(".tfrecord"))
+    with servers.running(servers.FileServer, files=files, etags={}) as (address, log):
+        sets = [open_path(0, [f"{address}/{name}" for name in names], MEMORY, BlockCache(MEMORY // 4))]
+        with Server(sets) as server:
+            page = Page(server)
+            assert len(page.get("overview")["columns"]) == 2
+            cells = page.get("rows", stop=20)["cells"]["number"]
+            assert [cell["value"] for cell in cells] == list(range(20))
+            until = time.monotonic() + 60
+            while not (overview := page.get("overview"))["counted"] and time.monotonic() < until:
+                time.sleep(0.05)
+            assert overview["nrows"] == 1200
+            assert log.sent < 10 << 20 < 100 << 20 < sum(map(len, files.values()))
+
+
 HEADERS: list[tuple[dict[str, str], int]] = [
     ({}, 200),
     ({"Host": "localhost:9999"}, 200),
@@ -219,6 +276,47 @@ def test_only_pages_of_this_server_get_answers(serve: Serve, golden: Path) -> No
     for wrong in ("", token[:-1], f"{token}x", token[::-1], token.upper(), "%00", "é"):
         assert page.request(f"/{quote(wrong, safe='%')}/api/overview")[0] == 404
     assert page.request(f"/{token}")[0] == 404
+
+
+class Forward(socketserver.BaseRequestHandler):
+    """Forward a connection to another port, as `ssh -L` does."""
+
+    port: int
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port)) as other:
+            back = threading.Thread(target=self.copy, args=(other, self.request))
+            back.start()
+            self.copy(self.request, other)
+            back.join()
+
+    @staticmethod
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_a_forwarded_port_answers_under_another_number(serve: Serve, golden: Path) -> None:
+    page = serve(golden / "scalars.tfrecord")
+    handler = type("Handler", (Forward,), {"port": page.port})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as proxy:
+        proxy.daemon_threads = True
+        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        port = page.port = proxy.server_address[1]
+        for name in ("127.0.0.1", "localhost"):
+            origin = f"http://{name}:{port}"
+            status, _, body = page.request(f"{page.root}api/overview", Host=f"{name}:{port}", Origin=origin)
+            assert (status, json.loads(body)["name"]) == (200, str(golden / "scalars.tfrecord"))
+        assert page.events("statistics")[-1]["done"]
+        assert page.request(page.root)[0] == 200
+        # The token protects: who reaches the port without it gets nothing.
+        assert page.request("/api/overview")[0] == 404
+        proxy.shutdown()
+        thread.join()
 
 
 def test_no_path_of_a_request_reaches_the_file_system(serve: Serve, golden: Path) -> None:

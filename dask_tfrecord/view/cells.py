@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,8 @@ _SAFE = 1 << 53
 # Pixels that are decoded for a page.
 _MOST_PIXELS = 1 << 27
 _BOXES = re.compile(r"b(ounding_?)?box(es)?\b|bndbox", re.IGNORECASE)
+_SIDES = ("ymin", "xmin", "ymax", "xmax")
+_SIDE = re.compile(rf"(.*?)({'|'.join(_SIDES)})")
 _MASK = re.compile(r"mask|segmentation", re.IGNORECASE)
 _TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "GIF": "image/gif", "WebP": "image/webp", "BMP": "image/bmp"}
 # Encoded images up to this size are sent as they are, if they are not larger than they are shown.
@@ -49,6 +51,13 @@ class Column:
     group: str | None
     classes: tuple[str, ...]
     draws_on: str | None = None
+    # Columns of the sides ymin, xmin, ymax and xmax, if these boxes are not a feature of their own.
+    sides: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the features that the cells are made of."""
+        return self.sides or (self.name,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the column as JSON values."""
@@ -59,7 +68,7 @@ class Column:
             "name": self.name,
             "feature": str(feature),
             "dtype": dtype,
-            "shape": [*sizes, *feature.item_shape],
+            "shape": [*sizes, *feature.item_shape, *([4] if self.sides else [])],
             "ragged_rank": feature.ragged_rank,
             "group": self.group,
             "kind": self.kind,
@@ -90,7 +99,27 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
             # The image with the longest common prefix.
             over = max(others, key=lambda each: _common(each, name))
         columns.append(Column(name, feature, kinds[name], group, tuple(schema.classes.get(name, ())), over))
-    return tuple(columns)
+    return (*columns, *_combined(columns, images))
+
+
+def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Column]:
+    """Yield boxes whose four sides are columns, such as image/object/bbox/xmin of object detection."""
+    found: dict[str, dict[str, Column]] = {}
+    for column in columns:
+        match = _SIDE.fullmatch(column.name)
+        if match and column.kind in ("sequence", "vector") and column.feature.item_dtype.kind in "iuf":
+            found.setdefault(match[1], {})[match[2]] = column
+    names = {column.name for column in columns}
+    for prefix, sides in found.items():
+        if len(sides) < len(_SIDES) or not images:
+            continue
+        name = prefix.rstrip("/_.-") or "boxes"
+        while name in names:
+            name += " boxes"
+        over = max(images, key=lambda each: _common(each, name))
+        first = sides["xmin"]
+        parts = tuple(sides[side].name for side in _SIDES)
+        yield Column(name, first.feature, "boxes", first.group, (), over, parts)
 
 
 def _common(first: str, second: str) -> int:
@@ -146,12 +175,22 @@ def numbers(array: NDArray[Any]) -> list[Any]:
     return list(map(number, array.ravel()))
 
 
-def cell(column: Column, row: Block | str, *, whole: bool = False) -> Any:
-    """Return the cell of a row, a block of one row, as JSON values; None for a row without values."""
-    if isinstance(row, str):
-        return {"error": row}
-    if isinstance(row, RaggedBlock | ArraysBlock) and row.row_splits[-1] == row.row_splits[0]:
+def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = False) -> Any:
+    """Return the cell of a row, whose blocks have one row each, as JSON values; None for a row without values."""
+    rows: list[Block] = []
+    for name in column.reads:
+        found = blocks[name]
+        if isinstance(found, str):
+            return {"error": found}
+        rows.append(found)
+    row = rows[0]
+    if all(isinstance(each, RaggedBlock | ArraysBlock) and each.row_splits[-1] == each.row_splits[0] for each in rows):
         return None
+    if column.sides:
+        sides = [np.ravel(to_array(each)[0]) for each in rows]
+        if len({len(side) for side in sides}) > 1:
+            return {"error": f"the sides of the boxes have {', '.join(str(len(side)) for side in sides)} values"}
+        return {"boxes": [numbers(box) for box in np.stack(sides, axis=1)[: _NUMBERS[whole]]]}
     value = to_array(row)[0]
     if column.kind in ("number", "bool"):
         return {"value": number(value)}

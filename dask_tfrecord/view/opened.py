@@ -29,7 +29,7 @@ from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard, itera
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
-from dask_tfrecord.storage.shard import Shard, Shards
+from dask_tfrecord.storage.shard import Shard, Shards, is_local
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
 # Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
@@ -42,9 +42,10 @@ _BLOCK_NBYTES = 1 << 20
 _BLOCK_ROWS = 1024
 _PUBLISHED = 0.2
 _LOOK = 5.0
-# Records that features are inferred from. Remote shards are read by ranges, so that fewer are read.
+# Records that features are inferred from. Of remote shards, the first rows wait for few requests: the first and last
+# shard have the sample.
 _SAMPLE = 256
-_REMOTE_SAMPLE = 32
+_REMOTE_SAMPLE = 16
 # Share of the memory limit that decoded blocks may keep, and that a column of a block may take.
 _KEPT, _COLUMN = 4, 16
 # Reads that decode at the same time.
@@ -463,8 +464,9 @@ def _is_whole(source: RecordSource) -> bool:
 
 def _report(shards: Shards) -> Report | str:
     """Inspect the first records of some shards; return the reason if they are no Examples."""
-    remote = any("://" in path for path in shards.paths[:1])
-    sample = _REMOTE_SAMPLE if remote else _SAMPLE
+    sample = _SAMPLE
+    if not is_local(shards.paths[0]):
+        shards, sample = shards[:: max(1, len(shards) - 1)], _REMOTE_SAMPLE
     try:
         try:
             return Report.from_survey(survey_sample(shards, sample), shards.paths)

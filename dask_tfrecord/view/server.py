@@ -152,6 +152,11 @@ def _integer(request: Request, name: str, default: int | None, most: int) -> int
     return int(text)
 
 
+def _reads(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the features of the cells of some columns, each once."""
+    return tuple(dict.fromkeys(name for column in columns for name in column.reads))
+
+
 class View:
     """Answers to the requests of pages about some data sets."""
 
@@ -281,9 +286,9 @@ class View:
         else:
             chosen = range(min(start, known.rows), min(stop, known.rows))
         cells: dict[str, list[Any]] = {column.name: [] for column in columns}
-        for _, blocks in data.read(tuple(cells), chosen):
+        for _, blocks in data.read(_reads(columns), chosen):
             for column in columns:
-                cells[column.name].append(cell(column, blocks[column.name]))
+                cells[column.name].append(cell(column, blocks))
         return _answer({"start": start, "rows": list(chosen), "cells": cells})
 
     def _row(self, request: Request, data: Opened) -> int:
@@ -297,7 +302,7 @@ class View:
         """Answer everything about one row."""
         data = self._data(request)
         row, columns = self._row(request, data), self.columns(data)
-        ((_, blocks),) = data.read(tuple(column.name for column in columns), [row])
+        ((_, blocks),) = data.read(_reads(columns), [row])
         sizes = {name: block.nbytes for name, block in blocks.items() if not isinstance(block, str)}
         return _answer(
             {
@@ -305,7 +310,7 @@ class View:
                 "location": self._location(data, row),
                 "nbytes": int(sum(sizes.values())),
                 "sizes": {name: int(size) for name, size in sizes.items()},
-                "cells": {column.name: cell(column, blocks[column.name], whole=True) for column in columns},
+                "cells": {column.name: cell(column, blocks, whole=True) for column in columns},
                 "json": record_json(blocks),
             }
         )
@@ -334,13 +339,13 @@ class View:
         """Answer an image at the size that is shown."""
         data = self._data(request)
         column = self._column(data, request.query_params.get("column"))
+        if column.kind != "image":
+            raise BadRequestError(f"column {column.name!r:.100} has no images")
         row, width = self._row(request, data), max(1, _integer(request, "width", 256, _MOST_WIDTH))
         ((_, blocks),) = data.read((column.name,), [row])
         block = blocks[column.name]
         if isinstance(block, str):
             return _error(422, block)
-        if column.kind != "image":
-            raise BadRequestError(f"column {column.name!r:.100} has no images")
         content, kind = image(block, _integer(request, "index", 0, 1 << 31), width)
         return Response(content, media_type=kind)
 
@@ -354,7 +359,7 @@ class View:
         every = self.columns(data)
         columns = [column for column in every if column.name in names]
         texts = [each for each in every if each.kind in ("text", "sequence") and _INSTRUCTION.search(each.name)]
-        ((_, blocks),) = data.read(tuple({each.name: 0 for each in [*columns, *texts]}), [row])
+        ((_, blocks),) = data.read(_reads([*columns, *texts]), [row])
         values = {
             name: np.asarray(np.asarray(block)[0]) for name, block in blocks.items() if not isinstance(block, str)
         }
@@ -370,7 +375,7 @@ class View:
                 "labels": [str(at) for at in range(flat.shape[1])],
                 "values": [numbers(part) for part in flat.T],
             }
-        found = [cell(each, blocks[each.name], whole=True) for each in texts]
+        found = [cell(each, blocks, whole=True) for each in texts]
         shown = [(each.get("value") or next(iter(each.get("values", [])), None)) for each in found if each]
         return _answer(
             {
