@@ -382,6 +382,13 @@ class Rows:
             return self.blocks
         return each_chunk(_only, tuple(sorted(names)), self.blocks)
 
+    def chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read one chunk of some columns in this thread."""
+        if self.source is not None and self.borders is None:
+            return self.source.read(names, number)
+        found: Chunk = self.chunks(names)[number].compute(scheduler="synchronous")
+        return found.blocks
+
     def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Rows:
         """Pass every chunk through a function: rows of a source in the task that decodes them."""
         if self.source is not None:
@@ -438,6 +445,37 @@ class Rows:
         graph = {**self.blocks.__dask_graph__(), **schema.__dask_graph__(), **tasks}
         picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
         return Rows.of_chunks(picked, self.schema, np.diff(cuts).tolist(), self.origin, self.rechunked)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSource(Source):
+    """Rows of the first chunks of some rows, whose borders are known by now."""
+
+    held: Rows
+    borders: NDArray[np.int64]
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.held.schema
+
+    @property
+    def rows(self) -> range:
+        """All rows."""
+        return range(int(self.borders[-1]))
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read a slice of rows; their chunks are computed."""
+        first, last = np.searchsorted(self.borders, [key.start, key.stop - 1], side="right") - 1
+        parts: list[dict[str, Block]] = []
+        for number in range(int(first), int(last) + 1):
+            begin, end = self.borders[number : number + 2].tolist()
+            if begin == end:
+                continue
+            blocks = self.held.chunk(names, number)
+            low, high = max(key.start, begin) - begin, min(key.stop, end) - begin
+            parts.append({name: rows_of(block, low, high) for name, block in blocks.items()})
+        return {name: concatenate([zero_rows(self.schema[name]), *(part[name] for part in parts)]) for name in names}
 
 
 def filled_chunks(sizes: Sequence[float]) -> list[int]:

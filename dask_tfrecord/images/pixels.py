@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, printable
 from dask_tfrecord.features import IMAGE_CHANNELS, IMAGE_DTYPES
 from dask_tfrecord.images.codecs import (
     EncodedImage,
@@ -276,6 +276,35 @@ def _open(
     if not file:
         raise ImageError("no bytes; expected an encoded image")
     raise ImageError(f"bytes that begin with {file[:8]!r}; expected a JPEG, PNG, GIF, BMP or WebP image")
+
+
+def shrink_image(data: bytes, width: int) -> bytes:
+    """Encode an image again, at most `width` pixels wide: JPEG stays JPEG, and other formats become PNG.
+
+    JPEG is decoded at a fraction of its size.
+
+    Raises
+    ------
+    ImageError
+        If the image cannot be decoded.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            format = opened.format
+            if format == "JPEG":
+                opened.draft(None, (width, max(1, opened.height * width // max(1, opened.width))))
+            drawn: Any = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
+            drawn.thumbnail((width, 1 << 16))
+            out = io.BytesIO()
+            if format == "JPEG":
+                drawn.save(out, "JPEG", quality=85)
+            else:
+                drawn.save(out, "PNG", compress_level=1)
+            return out.getvalue()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ImageError(f"the image cannot be decoded: {printable(str(error))[:200]}") from error
 
 
 def scale_pixels(pixels: NDArray[Any], factor_to_uint16: int, out: NDArray[Any]) -> None:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,11 +45,13 @@ from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_ind
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import create_stream, write_file, written_or_discarded
+from dask_tfrecord.storage.streams import create_stream, masked_crc32c, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.
 _LARGE = 64 << 20
+# The payloads of larger records are not checked for a map.
+_CHECKED = 8 << 20
 # Files in the HTML of a report.
 _DISPLAYED = 100
 
@@ -293,6 +296,85 @@ def check_shard(shard: Shard) -> ShardReport:
             tuple(_lost_ranges(found, tail, end, stream_error)),
             *scan.entries(intact),
         )
+
+
+class RecordState(IntEnum):
+    """What is damaged of a record, or of the bytes in its place."""
+
+    INTACT = 0
+    LENGTH = 1
+    PAYLOAD = 2
+    TRUNCATED = 3
+
+
+def walk_states(
+    shard: Shard, offset: int, skipped: int, check: Callable[[], ShardReport]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield offset, length with framing, and state of each record, damaged ones included.
+
+    Parameters
+    ----------
+    shard : Shard
+        Shard to read.
+    offset : int
+        Offset of the header of the first record.
+    skipped : int
+        Number of records at the beginning whose payloads are not checked.
+    check : callable
+        Returns the report of `check_shard`, which finds the next record after a damaged length.
+    """
+    while True:
+        begin, end = offset, None
+        with Window(shard, offset, stop=shard.size) as window:
+            try:
+                while window.fill(HEADER):
+                    begin = window.offset
+                    found = _record_state(window, skipped > 0)
+                    if found[2] in (RecordState.LENGTH, RecordState.TRUNCATED):
+                        end = found
+                        break
+                    skipped -= 1
+                    yield found
+                else:
+                    left = window.end - window.begin
+                    if not left:
+                        return
+                    end = window.offset, left, RecordState.TRUNCATED
+            except CorruptRecordError:
+                # A compressed stream that ends early.
+                end = begin, 0, RecordState.TRUNCATED
+        report = check()
+        following = report.starts[report.starts > begin]
+        if end[2] == RecordState.TRUNCATED or not following.size:
+            yield begin, max(end[1], report.nbytes - begin), end[2]
+            return
+        yield begin, int(following[0]) - begin, end[2]
+        offset = int(following[0])
+
+
+def _record_state(window: Window, is_skipped: bool) -> tuple[int, int, int]:
+    """Return the record at a window, and move the window past it."""
+    begin = window.offset
+    length = int.from_bytes(window.view(0, 8), "little")
+    if not crc_holds(window, 0, 8):
+        return begin, 0, RecordState.LENGTH
+    size = HEADER + length + FOOTER
+    if window.compression is None and begin + size > window.shard.size:
+        return begin, window.shard.size - begin, RecordState.TRUNCATED
+    state = RecordState.INTACT
+    if length <= _CHECKED and not is_skipped:
+        if not window.fill(size):
+            return begin, window.end - window.begin, RecordState.TRUNCATED
+        if not crc_holds(window, HEADER, HEADER + length):
+            state = RecordState.PAYLOAD
+    if not window.advance(size):
+        return begin, window.offset - begin, RecordState.TRUNCATED
+    return begin, size, state
+
+
+def crc_holds(window: Window, begin: int, end: int) -> bool:
+    """Return whether the CRC behind some bytes of a window is that of the bytes."""
+    return int.from_bytes(window.view(end, end + FOOTER), "little") == masked_crc32c(window.view(begin, end))
 
 
 def count_lost_records(report: ShardReport, sidecar: Sidecar) -> ShardReport:

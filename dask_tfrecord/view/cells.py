@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, RaggedBlock, to_array
-from dask_tfrecord.errors import printable
 from dask_tfrecord.features import Feature
-from dask_tfrecord.images.pixels import encode_png
+from dask_tfrecord.images.pixels import encode_png, shrink_image
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
 from dask_tfrecord.preview.preview import averaged, is_picture, json_rows, json_value, picture
 from dask_tfrecord.schema import Schema, prefix_groups
@@ -315,28 +313,7 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
         raise ValueError(f"the image has {wide:,} x {height:,} pixels, more than a page shows")
     if wide <= width and len(value) <= _AS_STORED and found.format in _TYPES:
         return value, _TYPES[found.format]
-    return _scaled(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
-
-
-def _scaled(value: bytes, width: int) -> bytes:
-    """Decode an image, JPEG at a fraction of its size, and encode it again."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(io.BytesIO(value)) as opened:
-            format = opened.format
-            if format == "JPEG":
-                opened.draft(None, (width, max(1, opened.height * width // max(1, opened.width))))
-            drawn: Any = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
-            drawn.thumbnail((width, 1 << 16))
-            out = io.BytesIO()
-            if format == "JPEG":
-                drawn.save(out, "JPEG", quality=85)
-            else:
-                drawn.save(out, "PNG", compress_level=1)
-            return out.getvalue()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"the image cannot be decoded: {printable(str(error))[:200]}") from error
+    return shrink_image(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
 
 
 def record_json(blocks: Mapping[str, Block | str]) -> Any:

@@ -11,12 +11,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import IntactRecords
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
-from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, rows_of, zero_rows
+from dask_tfrecord.columns.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
@@ -35,7 +34,7 @@ from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 # Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
-    from dask_tfrecord.arrays.rows import Chunk, Rows
+    from dask_tfrecord.arrays.rows import Rows
 
 # Stored bytes and most rows of a block; seconds between publications of a count, and between looks at the files.
 _BLOCK_NBYTES = 1 << 20
@@ -223,13 +222,16 @@ class Opened:
             self._block_rows = _block_rows(rows.source, rows)
             self._publish(Known(rows.source, int(rows.borders[-1]), True))
             return
+        from dask_tfrecord.arrays.rows import ChunkSource
+
         borders = [0]
         first = tuple(rows.schema)[:1]
         for number in range(rows.nchunks):
             if self.closing.is_set():
                 return
             if rows.borders is None:
-                borders.append(borders[-1] + _chunk_rows(rows, first, number))
+                blocks = rows.chunk(first, number)
+                borders.append(borders[-1] + (len(blocks[first[0]]) if first else 0))
             else:
                 borders.append(int(rows.borders[number + 1]))
             source = ChunkSource(rows, np.array(borders))
@@ -353,49 +355,6 @@ def _block_rows(source: Source, rows: Rows) -> int:
 def _rows_of_block(row_nbytes: float) -> int:
     """Return a power of two of rows that are about `_BLOCK_NBYTES`."""
     return int(np.clip(2 ** int(np.log2(max(1.0, _BLOCK_NBYTES / max(1.0, row_nbytes)))), 1, _BLOCK_ROWS))
-
-
-def _chunk_rows(rows: Rows, names: Sequence[str], number: int) -> int:
-    blocks = _chunk(rows, names, number)
-    return len(next(iter(blocks.values()))) if blocks else 0
-
-
-def _chunk(rows: Rows, names: Sequence[str], number: int) -> dict[str, Block]:
-    if rows.source is not None and rows.borders is None:
-        return rows.source.read(names, number)
-    found: Chunk = rows.chunks(names)[number].compute(scheduler="synchronous")
-    return found.blocks
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkSource(Source):
-    """Rows of chunks whose borders are known: rows that were not counted, and blocks of dask arrays."""
-
-    held: Rows
-    borders: NDArray[np.int64]
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
-        return self.held.schema
-
-    @property
-    def rows(self) -> range:
-        """All rows."""
-        return range(int(self.borders[-1]))
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read a slice of rows; their chunks are computed."""
-        first, last = np.searchsorted(self.borders, [key.start, key.stop - 1], side="right") - 1
-        parts: list[dict[str, Block]] = []
-        for number in range(int(first), int(last) + 1):
-            begin, end = self.borders[number : number + 2].tolist()
-            if begin == end:
-                continue
-            blocks = _chunk(self.held, names, number)
-            low, high = max(key.start, begin) - begin, min(key.stop, end) - begin
-            parts.append({name: rows_of(block, low, high) for name, block in blocks.items()})
-        return {name: concatenate([zero_rows(self.schema[name]), *(part[name] for part in parts)]) for name in names}
 
 
 def open_path(

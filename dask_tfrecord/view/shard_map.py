@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import CorruptRecordError, printable, redact_url
-from dask_tfrecord.records.damage import ShardReport, check_shard
+from dask_tfrecord.errors import printable, redact_url
+from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, crc_holds, walk_states
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import masked_crc32c
 from dask_tfrecord.view.opened import Opened
 
-# Bytes of records whose CRCs one map checks, and of one record.
+# Bytes of records whose CRCs one map checks; bytes of a record that are shown, and whose fields are parsed.
 _MAP_NBYTES = 32 << 20
-_CHECKED_NBYTES = 8 << 20
 _HEX_NBYTES = 4 << 10
 _PARSED_NBYTES = 1 << 20
-_OK, _LENGTH, _PAYLOAD, _TRUNCATED = range(4)
 
 
 def shard_of(data: Opened, number: int) -> Shard:
@@ -48,7 +45,7 @@ def shard_map(data: Opened, number: int, start: int, stop: int) -> dict[str, Any
             record, offset = int(known.entry_records[at]), int(known.entry_offsets[at])
     cells: list[tuple[int, int, int]] = []
     nbytes = 0
-    for cell in _cells(data, number, shard, offset, start - record):
+    for cell in walk_states(shard, offset, start - record, partial(damage_of, data, number)):
         if record >= stop or (nbytes > _MAP_NBYTES and cells):
             break
         if record >= start:
@@ -76,62 +73,6 @@ def _ranges(report: ShardReport) -> list[dict[str, Any]]:
     return [{"start": each.start, "stop": each.stop, "what": each.reason} for each in report.lost]
 
 
-def _cells(data: Opened, number: int, shard: Shard, offset: int, skipped: int) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, length with framing, and state of records; after a damaged length, from the next intact record."""
-    while True:
-        begin, end = offset, None
-        with Window(shard, offset, stop=shard.size) as window:
-            try:
-                while window.fill(HEADER):
-                    begin = window.offset
-                    found = _cell(window, skipped > 0)
-                    if found[2] in (_LENGTH, _TRUNCATED):
-                        end = found
-                        break
-                    skipped -= 1
-                    yield found
-                else:
-                    left = window.end - window.begin
-                    if not left:
-                        return
-                    end = window.offset, left, _TRUNCATED
-            except CorruptRecordError:
-                # A compressed stream that ends early.
-                end = begin, 0, _TRUNCATED
-        report = damage_of(data, number)
-        following = report.starts[report.starts > begin]
-        if end[2] == _TRUNCATED or not following.size:
-            yield begin, max(end[1], report.nbytes - begin), end[2]
-            return
-        yield begin, int(following[0]) - begin, end[2]
-        offset = int(following[0])
-
-
-def _cell(window: Window, is_skipped: bool) -> tuple[int, int, int]:
-    """Return the record at a window, and move the window past it."""
-    begin = window.offset
-    length = int.from_bytes(window.view(0, 8), "little")
-    if not _crc_holds(window, 0, 8):
-        return begin, 0, _LENGTH
-    size = HEADER + length + FOOTER
-    if window.compression is None and begin + size > window.shard.size:
-        return begin, window.shard.size - begin, _TRUNCATED
-    state = _OK
-    if length <= _CHECKED_NBYTES and not is_skipped:
-        if not window.fill(size):
-            return begin, window.end - window.begin, _TRUNCATED
-        if not _crc_holds(window, HEADER, HEADER + length):
-            state = _PAYLOAD
-    if not window.advance(size):
-        return begin, window.offset - begin, _TRUNCATED
-    return begin, size, state
-
-
-def _crc_holds(window: Window, begin: int, end: int) -> bool:
-    """Return whether the CRC behind some bytes of a window is that of the bytes."""
-    return int.from_bytes(window.view(end, end + FOOTER), "little") == masked_crc32c(window.view(begin, end))
-
-
 def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
     """Return the first bytes of the record at an offset, and the fields of its payload by the wire format."""
     shard = shard_of(data, number)
@@ -141,22 +82,28 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
         window.fill(HEADER)
         left = window.end - window.begin
         if left < HEADER:
-            return {"offset": offset, "length": left, "state": _TRUNCATED, "hex": _hex(window, left), "fields": []}
+            return {
+                "offset": offset,
+                "length": left,
+                "state": RecordState.TRUNCATED,
+                "hex": _hex(window, left),
+                "fields": [],
+            }
         length = int.from_bytes(window.view(0, 8), "little")
-        intact = _crc_holds(window, 0, 8)
+        intact = crc_holds(window, 0, 8)
         wanted = HEADER + min(length, _PARSED_NBYTES if intact else _HEX_NBYTES) + FOOTER
         window.fill(wanted)
         shown = min(wanted, window.end - window.begin)
         text = _hex(window, min(shown, _HEX_NBYTES))
         payload = bytes(window.view(HEADER, min(shown, HEADER + length)))
-        damaged = shown == HEADER + length + FOOTER and not _crc_holds(window, HEADER, HEADER + length)
-    state = _OK
+        damaged = shown == HEADER + length + FOOTER and not crc_holds(window, HEADER, HEADER + length)
+    state = RecordState.INTACT
     if not intact:
-        state = _LENGTH
+        state = RecordState.LENGTH
     elif shown < wanted:
-        state = _TRUNCATED
+        state = RecordState.TRUNCATED
     elif damaged:
-        state = _PAYLOAD
+        state = RecordState.PAYLOAD
     fields = _fields(payload) if intact and len(payload) == length else []
     return {
         "offset": offset,
