@@ -7,12 +7,14 @@ export class Failure extends Error {
   }
 }
 
+// The parameters that have a value.
+export function queryOf(parameters) {
+  const known = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return new URLSearchParams(known);
+}
+
 export function address(path, parameters = {}) {
-  const query = new URLSearchParams();
-  for (const [name, value] of Object.entries(parameters)) {
-    if (value !== undefined && value !== null && value !== "") query.set(name, value);
-  }
-  return `api/${path}?${query}`;
+  return `api/${path}?${queryOf(parameters)}`;
 }
 
 export async function get(path, parameters, signal) {
@@ -50,8 +52,18 @@ export function follow(path, parameters, signal, receive, failed) {
     // The browser would connect again and begin the work anew.
     close();
     // An EventSource hides the answer of a request that was refused.
-    if (!opened && !signal.aborted) get(path, parameters, signal).catch((error) => !signal.aborted && failed(error));
-    else if (!signal.aborted) failed(new Failure("The server ended the connection", "Is dask-tfrecord view still running?"));
+    const told = (error) => !signal.aborted && failed(error);
+    if (!opened) get(path, parameters, signal).catch(told);
+    else told(new Failure("The server ended the connection", "Is dask-tfrecord view still running?"));
   });
   return close;
+}
+
+// The statistics of the first rows, for pages that need no more. `failed` is called if there are none.
+export function sampleStatistics(set, signal, receive, failed = () => {}) {
+  const first = (message) => {
+    close();
+    receive(message.columns);
+  };
+  const close = follow("statistics", { data: set.data }, signal, first, failed);
 }

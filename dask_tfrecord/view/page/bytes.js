@@ -1,7 +1,9 @@
 // Bytes: a map of the records of a shard, damaged ranges, one record in hexadecimal and by its fields, and repair.
 
 import { get } from "./api.js";
-import { button, bytes, canvas, codeBlock, colour, count, data, h, notice, plural, scrollable, select, table, visible } from "./dom.js";
+import {
+  button, bytes, canvas, codeBlock, colour, count, data, fill, h, plural, scrollable, select, table, title,
+} from "./dom.js";
 
 const CELL = 16;
 const MOST_CELLS = 2000;
@@ -14,19 +16,19 @@ const STATES = [
 ];
 const RANGE = STATES.length - 1;
 
-export async function bytesPage({ main, query, set, signal, go, remember }) {
+export async function bytesPage({ main, query, set, signal, change, remember }) {
   const shard = Math.max(0, Number(query.get("shard")) || 0);
   const start = Math.max(0, Number(query.get("start")) || 0);
-  const again = (parameters) => go("bytes", { data: set.data, shard, ...parameters });
+  const again = (parameters) => change({ shard, start: null, offset: null, ...parameters });
   const names = set.shards.map((one) => one.name);
   const choose = select("Shard", names, shard, (at) => again({ shard: at }));
   const detail = h("div", { class: "two section" });
   const repair = h("section", { class: "section panel" }, h("p", { class: "waiting" }, "Checking the shard…"));
-  main.append(h("div", { class: "title" }, h("h1", {}, "Bytes"), choose));
+  main.append(title(h("h1", {}, "Bytes"), choose));
   const found = await get("shard", { data: set.data, shard, start, stop: start + MOST_CELLS }, signal);
   if (signal.aborted) return {};
   const cells = cellsOf(found);
-  const chart = map(cells, choose, (cell) => pick(cell));
+  const chart = map(cells, choose, pick);
   const shown = found.offsets.length;
   const end = shown ? found.offsets.at(-1) + found.lengths.at(-1) : found.size;
   const ends = found.records === null ? end >= found.size : found.stop >= found.records;
@@ -41,35 +43,17 @@ export async function bytesPage({ main, query, set, signal, go, remember }) {
     const number = cells.filter((cell) => cell.state === at).length;
     return h("li", { class: name }, `${what}: ${count(number)}`);
   });
-  main.append(
-    h(
-      "section",
-      { class: "panel" },
-      h("div", { class: "title" }, heading, about, (start > 0 || !ends) && pager),
-      chart.element,
-      h("ul", { class: "states" }, states),
-      damageList(found.damaged),
-    ),
-    detail,
-    repair,
-  );
+  const head = title(heading, about, (start > 0 || !ends) && pager);
+  const list = h("ul", { class: "states" }, states);
+  main.append(h("section", { class: "panel" }, head, chart.element, list, damageList(found.damaged)), detail, repair);
 
-  async function pick(cell) {
+  function pick(cell) {
     remember({ offset: cell.offset, shard: shard || null, start: start || null });
     chart.select(cell);
-    detail.replaceChildren(h("p", { class: "waiting" }, "Reading…"));
-    try {
-      const record = await get("record", { data: set.data, shard, offset: cell.offset }, signal);
-      detail.replaceChildren(...recordPanels(record));
-    } catch (error) {
-      if (error.name !== "AbortError") detail.replaceChildren(notice(error.message, error.detail ?? "", "error"));
-    }
+    fill(detail, get("record", { data: set.data, shard, offset: cell.offset }, signal), recordPanels);
   }
 
-  get("repair", { data: set.data, shard }, signal).then(
-    (plan) => repair.replaceChildren(...repairPlan(plan)),
-    (error) => error.name !== "AbortError" && repair.replaceChildren(notice(error.message, error.detail ?? "", "error")),
-  );
+  fill(repair, get("repair", { data: set.data, shard }, signal), repairPlan);
   const wanted = Number(query.get("offset"));
   const first = query.has("offset") ? cells.find((cell) => cell.offset === wanted) ?? { offset: wanted } : cells[0];
   if (first) pick(first);
@@ -158,22 +142,23 @@ function damageList(ranges) {
 }
 
 function recordPanels(record) {
-  const panel = (title, ...children) => h("section", { class: "panel" }, h("div", { class: "title" }, title), ...children);
+  const panel = (head, body) => h("section", { class: "panel" }, title(...head), body);
   const state = h("span", { class: `badge ${record.state ? "bad" : "accent"}` }, STATES[record.state][1]);
   const length = record.length === null ? "unknown length" : plural(record.length, "byte");
   const heading = [h("h2", {}, `Byte ${count(record.offset)}`), h("span", { class: "muted" }, length), state];
   const lines = (record.fields ?? []).map(fieldLine);
   const fields = h("ul", { class: "fields", tabindex: "0", "aria-label": "Fields" }, lines);
-  return [
-    panel(heading, h("pre", { class: "hex", tabindex: "0", "aria-label": "Bytes of the record" }, hexDump(record.hex, record.offset))),
-    panel(h("h2", {}, "Fields by wire format"), lines.length ? fields : h("p", { class: "muted" }, "The payload is no protobuf message.")),
-  ];
+  const none = h("p", { class: "muted" }, "The payload is no protobuf message.");
+  const dump = h("pre", { class: "hex", tabindex: "0", "aria-label": "Bytes of the record" });
+  dump.append(hexDump(record.hex, record.offset));
+  return [panel(heading, dump), panel([h("h2", {}, "Fields by wire format")], lines.length ? fields : none)];
 }
 
 function fieldLine(one) {
-  const line = h("li", {}, h("span", { class: "key" }, `${one.path} `), h("span", { class: "muted" }, `${one.wire ?? ""} `), data(one.value ?? "", 200));
-  line.style.setProperty("--depth", String(String(one.path).split(".").length - 1));
-  return line;
+  const depth = String(String(one.path).split(".").length - 1);
+  const key = h("span", { class: "key" }, `${one.path} `);
+  const wire = h("span", { class: "muted" }, `${one.wire ?? ""} `);
+  return h("li", { style: { "--depth": depth } }, key, wire, data(one.value ?? "", 200));
 }
 
 // Lines of an offset, sixteen bytes and their letters.
@@ -193,8 +178,9 @@ function hexDump(hex, offset) {
 
 function repairPlan(plan) {
   const kept = h("span", { class: "muted" }, `${plural(plan.kept, "record")}, ${bytes(plan.kept_bytes)}`);
-  const title = h("div", { class: "title" }, h("h2", {}, "What repair would keep"), kept);
-  if (!plan.ranges.length) return [title, h("p", { class: "muted" }, "It would keep every byte.")];
+  const head = title(h("h2", {}, "What repair would keep"), kept);
+  if (!plan.ranges.length) return [head, h("p", { class: "muted" }, "It would keep every byte.")];
   const ranges = plan.ranges.map((range) => `${count(range.start)} – ${count(range.stop)}`).join(", ");
-  return [title, h("p", { class: "wrap" }, `It would drop ${plural(plan.ranges.length, "range")} of bytes: ${ranges}`), codeBlock(plan.command, "Copy")];
+  const dropped = `It would drop ${plural(plan.ranges.length, "range")} of bytes: ${ranges}`;
+  return [head, h("p", { class: "wrap" }, dropped), codeBlock(plan.command, "Copy")];
 }

@@ -1,17 +1,19 @@
 // Compare: two opened data sets side by side, such as a source and its conversion.
 
-import { follow, get } from "./api.js";
-import { button, count, data, h, numberForm, plural, scrollable, select, table, typeOf, visible } from "./dom.js";
+import { get, sampleStatistics } from "./api.js";
+import {
+  button, count, data, h, numberForm, plural, scrollable, select, table, title, typeOf, visible,
+} from "./dom.js";
 import { distribution } from "./overview.js";
 import { brief } from "./values.js";
 
 const ROWS = 8;
 
-export async function comparePage({ main, query, set, signal, go, overviewOf }) {
+export async function comparePage({ main, query, set, signal, change, overviewOf }) {
   const first = Number(query.get("a") ?? 0);
   const second = Number(query.get("b") ?? (first === 0 ? 1 : 0));
   const start = Math.max(0, Number(query.get("row")) || 0);
-  const again = (parameters) => go("compare", { a: first, b: second, row: start || null, ...parameters });
+  const move = (row) => change({ row: Math.max(0, row) || null });
   const pair = await Promise.all([first, second].map(overviewOf));
   if (signal.aborted) return {};
   const names = [...new Set(pair.flatMap((one) => one.columns.map((column) => column.name)))];
@@ -19,32 +21,26 @@ export async function comparePage({ main, query, set, signal, go, overviewOf }) 
   const bodies = names.map(() => [h("div", {}), h("div", {})]);
   const state = h("p", { class: "muted", role: "status" }, "Comparing rows…");
   const rows = scrollable("Rows of both data sets");
-  const [form, focus] = numberForm(
-    "First row",
-    String(start),
-    (row) => again({ row }),
-    button("←", () => again({ row: Math.max(0, start - ROWS) || null }), { "aria-label": "Earlier rows", disabled: start === 0 }),
-    button("→", () => again({ row: start + ROWS }), { "aria-label": "Later rows" }),
-  );
-  const [a, b] = ["a", "b"].map((key, side) => select(`Data set ${key}`, set.sets, [first, second][side], (at) => again({ [key]: at })));
-  const heading = h("h2", {}, `Rows from ${count(start)}`);
-  const heads = pair.map((one) => `${visible(one.name, 60)} (${one.nrows === null ? "not counted" : plural(one.nrows, "row")})`);
-  const types = scrollable("Columns of both data sets", table(["column", ...heads], names.map((name, at) => typeRow(name, columns[at], bodies[at]))));
+  const earlier = button("←", () => move(start - ROWS), { "aria-label": "Earlier rows", disabled: start === 0 });
+  const later = button("→", () => move(start + ROWS), { "aria-label": "Later rows" });
+  const [form, focus] = numberForm("First row", String(start), move, earlier, later);
+  const choose = (key, chosen) => select(`Data set ${key}`, set.sets, chosen, (at) => change({ [key]: at }));
+  const heads = pair.map((one) => {
+    return `${visible(one.name, 60)} (${one.nrows === null ? "not counted" : plural(one.nrows, "row")})`;
+  });
+  const types = table(["column", ...heads], names.map((name, at) => typeRow(name, columns[at], bodies[at])));
   main.append(
-    h("div", { class: "title" }, h("h1", {}, "Compare"), a, h("span", { class: "muted" }, "with"), b),
-    h("section", { class: "panel" }, h("h2", {}, "Columns"), types),
-    h("section", { class: "section panel" }, h("div", { class: "title" }, heading, state, form), rows),
+    title(h("h1", {}, "Compare"), choose("a", first), h("span", { class: "muted" }, "with"), choose("b", second)),
+    h("section", { class: "panel" }, title(h("h2", {}, `Rows from ${count(start)}`), state, form), rows),
+    h("section", { class: "section panel" }, h("h2", {}, "Columns"), scrollable("Columns of both data sets", types)),
   );
   pair.forEach((one, side) => {
-    // The sample is enough to compare; the overview refines it.
-    const receive = (message) => {
-      close();
+    sampleStatistics(one, signal, (found) => {
       names.forEach((name, at) => {
         const column = columns[at][side];
-        if (column && message.columns[name]) bodies[at][side].replaceChildren(...distribution(column, message.columns[name]));
+        if (column && found[name]) bodies[at][side].replaceChildren(...distribution(column, found[name]));
       });
-    };
-    const close = follow("statistics", { data: one.data }, signal, receive, () => {});
+    });
   });
   const common = columns.filter(([one, other]) => one && other);
   const wanted = { start, stop: start + ROWS, columns: JSON.stringify(common.map(([column]) => column.name)) };
@@ -52,7 +48,7 @@ export async function comparePage({ main, query, set, signal, go, overviewOf }) 
   const body = table(["#row", "column", ...pair.map((one) => one.name)], rowLines(pair, common, answers));
   rows.replaceChildren(body);
   const differing = body.querySelectorAll("tr.differs").length;
-  state.textContent = differing ? `${plural(differing, "value")} of these rows differ` : "all values of these rows are equal";
+  state.textContent = differing ? `${plural(differing, "value")} of these rows differ` : "all values are equal";
   state.className = differing ? "bad" : "good";
   return { jump: focus };
 }
@@ -73,7 +69,7 @@ function rowLines(pair, common, answers) {
       const known = answers.map((answer) => place < answer.rows.length);
       const differs = known[0] !== known[1] || JSON.stringify(cells[0]) !== JSON.stringify(cells[1]);
       const shown = pair.map((set, side) => (known[side] ? brief(set, row, columns[side], cells[side], 56) : "–"));
-      const values = shown.map((nodes) => h("td", {}, h("span", { class: "inline" }, nodes)));
+      const values = shown.map((nodes) => h("td", {}, h("div", { class: "inline" }, nodes)));
       const number = h("th", { scope: "row", class: "n" }, at === 0 ? String(row) : "");
       return h("tr", { class: differs ? "differs" : null }, number, h("td", { class: "wrap" }, data(name, 60)), values);
     }),

@@ -14,11 +14,11 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 // Control and bidirectional formatting characters have no glyph of their own, or reorder the text around them.
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const HIDDEN = /[^\P{C}\t\n\p{Cn}]|[\u2028\u2029]/gu;
 
 export function visible(text, limit = Infinity) {
   const cut = text.length > limit ? `${text.slice(0, limit)}…` : text;
-  const escape = (letter) => `‹U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`;
+  const escape = (letter) => `‹U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`;
   return cut.toWellFormed().replace(HIDDEN, escape);
 }
 
@@ -86,8 +86,9 @@ export function button(label, onclick, attributes = {}) {
 
 // `options`: texts of the values 0, 1, …
 export function select(label, options, chosen, change) {
-  const entries = options.map((text, at) => h("option", { value: String(at), selected: at === chosen }, visible(text, 80)));
-  return h("select", { "aria-label": label, onchange: (event) => change(Number(event.target.value)) }, entries);
+  const option = (text, at) => h("option", { value: String(at), selected: at === chosen }, visible(text, 80));
+  const onchange = (event) => change(Number(event.target.value));
+  return h("select", { "aria-label": label, onchange }, options.map(option));
 }
 
 // A form for a row number, and a function that puts the cursor into it.
@@ -108,13 +109,16 @@ export function scrollable(label, ...children) {
 
 // `heads`: names of the columns; a leading "#" aligns numbers.
 export function table(heads, rows, attributes = {}) {
-  const head = heads.map((name) => h("th", { scope: "col", class: name[0] === "#" ? "n" : null }, visible(name.replace(/^#/, ""), 80)));
+  const head = heads.map((name) => {
+    return h("th", { scope: "col", class: name[0] === "#" ? "n" : null }, visible(name.replace(/^#/, ""), 80));
+  });
   return h("table", attributes, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
 }
 
 export function facts(entries) {
-  const shown = Object.entries(entries).filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", { class: "facts" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+  const known = Object.entries(entries).filter(([, value]) => value !== null && value !== undefined);
+  const shown = known.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+  return h("dl", { class: "facts" }, shown);
 }
 
 export function codeBlock(text, label = "Copy as Python") {
@@ -125,6 +129,31 @@ export function codeBlock(text, label = "Copy as Python") {
 export function notice(title, detail = "", kind = "empty") {
   const role = kind === "error" ? "alert" : undefined;
   return h("div", { class: `notice ${kind}`, role }, h("strong", {}, data(title)), detail && h("p", {}, data(detail)));
+}
+
+export function failure(error) {
+  return notice(error.message, error.detail, "error");
+}
+
+// Show what `draw` makes of an answer in a box, or the error, unless another request came meanwhile.
+export async function fill(box, request, draw) {
+  box.request = request;
+  let nodes;
+  try {
+    nodes = draw(await request);
+  } catch (error) {
+    nodes = error.name === "AbortError" ? null : [failure(error)];
+  }
+  if (nodes && box.request === request) box.replaceChildren(...nodes);
+}
+
+// The head of a section: what is alone or a group of buttons at the end is put to the right.
+export function title(...children) {
+  return h("div", { class: "title" }, children);
+}
+
+export function note(...text) {
+  return h("span", { class: "small-note" }, text);
 }
 
 export function debounce(wait, call) {
@@ -138,26 +167,18 @@ export function debounce(wait, call) {
 // A canvas of this size in CSS pixels, and its context in the same units; the device may have more.
 export function canvas(width, height, label) {
   const scale = Math.min(globalThis.devicePixelRatio || 1, 3);
-  const element = h("canvas", { role: "img", "aria-label": visible(label, 300) });
+  const style = { width: `${width}px`, height: `${height}px` };
+  const element = h("canvas", { role: "img", "aria-label": visible(label, 300), style });
   element.width = Math.round(width * scale);
   element.height = Math.round(height * scale);
-  element.style.setProperty("width", `${width}px`);
-  element.style.setProperty("height", `${height}px`);
   const context = element.getContext("2d");
   context.scale(scale, scale);
   return [element, context];
 }
 
 export function dialog(label, ...children) {
-  const box = h(
-    "dialog",
-    {
-      "aria-label": label,
-      onclick: (event) => event.target === box && box.close(),
-      onclose: () => box.remove(),
-    },
-    ...children,
-  );
+  const onclick = (event) => event.target === box && box.close();
+  const box = h("dialog", { "aria-label": label, onclick, onclose: () => box.remove() }, children);
   document.body.append(box);
   box.showModal();
   return box;

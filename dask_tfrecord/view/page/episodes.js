@@ -1,21 +1,19 @@
 // Episodes: one row, step by step: cameras, curves of numbers with a cursor, the instruction, and play.
 
 import { get } from "./api.js";
-import { curves, legend } from "./charts.js";
-import { button, count, data, debounce, h, notice, number, numberForm, plural, select, visible } from "./dom.js";
+import { curves } from "./charts.js";
+import { button, count, data, debounce, h, notice, number, numberForm, plural, select, title, visible } from "./dom.js";
 import { picture } from "./values.js";
 
 const FRAME_MS = 100;
-const MOST_CURVES = 16;
 
-export async function episodesPage({ main, query, set, signal, go, remember }) {
+export async function episodesPage({ main, query, set, signal, change, remember }) {
   const row = Math.max(0, Number(query.get("row")) || 0);
   const group = query.get("group") ?? set.groups[0]?.name;
   if (group === undefined) {
     main.append(notice("No groups", "No features share their row lengths, so there are no steps to show."));
     return {};
   }
-  const again = (parameters) => go("episodes", { data: set.data, group, row, ...parameters });
   const episode = await get("episode", { data: set.data, row, group }, signal);
   const last = Math.max(0, episode.length - 1);
   let step = Math.min(last, Math.max(0, Number(query.get("step")) || 0));
@@ -30,19 +28,18 @@ export async function episodesPage({ main, query, set, signal, go, remember }) {
   const frames = episode.images.map((name) => camera(set, row, set.columns.find((column) => column.name === name)));
   const plots = Object.entries(episode.curves).map(([name, found]) => plot(name, found, (at) => show(at)));
   const keep = debounce(200, () => !signal.aborted && remember({ step: step || null, row: row || null }));
-  const move = (to) => to >= 0 && (set.nrows === null || to < set.nrows) && to !== row && again({ row: to, step: null });
-  const [form, focus] = numberForm(
-    "Episode",
-    String(row),
-    move,
-    button("←", () => move(row - 1), { "aria-label": "Previous episode", disabled: row === 0 }),
-    button("→", () => move(row + 1), { "aria-label": "Next episode", disabled: row + 1 === set.nrows }),
-  );
+  const move = (to) => {
+    if (to >= 0 && to < (set.nrows ?? Infinity) && to !== row) change({ row: to, step: null });
+  };
+  const earlier = button("←", () => move(row - 1), { "aria-label": "Previous episode", disabled: row === 0 });
+  const atEnd = row + 1 === set.nrows;
+  const later = button("→", () => move(row + 1), { "aria-label": "Next episode", disabled: atEnd });
+  const [form, focus] = numberForm("Episode", String(row), move, earlier, later);
   const names = set.groups.map((one) => one.name);
-  const groups = names.length > 1 && select("Group", names, names.indexOf(group), (at) => again({ group: names[at] }));
+  const groups = names.length > 1 && select("Group", names, names.indexOf(group), (at) => change({ group: names[at] }));
   const length = h("span", { class: "muted" }, plural(episode.length, "step"));
   main.append(
-    h("div", { class: "title" }, h("h1", {}, `Episode ${count(row)}`), length, groups, form),
+    title(h("h1", {}, `Episode ${count(row)}`), length, groups, form),
     instruction,
     h("div", { class: "scrubber" }, play, slider, output),
     h("div", { class: "cameras" }, frames.map((frame) => frame.element)),
@@ -116,26 +113,14 @@ function camera(set, row, column) {
 }
 
 function plot(name, found, cursor) {
-  // The chart draws numbers only.
-  const drawn = (value) => (typeof value === "boolean" ? Number(value) : value);
-  const series = found.values.slice(0, MOST_CURVES).map((values, at) => {
-    return { label: found.labels?.[at] ?? String(at), values: values.map(drawn) };
-  });
-  const chart = curves(series, { label: `Curves of ${name}`, cursor, height: 150 });
+  const lines = found.values.map((values, at) => ({ label: found.labels?.[at] ?? String(at), values }));
+  const chart = curves(lines, { label: `Curves of ${name}`, cursor, height: 150 });
   const now = h("p", { class: "nows" });
-  const more = found.values.length - series.length;
-  const element = h(
-    "section",
-    { class: "panel" },
-    h("h3", { title: visible(name) }, data(name.split("/").at(-1), 60)),
-    chart.element,
-    series.length > 1 && legend(series.map((one) => one.label)),
-    now,
-    more > 0 && h("p", { class: "small-note" }, `and ${plural(more, "component")} more`),
-  );
+  const head = h("h3", { title: visible(name) }, data(name.split("/").at(-1), 60));
+  const element = h("section", { class: "panel" }, head, chart.element, now);
   const point = (step) => {
     chart.point(step);
-    now.textContent = series.map((one) => number(one.values[step] ?? "–")).join("  ");
+    now.textContent = lines.map((line) => number(line.values[step] ?? "–")).join("  ");
   };
   return { element, point, close: chart.close };
 }

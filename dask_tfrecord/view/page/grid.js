@@ -1,6 +1,6 @@
 // A grid of any number of rows. Only those in sight exist as elements, which are used again while scrolling.
 
-import { h } from "./dom.js";
+import { button, h } from "./dom.js";
 
 // Browsers limit an element to about 33 million pixels, some to half of it; above this height, positions are mapped.
 const TALLEST = 8e6;
@@ -20,13 +20,14 @@ export class Grid {
     columns.forEach((column, at) => {
       const cell = this.header.children[at];
       if (column.sorted) cell.setAttribute("aria-sort", column.sorted);
-      const sort = column.sort && sorted;
-      cell.append(sort ? h("button", { type: "button", tabIndex: -1, onclick: () => sorted(column) }, column.label()) : column.label());
+      const sort = () => sorted(column);
+      cell.append(column.sort ? button(column.label(), sort, { tabIndex: -1 }) : column.label());
     });
     this.layer = h("div", { role: "rowgroup", class: "layer" });
     this.space = h("div", { class: "space", role: "presentation" });
-    const attributes = { role: "grid", class: "grid", tabindex: "0", "aria-label": label, "aria-colcount": String(columns.length) };
-    this.element = h("div", attributes, h("div", { role: "rowgroup", class: "heads" }, this.header), this.layer, this.space);
+    const heads = h("div", { role: "rowgroup", class: "heads" }, this.header);
+    const attributes = { "aria-label": label, "aria-colcount": String(columns.length), tabindex: "0" };
+    this.element = h("div", { role: "grid", class: "grid", ...attributes }, heads, this.layer, this.space);
     this.element.addEventListener("keydown", (event) => this.pressed(event) && event.preventDefault());
     this.element.addEventListener("scroll", () => this.scrolled());
     for (const part of [this.layer, this.space, this.header]) part.style.setProperty("width", `${this.width}px`);
@@ -150,8 +151,8 @@ export class Grid {
   show(index, { top = false } = {}) {
     this.active = Math.max(0, Math.min(index, this.total - 1));
     const at = this.active * this.height;
-    if (top || at < this.position) this.position = at;
-    else if (at + this.height > this.position + this.visibleHeight) this.position = at + this.height - this.visibleHeight;
+    const lowest = at + this.height - this.visibleHeight;
+    this.position = top ? at : Math.min(at, Math.max(lowest, this.position));
     this.position = Math.max(0, Math.min(this.position, this.lastPosition));
     this.place();
     this.draw();

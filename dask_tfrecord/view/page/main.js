@@ -1,9 +1,9 @@
 // The shell: which page the address names, its life, the keyboard, the theme, and news of changed files.
 
-import { Failure, follow, get } from "./api.js";
+import { Failure, follow, get, queryOf } from "./api.js";
 import { bytesPage } from "./bytes.js";
 import { comparePage } from "./compare.js";
-import { data, dialog, h, notice, plural, visible } from "./dom.js";
+import { button, data, dialog, failure, h, plural, select, title, visible } from "./dom.js";
 import { episodesPage } from "./episodes.js";
 import { overviewPage } from "./overview.js";
 import { openRecord } from "./record.js";
@@ -31,6 +31,8 @@ const KEYS = [
   ["Esc", "Close, or stop typing"],
 ];
 
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+
 const main = document.getElementById("main");
 const top = document.getElementById("top");
 const news = document.getElementById("news");
@@ -44,12 +46,8 @@ function parse() {
 }
 
 function link(name, parameters = {}) {
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(parameters)) {
-    if (value !== undefined && value !== null && value !== "" && !(key === "data" && String(value) === "0")) {
-      query.set(key, value);
-    }
-  }
+  const query = queryOf(parameters);
+  if (query.get("data") === "0") query.delete("data");
   return `#/${name}${query.size ? `?${query}` : ""}`;
 }
 
@@ -65,18 +63,26 @@ function go(name, parameters) {
   return draw();
 }
 
-// Change parameters of the shown page. Its state changed already, so nothing is drawn again.
-function remember(parameters, { push = false } = {}) {
+// The address of the shown page with other parameters.
+function changed(parameters) {
   const { name, query } = parse();
-  const hash = link(name, { ...Object.fromEntries(query), ...parameters });
+  return [name, { ...Object.fromEntries(query), ...parameters }];
+}
+
+function change(parameters) {
+  return go(...changed(parameters));
+}
+
+// Change parameters of the shown page. Its state changed already, so nothing is drawn again.
+function remember(parameters) {
+  const hash = link(...changed(parameters));
   if (hash === location.hash) return;
-  history[push ? "pushState" : "replaceState"](null, "", hash);
+  history.replaceState(null, "", hash);
   if (shown) shown.key = keyOf(parse());
 }
 
 function showRecord(row) {
-  const { name, query } = parse();
-  return go(name, { ...Object.fromEntries(query), record: row });
+  return change({ record: row });
 }
 
 async function overviewOf(set) {
@@ -99,13 +105,14 @@ async function draw() {
       drawTop(route, set);
       main.replaceChildren();
       main.className = `page-${route.name}`;
-      const parts = { main, query: route.query, signal: controller.signal, set, go, remember, link, showRecord, overviewOf };
-      const handlers = await PAGES.get(route.name).draw(parts);
-      Object.assign(page, handlers);
+      const { query } = route;
+      const { signal } = controller;
+      const parts = { main, query, signal, set, go, change, remember, link, showRecord, overviewOf };
+      Object.assign(page, await PAGES.get(route.name).draw(parts));
     } catch (error) {
       if (controller.signal.aborted || error.name === "AbortError") return;
       if (!(error instanceof Failure)) console.error(error);
-      main.replaceChildren(notice(error.message, error.detail ?? "", "error"));
+      main.replaceChildren(failure(error));
     }
   }
   const row = parse().query.get("record");
@@ -118,10 +125,7 @@ async function draw() {
       showRecord,
       step: shown.step,
       link,
-      close: () => {
-        const { name, query } = parse();
-        if (query.has("record")) go(name, { ...Object.fromEntries(query), record: null });
-      },
+      close: () => parse().query.has("record") && showRecord(null),
     });
   }
 }
@@ -131,21 +135,18 @@ function drawTop(route, set) {
   const links = tabs.map(([name, page]) =>
     h("a", { href: link(name, { data: set.data }), "aria-current": name === route.name ? "page" : null }, page.title),
   );
-  const choose = h(
-    "select",
-    { id: "set", "aria-label": "Data set", onchange: () => go(route.name, { data: choose.value }) },
-    set.sets.map((name, at) => h("option", { value: String(at), selected: at === set.data }, visible(name, 60))),
-  );
+  const several = set.sets.length > 1 && route.name !== "compare";
+  const choose = () => select("Data set", set.sets, set.data, (at) => go(route.name, { data: at }));
+  const logo = h("img", { src: "icon.svg", alt: "" });
+  const tools = [
+    button("◐", theme, { title: "Light or dark (t)", "aria-label": "Light or dark" }),
+    button("?", help, { title: "Keyboard (?)", "aria-label": "Help" }),
+  ];
   top.replaceChildren(
-    h("a", { class: "brand", href: link("overview"), "aria-label": "Overview" }, h("img", { src: "icon.svg", alt: "" })),
-    set.sets.length > 1 ? choose : data(set.name, 80, { class: "name", title: visible(set.name) }),
+    h("a", { class: "brand", href: link("overview"), "aria-label": "Overview" }, logo),
+    several ? choose() : data(set.name, 80, { class: "name", title: visible(set.name) }),
     h("nav", { "aria-label": "Pages" }, links),
-    h(
-      "div",
-      { class: "tools" },
-      h("button", { type: "button", id: "theme", title: "Light or dark (t)", "aria-label": "Light or dark", onclick: theme }, "◐"),
-      h("button", { type: "button", id: "help", title: "Keyboard (?)", "aria-label": "Help", onclick: help }, "?"),
-    ),
+    h("div", { class: "tools" }, tools),
   );
   document.title = `${PAGES.get(route.name).title} · ${visible(set.name, 60)}`;
 }
@@ -162,21 +163,20 @@ function stored(name, value) {
 
 function isDark() {
   const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return chosen ? chosen === "dark" : DARK.matches;
 }
 
 function theme() {
-  document.documentElement.dataset.theme = stored("theme", isDark() ? "light" : "dark") ?? (isDark() ? "light" : "dark");
+  const other = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = other;
+  stored("theme", other);
   document.dispatchEvent(new Event("themechange"));
 }
 
 function help() {
-  const rows = KEYS.map(([keys, what]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, keys)), h("td", {}, what)));
-  const box = dialog(
-    "Keyboard",
-    h("div", { class: "title" }, h("h2", {}, "Keyboard"), h("button", { type: "button", onclick: () => box.close() }, "Close")),
-    h("table", { class: "keys" }, h("tbody", {}, rows)),
-  );
+  const row = ([keys, what]) => h("tr", {}, h("th", { scope: "row" }, h("kbd", {}, keys)), h("td", {}, what));
+  const head = title(h("h2", {}, "Keyboard"), button("Close", () => box.close()));
+  const box = dialog("Keyboard", head, h("table", { class: "keys" }, h("tbody", {}, KEYS.map(row))));
 }
 
 function pressed(event) {
@@ -186,20 +186,21 @@ function pressed(event) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const { query } = parse();
-  const set = query.get("data");
-  const act = () => {
-    if (document.querySelector("dialog[open]")) return shown?.recordKeys?.(event) ?? false;
+  const set = parse().query.get("data");
+  // What the shown page does, or the page that a key names once it is drawn.
+  const act = (what, page) => (shown?.[what] ? shown[what]() : go(page, { data: set }).then(() => shown?.[what]?.()));
+  const answer = () => {
+    if (document.querySelector("dialog[open]")) return false;
     if (event.key === "?") return help();
     if (event.key === "t") return theme();
-    if (event.key === "g") return shown?.jump ? shown.jump() : go("rows", { data: set }).then(() => shown?.jump?.());
-    if (event.key === "/") return shown?.filter ? shown.filter() : go("filter", { data: set }).then(() => shown?.filter?.());
+    if (event.key === "g") return act("jump", "rows");
+    if (event.key === "/") return act("filter", "filter");
     const place = Number(event.key) - 1;
     const tab = top.querySelectorAll("nav a")[place];
     if (event.key >= "1" && tab) return tab.click();
     return shown?.keys(event) ?? false;
   };
-  if (act() !== false) event.preventDefault();
+  if (answer() !== false) event.preventDefault();
 }
 
 let stopNews = () => {};
@@ -213,10 +214,11 @@ function watchChanges() {
   const receive = (change) => {
     if (!change.changed?.length) return;
     overviews.clear();
-    const reload = h("button", { type: "button", onclick: () => location.reload() }, "Reload");
-    const text = change.changed.length === 1 ? visible(change.changed[0].name, 80) : plural(change.changed.length, "shard");
-    const verb = change.changed.length === 1 ? ` has ${change.changed[0].what}.` : " have changed.";
-    news.replaceChildren(h("p", {}, text, verb, " ", reload));
+    const [one, ...others] = change.changed;
+    const what = one.what === "missing" ? "is missing" : one.what;
+    const many = `${plural(change.changed.length, "shard")} changed.`;
+    const text = others.length ? many : `${visible(one.name, 80)} ${what}.`;
+    news.replaceChildren(h("p", {}, text, " ", button("Reload", () => location.reload())));
   };
   follow("changes", { data: parse().query.get("data") ?? 0 }, controller.signal, receive, () => {});
 }
@@ -227,7 +229,7 @@ document.addEventListener("visibilitychange", watchChanges);
 addEventListener("popstate", draw);
 addEventListener("pagehide", () => shown?.controller.abort());
 addEventListener("pageshow", (event) => event.persisted && location.reload());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+DARK.addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
 if (stored("theme")) document.documentElement.dataset.theme = stored("theme");
 await draw();
 watchChanges();

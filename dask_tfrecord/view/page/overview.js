@@ -1,17 +1,21 @@
 // Overview: what the data set is, its columns with statistics that grow, and its shards.
 
 import { follow } from "./api.js";
-import { bars, topValues } from "./charts.js";
-import { button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, typeOf, visible } from "./dom.js";
+import { bars, finite, topValues } from "./charts.js";
+import {
+  button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, title, typeOf, visible,
+} from "./dom.js";
+import { scalar } from "./values.js";
 
 const MOST_SHARDS = 500;
+// A name that an expression can hold: it has no quotes, comparisons or words that join conditions.
+const UNWRITABLE = /['"=<>!]|\bin\b|\s(and|or)\s|^\s|\s$/;
 
 export function overviewPage({ main, signal, set, go, link }) {
   const size = set.shards.reduce((sum, shard) => sum + (shard.size ?? 0), 0);
   const damaged = set.shards.filter((shard) => shard.damage).length;
   const progress = h("div", { class: "progress", role: "status" }, "Reading a sample…");
-  const cards = new Map(set.columns.map((column) => [column.name, card(column)]));
-  const section = (title, ...children) => h("section", { class: "section" }, title, ...children);
+  const section = (...children) => main.append(h("section", { class: "section" }, children));
   const message = set.message && h("span", { class: "badge" }, visible(set.message, 60));
   main.append(
     h("div", { class: "badges" }, h("span", { class: "badge accent" }, set.kind), message),
@@ -25,112 +29,116 @@ export function overviewPage({ main, signal, set, go, link }) {
     }),
     codeBlock(set.code),
   );
-  if (set.hints.length) {
-    main.append(section(h("h2", {}, "Hints"), h("ul", { class: "hints" }, set.hints.map((hint) => h("li", {}, visible(hint, 2000))))));
-  }
+  const bodies = new Map(set.columns.map((column) => [column.name, h("div", {}, h("div", { class: "ghost" }))]));
+  const card = (column) => h("article", { class: "panel card" }, columnHead(column), bodies.get(column.name));
   const none = notice("No columns", "The data set has no records, or no features were found.");
-  const body = cards.size ? h("div", { class: "cards" }, [...cards.values()].map((one) => one.element)) : none;
-  main.append(section(h("div", { class: "title" }, h("h2", {}, "Columns"), progress), body));
-  if (set.shards.length) main.append(section(h("h2", {}, "Shards"), shardTable(set, link)));
+  const cards = set.columns.length ? h("div", { class: "cards" }, set.columns.map(card)) : none;
+  section(title(h("h2", {}, "Columns"), progress), cards);
+  if (set.hints.length) section(h("h2", {}, "Hints"), h("ul", { class: "hints panel" }, set.hints.map(hintLine)));
+  if (set.shards.length) section(h("h2", {}, "Shards"), shardTable(set, link));
   const choose = (expression) => go("filter", { data: set.data, filter: expression });
-  const close = follow(
-    "statistics",
-    { data: set.data },
-    signal,
-    (message) => {
-      for (const [name, found] of Object.entries(message.columns)) cards.get(name)?.update(found, choose);
-      const bar = h("progress", { value: message.rows, max: message.total ?? message.rows, "aria-label": "Statistics" });
-      const of = message.total ? `of ${count(message.total)} rows` : "rows";
-      if (message.done) progress.replaceChildren(`Statistics of ${plural(message.rows, "row")}`);
-      else progress.replaceChildren(bar, `${count(message.rows)} ${of}`, stop);
-    },
-    (error) => progress.replaceChildren(h("span", { class: "bad" }, data(error.message), error.detail && ": ", data(error.detail, 300))),
-  );
-  const stop = button("Stop", () => {
+  const receive = ({ columns, rows, total, done }) => {
+    for (const column of set.columns) {
+      const found = columns[column.name];
+      if (found) bodies.get(column.name).replaceChildren(...distribution(column, found, choose));
+    }
+    const bar = h("progress", { value: rows, max: total ?? rows, "aria-label": "Statistics" });
+    if (done) progress.replaceChildren(`Statistics of ${plural(rows, "row")}`);
+    else progress.replaceChildren(bar, `${count(rows)} ${total ? `of ${count(total)} rows` : "rows"}`, stop);
+  };
+  const failed = ({ message, detail }) => {
+    progress.replaceChildren(h("span", { class: "bad" }, data(message), detail && ": ", data(detail, 300)));
+  };
+  const close = follow("statistics", { data: set.data }, signal, receive, failed);
+  const stopped = () => {
     close();
     stop.replaceWith("stopped");
-  }, { class: "small" });
+  };
+  const stop = button("Stop", stopped, { class: "small" });
+}
+
+// One line of a hint: the column, and what its values could be.
+function hintLine(hint) {
+  const [name, text] = hint.split(/: (.*)/s);
+  const shown = text === undefined ? data(hint, 400) : [h("strong", {}, data(name, 60)), " ", data(text, 400)];
+  return h("li", { title: visible(hint, 2000) }, shown);
 }
 
 export function columnHead(column) {
-  return [
-    h("h3", { title: visible(column.name) }, data(column.name)),
-    h(
-      "div",
-      { class: "badges" },
-      h("span", { class: "badge accent" }, column.kind),
-      h("span", { class: "badge" }, typeOf(column)),
-      column.group && h("span", { class: "badge" }, data(column.group, 40)),
-    ),
+  const badges = [
+    h("span", { class: "badge accent" }, column.kind),
+    typeOf(column) !== column.kind && h("span", { class: "badge" }, typeOf(column)),
+    column.group && h("span", { class: "badge" }, data(column.group, 40)),
   ];
+  return [h("h3", { title: visible(column.name) }, data(column.name)), h("div", { class: "badges" }, badges)];
 }
 
-function card(column) {
-  const body = h("div", {}, h("div", { class: "ghost" }));
-  const element = h("article", { class: "panel card" }, columnHead(column), body);
-  return { element, update: (found, choose) => body.replaceChildren(...distribution(column, found, choose)) };
+// The bars of a histogram: {low, high, closed, count}. Those of integers hold whole numbers, the last one included.
+function binsOf(column, { edges, counts }) {
+  const bins = counts.map((count, at) => {
+    return { low: edges[at], high: edges[at + 1], closed: at === counts.length - 1, count };
+  });
+  if (!/int|bool/.test(column.dtype) || edges.some((edge) => finite(edge) === null)) return bins;
+  const whole = ({ low, high, closed, count }) => {
+    return { low: Math.ceil(low), high: closed ? Math.floor(high) : Math.ceil(high) - 1, closed: true, count };
+  };
+  return bins.map(whole).filter((bin) => bin.low <= bin.high);
 }
 
-// An expression for the values of a bar, or nothing if the column cannot be filtered by them.
-function between(column, low, high, last) {
-  const name = /^[A-Za-z_]\w*$/.test(column.name) ? column.name : JSON.stringify(column.name);
-  if (low === high) return `${name} == ${low}`;
-  return `${name} >= ${low} and ${name} ${last ? "<=" : "<"} ${high}`;
+function between({ name, kind }, { low, high, closed }) {
+  const [first, last] = kind === "bool" ? [low, high].map((flag) => (flag ? "True" : "False")) : [low, high];
+  return first === last ? `${name} == ${first}` : `${name} >= ${first} and ${name} ${closed ? "<=" : "<"} ${last}`;
 }
 
-// Nodes that show what the statistics know of a column; `choose` is called with an expression for a bar.
-export function distribution(column, found, choose, other) {
+// Nodes that show what the statistics know of a column. `choose` is called with the expression of a bar.
+export function distribution(column, found, choose) {
   const nodes = [];
-  const can = choose && ["number", "bool", "text"].includes(column.kind);
-  if (found.histogram?.counts.length) {
-    const { edges, counts } = found.histogram;
-    const entries = counts.map((one, at) => ({
-      label: edges[at] === edges[at + 1] ? number(edges[at]) : `${number(edges[at])} to ${number(edges[at + 1])}`,
-      count: one,
-      other: other?.histogram?.counts[at],
-    }));
-    const pick = (at) => choose(found.histogram.expressions?.[at] ?? between(column, edges[at], edges[at + 1], at === counts.length - 1));
-    nodes.push(
-      bars(`Histogram of ${column.name}`, entries, can && pick),
-      h("div", { class: "ends" }, h("span", {}, number(edges[0])), h("span", {}, number(edges.at(-1)))),
-    );
-  } else if (found.top?.length) {
-    const entries = found.top.map((one) => ({ ...one, label: one.label ?? String(one.value) }));
-    nodes.push(topValues(`Frequent values of ${column.name}`, entries, can && ((at) => found.top[at].expression && choose(found.top[at].expression))));
+  const sizes = found.of === "sizes";
+  const can = choose && ["number", "bool", "text", "bytes"].includes(column.kind) && !UNWRITABLE.test(column.name);
+  if (found.top?.length) {
+    const pick = (at) => choose(found.top[at].expression);
+    nodes.push(topValues(`Frequent values of ${column.name}`, found.top, can && pick));
+  } else if (found.histogram?.counts.length && found.min !== found.max) {
+    const bins = binsOf(sizes ? { dtype: "int" } : column, found.histogram);
+    const text = (value) => (sizes ? bytes(value) : scalar(column, value));
+    const label = ({ low, high }) => (low === high ? text(low) : `${text(low)} to ${text(high)}`);
+    const entries = bins.map((bin) => ({ label: label(bin), count: bin.count }));
+    const pick = (at) => choose(between(column, bins[at]));
+    const ends = [bins[0].low, bins.at(-1).high].map((value) => h("span", {}, text(value)));
+    const what = sizes ? "Sizes" : "Histogram";
+    nodes.push(bars(`${what} of ${column.name}`, entries, can && !sizes && pick), h("div", { class: "ends" }, ends));
   }
-  const measure = (name, value) => value !== undefined && value !== null && h("span", {}, `${name} ${value}`);
-  nodes.push(
-    h(
-      "div",
-      { class: "measures" },
-      measure("mean", finiteText(found.mean)),
-      measure("missing", found.missing ? count(found.missing) : null),
-      found.lengths && measure("lengths", found.lengths.min === found.lengths.max ? count(found.lengths.min) : `${count(found.lengths.min)} … ${count(found.lengths.max)}`),
-    ),
-  );
+  const { mean, min, max, missing, lengths } = found;
+  const range = (low, high, text) => (low === high ? text(low) : `${text(low)} … ${text(high)}`);
+  const known = {
+    value: !sizes && min !== null && min === max ? scalar(column, min) : null,
+    size: sizes && min !== null ? range(min, max, bytes) : null,
+    mean: !sizes && min !== max ? number(mean) : null,
+    missing: missing ? count(missing) : null,
+    lengths: lengths && range(lengths.min, lengths.max, count),
+  };
+  const measures = Object.entries(known).filter(([, value]) => value !== null);
+  nodes.push(h("div", { class: "measures" }, measures.map(([name, value]) => h("span", {}, `${name} ${value}`))));
   return nodes;
-}
-
-function finiteText(value) {
-  return value === undefined || value === null ? null : number(value);
 }
 
 function shardTable(set, link) {
   const rows = set.shards.slice(0, MOST_SHARDS).map((shard, at) => {
     const name = data(shard.name, 120);
-    const linked = set.kind === "tfrecord" ? h("a", { href: link("bytes", { data: set.data, shard: at }) }, name) : name;
+    const place = set.kind === "tfrecord" && link("bytes", { data: set.data, shard: at });
     const damage = shard.damage ? data(shard.damage, 200) : "none found";
     return h(
       "tr",
       {},
-      h("th", { scope: "row", class: "wrap" }, linked),
+      h("th", { scope: "row", class: "wrap" }, place ? h("a", { href: place }, name) : name),
       h("td", { class: "n" }, bytes(shard.size)),
       h("td", { class: "n" }, count(shard.records)),
       h("td", {}, shard.compression ?? "none"),
       h("td", { class: shard.damage ? "bad wrap" : "muted" }, damage),
     );
   });
-  const more = set.shards.length - rows.length;
+  const left = set.shards.length - rows.length;
+  const more = left > 0 && `and ${plural(left, "shard")} more`;
   const heads = ["shard", "#size", "#records", "compression", "damage"];
-  return h("div", { class: "panel" }, scrollable("Shards", table(heads, rows)), more > 0 && `and ${plural(more, "shard")} more`);
+  return h("div", { class: "panel" }, scrollable("Shards", table(heads, rows)), more);
 }

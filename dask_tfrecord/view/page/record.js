@@ -1,13 +1,15 @@
 // Everything about one record, in a dialog over the page.
 
 import { get } from "./api.js";
-import { curves, finite, legend } from "./charts.js";
-import { button, bytes, count, data, dialog, facts, h, notice, number, plural, table, visible } from "./dom.js";
+import { curves, finite } from "./charts.js";
+import {
+  button, bytes, count, data, dialog, facts, fill, h, note, number, plural, table, title, visible,
+} from "./dom.js";
 import { columnHead } from "./overview.js";
-import { brief, heat, image, scalar } from "./values.js";
+import { brief, heat, image, range, scalar } from "./values.js";
 
 const MOST_PICTURES = 24;
-const MOST_CURVES = 16;
+const MOST_LETTERS = 1 << 20;
 let open = null;
 
 // Show the record of a row, or none: the dialog follows the address.
@@ -45,13 +47,10 @@ export async function openRecord(row, { overview: set, showRecord, step, link, c
     button("Close", () => box.close()),
   ];
   const heading = h("h2", {}, `Row ${count(Number(row))}`);
-  box.replaceChildren(h("div", { class: "title" }, heading, h("div", { class: "buttons" }, controls)), body);
-  try {
-    const found = await get("row", { data: set.data, row }, controller.signal);
-    body.replaceChildren(...describe(set, Number(row), found, link, controller.signal));
-  } catch (error) {
-    if (error.name !== "AbortError") body.replaceChildren(notice(error.message, error.detail ?? "", "error"));
-  }
+  box.replaceChildren(title(heading, h("div", { class: "buttons" }, controls)), body);
+  const { signal } = controller;
+  const draw = (found) => describe(set, Number(row), found, link, signal);
+  await fill(body, get("row", { data: set.data, row }, signal), draw);
 }
 
 function pre(label, text) {
@@ -74,17 +73,12 @@ function describe(set, row, found, link, signal) {
     const value = h("div", {}, full(set, row, column, cells, signal));
     nodes.push(h("section", { class: "field", "aria-label": visible(column.name, 120) }, head, value));
   }
-  if (found.json !== undefined) nodes.push(h("details", {}, h("summary", {}, "JSON"), pre("JSON", jsonText(found.json))));
-  return nodes;
-}
-
-function jsonText(json) {
-  return (typeof json === "string" ? json : JSON.stringify(json, null, 2)).slice(0, 1 << 20);
+  const json = JSON.stringify(found.json, null, 2).slice(0, MOST_LETTERS);
+  return [...nodes, h("details", {}, h("summary", {}, "JSON"), pre("JSON", json))];
 }
 
 function full(set, row, column, cells, signal) {
   const cell = cells[column.name];
-  const note = (...text) => h("p", { class: "small-note" }, text);
   if (cell === null || cell === undefined || cell.error) return brief(set, row, column, cells, 92);
   switch (column.kind) {
     case "image": {
@@ -93,18 +87,21 @@ function full(set, row, column, cells, signal) {
       const pictures = Array.from({ length: Math.min(cell.count, MOST_PICTURES) }, draw);
       const [tall, wide] = cell.sizes?.[0] ?? [];
       const more = cell.count > MOST_PICTURES ? `, the first ${MOST_PICTURES} are shown` : "";
-      return [h("div", { class: "pictures" }, pictures), note(plural(cell.count, "image"), wide ? `, ${wide} × ${tall} pixels` : "", more)];
+      const size = wide ? `, ${wide} × ${tall} pixels` : "";
+      return [h("div", { class: "pictures" }, pictures), note(plural(cell.count, "image"), size, more)];
     }
-    case "text":
-      return [pre(column.name, String(cell.value)), cell.length > String(cell.value).length && note(plural(cell.length, "letter"))];
+    case "text": {
+      const cut = cell.length > String(cell.value).length;
+      return [pre(column.name, String(cell.value)), cut ? note(plural(cell.length, "letter")) : ""];
+    }
     case "vector":
     case "sequence":
-      return numbers(column, cell, signal, note);
+      return numbers(column, cell, signal);
     case "tensor": {
       const width = Math.min(420, Math.max(120, cell.drawn[1] * 14));
       const height = Math.min(320, Math.max(60, (width * cell.drawn[0]) / cell.drawn[1]));
-      const text = `shape ${cell.shape.join(" × ")}, ${number(cell.min)} … ${number(cell.max)}`;
-      return [heat(cell, width, height, `heat map of ${column.name}`), note(text)];
+      const text = `shape ${cell.shape.join(" × ")}, ${range(cell)}`;
+      return [heat(cell, width, height, `heat map of ${column.name}`), h("div", {}, note(text))];
     }
     case "boxes": {
       const rows = cell.boxes.map((box) => h("tr", {}, box.map((side) => h("td", { class: "n" }, number(side)))));
@@ -120,17 +117,16 @@ function full(set, row, column, cells, signal) {
 }
 
 // A curve, or one for each component of steps, and the values themselves.
-function numbers(column, cell, signal, note) {
+function numbers(column, cell, signal) {
   const rows = cell.rows ?? [cell.values ?? []];
   const text = rows.map((values) => values.map((value) => scalar(column, value)).join(", ")).join("\n");
   const component = (_, at) => ({ label: String(at), values: cell.rows.map((step) => step[at]) });
-  const lines = cell.rows ? (cell.rows[0] ?? []).slice(0, MOST_CURVES).map(component) : [{ label: column.name, values: rows[0] }];
-  const range = finite(cell.min) === null ? "" : `, ${number(cell.min)} … ${number(cell.max)}`;
-  const about = note(plural(cell.length, "value"), range);
-  const drawable = lines[0]?.values.length > 4 && lines.some((line) => line.values.some((value) => finite(value) !== null));
-  if (!drawable) return [pre(column.name, text || "no values"), about];
+  const lines = cell.rows ? (cell.rows[0] ?? []).map(component) : [{ label: column.name, values: rows[0] }];
+  const about = note(plural(cell.length, "value"), range(cell) && `, ${range(cell)}`);
+  const known = lines.some((line) => line.values.some((value) => finite(value) !== null));
+  if (!known || lines[0].values.length <= 4) return [pre(column.name, text || "no values"), about];
   const chart = curves(lines, { label: `Curve of ${column.name}`, height: 140 });
   signal.addEventListener("abort", () => chart.close());
   const values = h("details", {}, h("summary", {}, "Values"), pre(column.name, text));
-  return [chart.element, lines.length > 1 && legend(lines.map((line) => line.label)), about, values];
+  return [chart.element, about, values];
 }

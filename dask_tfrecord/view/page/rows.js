@@ -1,8 +1,10 @@
 // Rows and Filter: the same grid, over all rows, a random sample, or the rows that meet an expression.
 
-import { follow, get } from "./api.js";
+import { follow, get, sampleStatistics } from "./api.js";
 import { columnHead, distribution } from "./overview.js";
-import { button, copy, count, data, debounce, dialog, h, notice, numberForm, plural, scrollable, visible } from "./dom.js";
+import {
+  button, copy, count, data, debounce, dialog, failure, h, notice, numberForm, plural, scrollable, title, visible,
+} from "./dom.js";
 import { Grid } from "./grid.js";
 import { brief, overlayNames } from "./values.js";
 
@@ -91,16 +93,17 @@ function rowHeight(columns) {
 
 function imageWidth(column, side) {
   const [tall, wide] = column.shape?.slice(-3) ?? [];
-  const several = column.shape?.length > 3 ? 3 : 1;
-  return Math.max(90, Math.round(side * Math.min(1.4, wide && tall ? wide / tall : 1.4)) * several + 24 + 40 * (several > 1));
+  const width = Math.round(side * Math.min(1.4, wide && tall ? wide / tall : 1.4)) + 24;
+  return column.shape?.length > 3 ? 3 * width : Math.max(90, width);
 }
 
 // The grid of a page. `order` maps positions to those that the server knows; without one they are the same.
-function makeGrid({ set, query, signal, showRecord, remember }, { total, request, sorted, order = (index) => index, moved }) {
+function makeGrid(page, { total, request, sorted, order = (index) => index, moved }) {
+  const { set, query, signal, showRecord, remember } = page;
   const columns = shownColumns(set, query);
   const height = rowHeight(columns);
   const names = [...new Set(columns.flatMap((column) => [column.name, ...overlayNames(set, column)]))];
-  const failed = (error) => grid.element.before(notice(error.message, error.detail, "error"));
+  const failed = (error) => grid.element.before(failure(error));
   // Of rows that nobody has counted, the grid knows those that came, and a page more while pages are full.
   const arrived = (first, rows) => {
     if (total() === null) grid.setTotal(Math.max(grid.total, first + rows.length + (rows.length === PAGE ? PAGE : 0)));
@@ -119,7 +122,7 @@ function makeGrid({ set, query, signal, showRecord, remember }, { total, request
         label: () => data(column.name, 60, { title: visible(column.name) }),
         width: column.kind === "image" ? imageWidth(column, height - 8) : (WIDTHS[column.kind] ?? 200),
         class: column.kind === "number" ? "number" : "",
-        sort: ["number", "bool", "text", "vector", "sequence", "bytes"].includes(column.kind),
+        sort: sorted && ["number", "bool", "text", "vector", "sequence", "bytes"].includes(column.kind),
         sorted: query.get("sort") === column.name ? (query.has("down") ? "descending" : "ascending") : null,
       })),
     ],
@@ -130,8 +133,9 @@ function makeGrid({ set, query, signal, showRecord, remember }, { total, request
       element.classList.toggle("ghostly", !at);
       if (at && element.shown === at.row) return;
       element.shown = at ? at.row : null;
+      const ghost = () => [h("div", { class: "ghost" })];
       columns.forEach((column, which) => {
-        cells[which].replaceChildren(...(at ? brief(set, at.row, column, at.cells, height) : [h("div", { class: "ghost" })]));
+        cells[which].replaceChildren(...(at ? brief(set, at.row, column, at.cells, height) : ghost()));
       });
     },
     opened: (index) => {
@@ -148,7 +152,6 @@ function makeGrid({ set, query, signal, showRecord, remember }, { total, request
     },
     sorted,
   });
-  grid.loader = loader;
   signal.addEventListener("abort", () => grid.close());
   const step = (by) => {
     grid.show(grid.active + by);
@@ -158,29 +161,29 @@ function makeGrid({ set, query, signal, showRecord, remember }, { total, request
   return { grid, loader, step, columns };
 }
 
-function columnsButton({ set, query, go }, page, shown) {
+function columnsButton({ set, change }, shown) {
   const open = () => {
     const inputs = set.columns.map((column) => h("input", { type: "checkbox", checked: shown.includes(column) }));
     const apply = () => {
       const names = set.columns.map((column) => column.name).filter((_, at) => inputs[at].checked);
       box.close();
-      go(page, { ...Object.fromEntries(query), columns: names.length ? JSON.stringify(names) : null, record: null });
+      change({ columns: names.length ? JSON.stringify(names) : null, record: null });
     };
     const labels = inputs.map((input, at) => h("li", {}, h("label", {}, input, " ", data(set.columns[at].name, 80))));
-    const title = h("div", { class: "title" }, h("h2", {}, "Columns"), button("Show", apply, { class: "main" }));
-    const box = dialog("Columns", title, h("ul", {}, labels));
+    const head = title(h("h2", {}, "Columns"), button("Show", apply, { class: "main" }));
+    const box = dialog("Columns", head, h("ul", {}, labels));
   };
   return button(`Columns ${shown.length}/${set.columns.length}`, open);
 }
 
 export async function rowsPage(page) {
-  const { main, query, set, signal, go } = page;
+  const { main, query, set, signal, change } = page;
   const sampled = query.has("sample");
   const size = Math.min(Math.max(1, Number(query.get("sample")) || SAMPLE), 10_000);
   const seed = Number(query.get("seed")) || 0;
   const sort = query.get("sort");
   const none = { sample: null, seed: null, sort: null, down: null };
-  const again = (parameters) => go("rows", { ...Object.fromEntries(query), record: null, row: null, ...parameters });
+  const again = (parameters) => change({ record: null, row: null, ...parameters });
   const place = h("span", { class: "place", role: "status" });
   const known = set.nrows ?? set.found ?? null;
   const total = () => (sampled ? Math.min(size, known ?? size) : set.nrows);
@@ -190,7 +193,9 @@ export async function rowsPage(page) {
     total,
     request: where,
     order: (index) => (order ? order[index] : index),
-    moved: (first, stop) => (place.textContent = stop ? `${count(first)} – ${count(stop - 1)} of ${count(total())}` : "no rows"),
+    moved: (first, stop) => {
+      place.textContent = stop ? `${count(first)} – ${count(stop - 1)} of ${count(total())}` : "no rows";
+    },
     sorted: (column) => {
       const down = sort === column.name && !query.has("down") ? "1" : null;
       again({ sample: size, seed: seed || null, sort: column.name, down });
@@ -205,12 +210,13 @@ export async function rowsPage(page) {
   const [form, focus] = numberForm("Row number", "", jump, [], h("button", { type: "submit" }, "Jump"));
   const random = () => again(sampled ? none : { sample: SAMPLE });
   const seeded = (event) => again({ seed: Number(event.target.value) || null });
-  const bar = h("div", { class: "bar-line" }, form, button("Random sample", random, { "aria-pressed": String(sampled) }));
+  const sample = button("Random sample", random, { "aria-pressed": String(sampled) });
+  const bar = h("div", { class: "bar-line" }, form, sample);
   if (sampled) {
     const input = h("input", { inputmode: "numeric", value: String(seed), onchange: seeded });
     bar.append(h("label", {}, "Seed ", input), button("Another", () => again({ seed: seed + 1 })));
   }
-  bar.append(columnsButton(page, "rows", view.columns), place);
+  bar.append(columnsButton(page, view.columns), place);
   main.append(h("h1", { class: "unseen" }, "Rows"), bar, grid.element);
   if (sort && sampled) order = await sortedPositions(set, where(0, total()), sort, query.has("down"), signal);
   grid.setTotal(order?.length ?? total() ?? PAGE);
@@ -231,34 +237,30 @@ async function sortedPositions(set, where, name, down, signal) {
 }
 
 export function filterPage(page) {
-  const { main, query, set, signal, go } = page;
+  const { main, query, set, signal, change } = page;
   const expression = query.get("filter") ?? "";
-  const apply = (filter) => go("filter", { ...Object.fromEntries(query), filter, row: null, record: null });
-  const input = h("input", { value: expression, placeholder: "label == 3 and score > 0.5", "aria-label": "Expression", id: "expression" });
-  input.spellcheck = false;
+  const apply = (filter) => change({ filter, row: null, record: null });
+  const named = { "aria-label": "Expression", id: "expression", spellcheck: "false" };
+  const input = h("input", { value: expression, placeholder: "label == 3 and score > 0.5", ...named });
   const submit = (event) => {
     event.preventDefault();
     apply(input.value.trim());
   };
-  const bar = h("div", { class: "bar-line" }, h("form", { class: "grow", onsubmit: submit }, input, h("button", { class: "main" }, "Filter")));
+  const form = h("form", { class: "grow", onsubmit: submit }, input, h("button", { class: "main" }, "Filter"));
+  const bar = h("div", { class: "bar-line" }, form);
   const strip = scrollable("Distributions of columns");
   strip.className = "strip";
   main.append(h("h1", { class: "unseen" }, "Filter"), bar, strip);
   const add = (more) => apply(expression ? `${expression} and ${more}` : more);
-  // The sample is enough here; the overview refines it.
-  const closeStatistics = follow(
-    "statistics",
-    { data: set.data },
-    signal,
-    (message) => {
-      closeStatistics();
-      const known = set.columns.filter(({ name }) => message.columns[name]?.histogram || message.columns[name]?.top?.length);
-      const parts = (column) => [columnHead(column)[0], distribution(column, message.columns[column.name], add).slice(0, -1)];
-      strip.replaceChildren(...known.slice(0, MOST_COLUMNS).map((column) => h("article", { class: "panel card" }, ...parts(column))));
-      strip.hidden = !known.length;
-    },
-    () => (strip.hidden = true),
-  );
+  const hide = () => (strip.hidden = true);
+  const draw = (found) => {
+    const chart = (column) => distribution(column, found[column.name], add).slice(0, -1);
+    const cards = set.columns.slice(0, MOST_COLUMNS).filter((column) => found[column.name] && chart(column).length);
+    const card = (column) => h("article", { class: "panel card" }, columnHead(column)[0], chart(column));
+    strip.replaceChildren(...cards.map(card));
+    if (!cards.length) hide();
+  };
+  sampleStatistics(set, signal, draw, hide);
   const handlers = { filter: () => input.select() };
   if (expression) return { ...handlers, ...search(page, expression, apply, bar) };
   main.append(notice("No filter yet", "Type an expression of columns, or click a bar above. Press / to type."));
@@ -282,9 +284,11 @@ function search(page, expression, apply, bar) {
     for (const row of message.found) found.push(row);
     grid.setTotal(found.length);
     if (wanted && grid.position === 0 && found.length > wanted) grid.show(wanted, { top: true });
-    const searched = message.total ? `${count(message.rows)} of ${count(message.total)} rows` : plural(message.rows, "row");
-    const progress = message.done ? "" : h("progress", { value: message.rows, max: message.total || 1, "aria-label": "Rows searched" });
-    state.replaceChildren(progress, h("span", {}, h("strong", {}, count(message.count ?? found.length)), ` found in ${searched}`));
+    const { rows, total, done } = message;
+    const searched = total ? `${count(rows)} of ${count(total)} rows` : plural(rows, "row");
+    const progress = h("progress", { value: rows, max: total || 1, hidden: done, "aria-label": "Rows searched" });
+    const text = h("span", {}, h("strong", {}, count(message.count)), ` found in ${searched}`);
+    state.replaceChildren(progress, text);
     code.hidden = !(code.text = message.code ?? code.text);
     cancel.hidden = message.done;
     if (message.done && !found.length) replace(notice("No rows", "No row meets the expression."));
@@ -292,7 +296,7 @@ function search(page, expression, apply, bar) {
   const failed = (error) => {
     cancel.hidden = true;
     state.replaceChildren();
-    replace(notice(error.message, error.detail, "error"));
+    replace(failure(error));
   };
   const close = follow("filter", { data: set.data, expression }, signal, receive, failed);
   const cancel = button("Cancel", () => {

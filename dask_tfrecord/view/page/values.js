@@ -1,10 +1,9 @@
 // Values of cells: pictures with what is drawn over them, spark-lines, heat maps, text and bytes.
 
 import { address } from "./api.js";
-import { SERIES, canvas, colour, count, data, h, number, plural, visible } from "./dom.js";
+import { SERIES, canvas, colour, count, data, h, note, number, plural, visible } from "./dom.js";
 import { finite } from "./charts.js";
 
-const MISSING = "missing";
 const LETTERS = 160;
 
 export function className(column, value) {
@@ -18,16 +17,18 @@ export function scalar(column, value) {
 
 // The address of a picture, at most `width` pixels of the screen wide.
 export function picture(set, row, column, index, width) {
-  return address("image", { data: set.data, row, column: column.name, index, width: width && Math.ceil(width * devicePixelRatio) });
+  const pixels = Math.ceil(width * devicePixelRatio);
+  return address("image", { data: set.data, row, column: column.name, index, width: pixels });
 }
 
 // Boxes and their labels, and masks, that the data set has for a picture: by the name of the image column.
 function drawnOver(set, column) {
   const over = set.columns.filter((other) => other.draws_on === column.name);
   const boxes = over.find((other) => other.kind === "boxes");
-  const label = boxes && set.columns.find((other) => other.group === boxes.group && other.classes);
-  const named = boxes && (label ?? set.columns.find((other) => other.group === boxes.group && /label|class|categor/i.test(other.name)));
-  return { boxes, label: named, mask: over.find((other) => other.kind === "image") };
+  const beside = boxes ? set.columns.filter((other) => other.group === boxes.group) : [];
+  const named = (other) => /label|class|categor/i.test(other.name);
+  const label = beside.find((other) => other.classes) ?? beside.find(named);
+  return { boxes, label, mask: over.find((other) => other.kind === "image") };
 }
 
 export function overlayNames(set, column) {
@@ -43,12 +44,11 @@ export function image(set, row, column, index, cells, { width, height, names = f
   let scale = wide && tall ? Math.min(width / wide, height / tall) : 1;
   if (scale > 1) scale = Math.min(8, Math.max(1, Math.floor(scale)));
   const size = wide ? [Math.max(1, Math.round(wide * scale)), Math.max(1, Math.round(tall * scale))] : [width, height];
-  const frame = h("span", { class: `picture ${scale > 1 ? "exact" : ""}` });
-  frame.style.setProperty("width", `${size[0]}px`);
-  frame.style.setProperty("height", `${size[1]}px`);
+  const style = { width: `${size[0]}px`, height: `${size[1]}px` };
+  const frame = h("span", { class: `picture ${scale > 1 ? "exact" : ""}`, style });
   const alt = `${visible(column.name, 60)} of row ${row}`;
   const element = h("img", { alt, loading: "eager", decoding: "async" });
-  element.addEventListener("error", () => frame.replaceChildren(h("span", { class: "small-note" }, "not decoded")));
+  element.addEventListener("error", () => frame.replaceChildren(note("not decoded")));
   if (column.draws_on) {
     // The numbers of classes are black as pixels.
     drawMask(frame, set, row, column, index, size);
@@ -57,9 +57,9 @@ export function image(set, row, column, index, cells, { width, height, names = f
   element.src = picture(set, row, column, index, size[0]);
   frame.append(element);
   const { boxes, label, mask } = drawnOver(set, column);
-  const found = cell?.boxes ?? (boxes && cells[boxes.name]?.boxes);
+  const found = boxes && cells[boxes.name]?.boxes;
   if (mask && cells[mask.name]) drawMask(frame, set, row, mask, index, size);
-  if (found?.length) drawBoxes(frame, size, found, label, cells[label?.name]?.values ?? cell.labels, names);
+  if (found?.length) drawBoxes(frame, size, found, label, cells[label?.name]?.values, names);
   return frame;
 }
 
@@ -71,7 +71,7 @@ function over(frame, size, label) {
 
 function drawBoxes(frame, size, boxes, label, labels, names) {
   const text = boxes.map((_, at) => (label && labels ? scalar(label, labels[at]) : "box")).join(", ");
-  const context = over(frame, size, `${plural(boxes.length, "box").replace("boxs", "boxes")}: ${text}`);
+  const context = over(frame, size, `${plural(boxes.length, "box")}: ${text}`);
   context.lineWidth = names ? 2 : 1.5;
   context.font = "600 11px system-ui, sans-serif";
   boxes.forEach(([top, left, bottom, right], at) => {
@@ -123,14 +123,10 @@ export function spark(values, width, height, label) {
   context.lineWidth = 1.3;
   context.lineJoin = "round";
   context.beginPath();
-  let down = false;
   numbers.forEach((value, at) => {
-    if (value === null) down = false;
-    else if (down) context.lineTo(x(at), y(value));
-    else {
-      context.moveTo(x(at), y(value));
-      down = true;
-    }
+    // The line begins anew after a gap.
+    const joined = at > 0 && numbers[at - 1] !== null;
+    if (value !== null) context[joined ? "lineTo" : "moveTo"](x(at), y(value));
   });
   context.stroke();
   if (known.length === 1) context.strokeRect(width / 2, y(known[0]), 1, 1);
@@ -159,19 +155,16 @@ export function heat(cell, width, height, label) {
   return element;
 }
 
-function shapeText(shape) {
-  return shape.map((length) => length ?? "?").join(" × ");
-}
-
-function range(cell) {
+export function range(cell) {
   return cell.min === undefined || cell.min === null ? "" : `${number(cell.min)} … ${number(cell.max)}`;
 }
 
 // Nodes of a cell of the grid.
 export function brief(set, row, column, cells, height) {
   const cell = cells[column.name];
-  if (cell === null || cell === undefined) return [h("span", { class: "small-note" }, MISSING)];
-  if (cell.error) return [h("span", { class: "small-note bad", title: visible(cell.error) }, visible(cell.error, 80))];
+  if (cell === null || cell === undefined) return [note("missing")];
+  const shown = visible(cell.error ?? "", 80);
+  if (cell.error) return [h("span", { class: "small-note bad", title: visible(cell.error) }, shown)];
   switch (column.kind) {
     case "number":
     case "bool":
@@ -180,27 +173,27 @@ export function brief(set, row, column, cells, height) {
       return [data(cell.value, LETTERS, { class: "text" })];
     case "image": {
       const shown = Math.min(cell.count, 3);
-      const side = height - 8;
-      const pictures = Array.from({ length: shown }, (_, index) => image(set, row, column, index, cells, { width: side * 1.4, height: side }));
-      return cell.count > shown ? [...pictures, h("span", { class: "small-note" }, `+ ${count(cell.count - shown)}`)] : pictures;
+      const box = { width: (height - 8) * 1.4, height: height - 8 };
+      const pictures = Array.from({ length: shown }, (_, index) => image(set, row, column, index, cells, box));
+      return cell.count > shown ? [...pictures, note(`+ ${count(cell.count - shown)}`)] : pictures;
     }
     case "vector":
     case "sequence":
-      if (cell.length === 0) return [h("span", { class: "small-note" }, "no values")];
+      if (cell.length === 0) return [note("no values")];
       if (cell.length <= 4 && cell.values) return [data(cell.values.map((value) => scalar(column, value)).join(", "))];
       if (!cell.values?.some((value) => finite(value) !== null)) return [data((cell.values ?? []).join(", "), LETTERS)];
       return [
         spark(cell.values, 96, Math.min(height - 10, 40), `${plural(cell.length, "value")}, ${range(cell)}`),
-        h("span", { class: "small-note" }, count(cell.length)),
+        note(count(cell.length)),
       ];
     case "tensor":
-      return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${range(cell)}`), h("span", { class: "small-note" }, shapeText(cell.shape))];
+      return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${range(cell)}`), note(cell.shape.join(" × "))];
     case "boxes":
-      return [h("span", {}, plural(cell.boxes.length, "box").replace("boxs", "boxes"))];
+      return [h("span", {}, plural(cell.boxes.length, "box"))];
     default:
       return [
         h("span", { class: "badge" }, cell.content ?? "bytes"),
-        h("span", { class: "small-note" }, plural(cell.length, "byte")),
+        note(plural(cell.length, "byte")),
         h("code", {}, cell.hex.slice(0, 24)),
       ];
   }
