@@ -423,7 +423,8 @@ class Report:
         Type of the messages, if it was given: features are fields then.
     unknown_records, unknown_fields : int
         Number of records with fields that the type lacks, and of these fields. Readers skip them. As in protobuf,
-        a field of another wire type, and a number that a closed enum lacks, are unknown fields too.
+        a field of another wire type, and a number that a closed enum lacks, are unknown fields too. Those of a value
+        that a later one replaces, in a oneof or a map, count as well.
     refused : int
         Number of records that cannot be read as messages of the type; no feature counts them.
     refusals : tuple of FeatureError
