@@ -106,12 +106,12 @@ def to_tfrecord(
         Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
         from the column ``examples/KEY``. Excludes `sequence_features`.
     message : message class, Descriptor or str, optional
-        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the field
-        it was read from, or of its name, or that `features` states by `ProtoFeature`. A field with a column of its
-        presence is set where that is true, a member of a oneof where the column of the oneof names it. Another number,
-        text or bytes value is set unless it equals its default, another message unless all of its fields are unset; items
-        of repeated fields always. By default, columns that were read as fields of messages are written as these
-        messages, unless other features are given.
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the
+        field that it was read from, that has its name, or that `features` states by `ProtoFeature`. A field with a
+        column of its presence is set where that is true, a member of a oneof where the column of the oneof names it.
+        Another number, text or bytes value is set unless it equals its default, another message unless all of its
+        fields are unset; items of repeated fields always. By default, columns that were read as fields of messages
+        are written as these messages, unless other features are given.
     encoding : str or mapping of str to str or mapping, optional
         File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
         all columns or by name; or with options of Pillow's writer, as in
@@ -197,6 +197,7 @@ def to_tfrecord(
     if tfds is None:
         names = ShardNames.from_urlpath(urlpath, storage_options)
     else:
+        assert isinstance(encoder, Encoder)
         names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, records_per_shard, names, lambda: row_tasks.row_sizes().read)
