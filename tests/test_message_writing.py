@@ -161,7 +161,7 @@ ROWS = """
 number: 5 color: BLUE part { id: 0 names: "a" } parts { id: 1 } parts { id: 2 names: ["b", ""] } text: "x"
 at { seconds: -1 nanos: 500000000 } took { seconds: -1 nanos: -500000000 } took {} took { nanos: -1 }
 any { type_url: "type.googleapis.com/kinds.Empty" value: "\\n" } limit { value: 0.5 } counts { key: "b" value: 1 }
-counts { key: "a" } run { x: [1, 2] } run {} [kinds.extra]: 9 pixels: ["ab", "cd"]
+counts { key: "a" } Run { x: [1, 2] } Run {} [kinds.extra]: 9 pixels: ["ab", "cd"]
 inner { number: 0 inner { number: 1 inner { number: 2 } } }
 ---
 ---

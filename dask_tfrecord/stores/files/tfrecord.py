@@ -145,8 +145,9 @@ def to_tfrecord(
         If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
     SchemaError
         If the dtype or shape of a column does not fit its feature, or if a column needs a feature: an Example does not
-        list float64. If a column names no field of `message`, or a map lacks its keys. Also if an array holds masked or missing values, an xarray Dataset has coordinates along other
-        dimensions, or the index of a DataFrame is not the row numbers.
+        list float64. If a column names no field of `message`, or a map lacks its keys. Also if an array holds masked or
+        missing values, an xarray Dataset has coordinates along other dimensions, or the index of a DataFrame is not the
+        row numbers.
     FeatureError
         If a value does not fit its feature: an integer outside the requested dtype, a float that float32 would round.
         Also if columns of items or of a repeated message differ in their number of items in a record, or, with `tfds`,
