@@ -199,7 +199,9 @@ def is_packed(field: Any) -> bool:
         return bool(found)
     options = field.GetOptions()
     packable = is_repeated(field) and field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_MESSAGE)
-    return packable and bool(options.packed if options.HasField("packed") else field.file.syntax == "proto3")
+    return packable and bool(
+        options.packed if options.HasField("packed") else _file_of(field.file.serialized_pb).syntax == "proto3"
+    )
 
 
 def is_map(field: FieldDescriptor) -> bool:
