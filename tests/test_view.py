@@ -313,7 +313,7 @@ def test_a_forwarded_port_answers_under_another_number(serve: Serve, golden: Pat
             assert (status, json.loads(body)["name"]) == (200, str(golden / "scalars.tfrecord"))
         assert page.events("statistics")[-1]["done"]
         assert page.request(page.root)[0] == 200
-        # The token protects: who reaches the port without it gets nothing.
+        # A request through the port needs the token too.
         assert page.request("/api/overview")[0] == 404
         proxy.shutdown()
         thread.join()

@@ -54,7 +54,7 @@ class Column:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Names of the features that the cells are made of."""
+        """Features to read for the cells."""
         return self.sides or (self.name,)
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
 
 
 def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Column]:
-    """Yield boxes whose four sides are columns, such as image/object/bbox/xmin of object detection."""
+    """Combine columns of sides to boxes: image/object/bbox/xmin, ymin, xmax and ymax."""
     found: dict[str, dict[str, Column]] = {}
     for column in columns:
         match = _SIDE.fullmatch(column.name)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.rows import Rows
 
-# Stored bytes and most rows of a block; seconds between publications of a count, and between looks at the files.
+# Stored bytes and most rows of a block; seconds between publications of a count, and between listings.
 _BLOCK_NBYTES = 1 << 20
 _BLOCK_ROWS = 1024
 _PUBLISHED = 0.2
@@ -192,7 +192,7 @@ class Opened:
             return self.known
 
     def differing(self) -> dict[str, str]:
-        """Return the shards that grew, changed or are missing; all pages share one look at the files."""
+        """Return the shards that grew, changed or are missing; all pages share one listing."""
         with self._looking:
             if self.shards is not None and time.monotonic() - self._looked > _LOOK:
                 self._differing = find_changes(self.shards)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.errors import TFRecordError, describe_error, printable, redact_url
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.view.cells import Column, cell, columns_of, groups_of, image, numbers, record_json
@@ -320,20 +321,14 @@ class View:
         try:
             place = None if source is None else source.locate(row, "")
         except (TFRecordError, OSError, NotImplementedError):
-            place = None
+            return None
         if place is None:
             return None
-        paths = () if data.shards is None else data.shards.paths
-        shard = next(
-            (at for at, path in enumerate(paths) if path == place.file or redact_url(path) == place.file), None
-        )
-        return {
-            "name": printable(redact_url(str(place.file))),
-            "file": printable(redact_url(str(place.file))),
-            "shard": shard,
-            "record": place.record,
-            "offset": place.offset,
-        }
+        name = printable(redact_url(str(place.file)))
+        shard = None
+        if isinstance(source, RecordSource) and data.shards is not None:
+            shard = int(np.searchsorted(source.collection.starts, row, side="right")) - 1
+        return {"name": name, "file": name, "shard": shard, "record": place.record, "offset": place.offset}
 
     def image(self, request: Request) -> Response:
         """Answer an image at the size that is shown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -122,29 +123,17 @@ def _fields(payload: bytes) -> list[dict[str, Any]]:
     """Return the fields of a message by its wire format, in order."""
     from dask_tfrecord.inspection.wire import WireField, wire_fields
 
-    listed: list[dict[str, Any]] = []
-
-    def add(field: WireField) -> None:
+    def listed(field: WireField) -> Iterator[dict[str, Any]]:
         kind, value = field.candidates[0] if field.candidates else ("message", None)
-        listed.append(
-            {
-                "path": field.path,
-                "field": field.number,
-                "wire": field.wire_type,
-                "offset": field.offset,
-                "length": field.length,
-                "type": kind,
-                "value": value,
-                "candidates": [list(each) for each in field.candidates],
-            }
-        )
+        place = {"path": field.path, "field": field.number, "wire": field.wire_type}
+        extent = {"offset": field.offset, "length": field.length}
+        candidates = [list(each) for each in field.candidates]
+        yield {**place, **extent, "type": kind, "value": value, "candidates": candidates}
         for child in field.children:
-            add(child)
+            yield from listed(child)
 
     root = wire_fields(payload)
-    for child in () if root is None else root.children:
-        add(child)
-    return listed
+    return [field for child in (() if root is None else root.children) for field in listed(child)]
 
 
 def repair_plan(data: Opened, number: int) -> dict[str, Any]:
