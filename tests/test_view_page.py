@@ -1,16 +1,19 @@
-"""The page of `dask-tfrecord view` in Chromium: rows, filter, episodes, damage, the keyboard, reload."""
+"""The page of `dask-tfrecord view` in Chromium: each page, the keyboard, reload, hostile values, narrow windows."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
+import numpy as np
 import pytest
 
 import dask_tfrecord as dtf
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
-from tests.support.view_data import write_episodes, write_gallery, write_numbers
+from tests.support.view_data import HOSTILE, write_episodes, write_gallery, write_hostile, write_numbers
 
 pytestmark = [
     pytest.mark.browser,
@@ -57,6 +60,13 @@ class Tab:
         self.wait(
             "[...document.querySelectorAll(arguments[0])].some(e => e.innerText.includes(arguments[1]))", selector, text
         )
+
+    def settle(self) -> None:
+        """Wait until the page has what it asked the server for."""
+        busy = ".waiting, .ghost, progress:not([hidden])"
+        seen = "[...document.querySelectorAll(arguments[0])].some(e => e.checkVisibility())"
+        rows = "!document.querySelector('.grid') || document.querySelector('.layer .row')"
+        self.wait(f"document.querySelector('main h1') && ({rows}) && !{seen}", busy)
 
     def press(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains
@@ -198,6 +208,148 @@ def test_episode_moves_by_scrubber_and_keys(show: Show, episodes: Path) -> None:
     tab.wait_for("21 / 47", "output")
     tab.press(Keys.ARROW_DOWN)
     tab.wait_for("/ 29", "output")
+    assert tab.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("column", "chart"), [("label", "Histogram"), ("caption", "Frequent values"), ("score", "Histogram")]
+)
+def test_bar_of_the_overview_finds_its_rows(show: Show, gallery: Path, column: str, chart: str) -> None:
+    values = dtf.read_tfrecord(gallery)[column].compute()
+    tab = show(gallery)
+    tab.open("overview")
+    tab.settle()
+    (option, *_) = tab.driver.find_elements("css selector", f'[aria-label="{chart} of {column}"] [role=option]')
+    text = option.get_attribute("title") or option.find_element("css selector", ".value").text
+    option.click()
+    tab.wait_for(" found in 60 of 60 rows")
+    (expression,) = parse_qs(tab.address().partition("?")[2])["filter"]
+    if column == "label":
+        assert text.startswith("circle (0): ")
+        assert expression == "label == 0"
+        found = values == 0
+    elif column == "caption":
+        assert expression == f"caption == {text!r}"
+        found = values == text
+    else:
+        low, high = re.fullmatch(r"score >= (\S+) and score < (\S+)", expression).groups()  # type: ignore[union-attr]
+        assert float(low) == values.min()
+        found = (values >= float(low)) & (values < float(high))
+    assert 0 < np.count_nonzero(found) < 60
+    tab.wait_for(f"{np.count_nonzero(found)} found in 60 of 60 rows")
+    assert tab.run("return document.getElementById('expression').value") == expression
+    assert tab.problems() == []
+
+
+def test_bars_of_names_that_no_expression_can_hold_are_not_offered(show: Show, tmp_path: Path) -> None:
+    arrays = {name: np.arange(9, dtype=np.float32) for name in ("log-in", "a == b", "a/b c")}
+    dtf.to_tfrecord(arrays, tmp_path / "names-{shard}.tfrecord")
+    tab = show(tmp_path)
+    tab.open("overview")
+    tab.settle()
+    offered = "return [...document.querySelectorAll('.bars.can')].map(e => e.getAttribute('aria-label'))"
+    assert tab.run(offered) == ["Histogram of a/b c"]
+    tab.driver.find_element("css selector", ".bars.can [role=option]").click()
+    tab.wait_for("1 found in 9 of 9 rows")
+    assert tab.problems() == []
+
+
+def test_cards_show_type_mean_and_range_of_columns(show: Show, numbers: Path) -> None:
+    arrays = dtf.read_tfrecord(numbers).compute()
+    tab = show(numbers)
+    tab.open("overview")
+    tab.wait_for("Statistics of 3,000 rows")
+    cards = tab.run("return [...document.querySelectorAll('.card')].map(e => e.innerText)")
+    assert [card.split("\n")[0] for card in cards] == list(arrays)
+    for card, (name, values) in zip(cards, arrays.items(), strict=True):
+        assert str(values.dtype) in card
+        (mean,) = re.findall(r"mean (\S+)", card)
+        assert float(mean) == pytest.approx(values.mean(dtype=float), rel=1e-4), name
+        shown = [float(number) for number in re.findall(r"^[-\d.e+]+$", card, re.MULTILINE)]
+        assert shown == pytest.approx([values.min(), values.max()], rel=1e-4), name
+    assert tab.problems() == []
+
+
+def test_compare_shows_a_conversion_as_equal_and_a_changed_value(show: Show, gallery: Path, tmp_path: Path) -> None:
+    dataset = dtf.read_tfrecord(gallery)
+    dataset.to_zarr(tmp_path / "same.zarr")
+    label = dataset["label"].compute()
+    label[9] += 1
+    dataset.assign(label=label).to_zarr(tmp_path / "other.zarr")
+    tab = show(gallery, tmp_path / "same.zarr", tmp_path / "other.zarr")
+    tab.open("compare?row=8")
+    tab.wait_for("all values are equal")
+    assert tab.run("return document.querySelectorAll('.inline img').length") > 0
+    tab.open("compare?row=8&b=2")
+    tab.wait_for("values that differ: 1")
+    row = tab.run("return document.querySelector('tr.differs').innerText")
+    assert "label" in row
+    assert tab.problems() == []
+
+
+PAGES = ["overview", "rows", "rows?record=2", "filter", "episodes", "bytes", "compare"]
+
+
+@pytest.mark.parametrize("width", [1360, 390])
+def test_hostile_names_and_values_are_text(show: Show, tmp_path: Path, width: int) -> None:
+    folder = write_hostile(tmp_path / "hostile")
+    tab = show(folder, folder, width=width)
+    for page in PAGES:
+        if page == "episodes":
+            continue
+        tab.open(page)
+        tab.settle()
+        if "record" in page:
+            tab.wait_for("byte offset", "dialog")
+        assert (
+            tab.run("return document.querySelectorAll('script, style, [onclick], [onerror], b, textarea').length") == 2
+        )
+        assert tab.run("return innerWidth") == width, page
+        assert tab.run("return document.documentElement.scrollWidth") <= width, page
+    tab.open("overview")
+    tab.settle()
+    heads = tab.run("return [...document.querySelectorAll('.card h3')].map(e => e.textContent)")
+    shown = {name.translate({code: f"‹U+{code:04X}›" for code in (0, 0x1B, 0x202E, 0x2066)}) for name in HOSTILE}
+    assert shown - {""} <= set(heads)
+    tab.driver.find_element("css selector", ".values.can [role=option]").click()
+    tab.wait_for("8 found in 8 of 8 rows")
+    assert tab.problems() == []
+
+
+@pytest.mark.parametrize("name", ["gallery", "episodes"])
+def test_pages_fit_a_phone(show: Show, request: pytest.FixtureRequest, name: str) -> None:
+    path: Path = request.getfixturevalue(name)
+    tab = show(path, path, width=390, height=844)
+    for page in [*PAGES, "filter?filter=label+%3D%3D+2" if name == "gallery" else "filter"]:
+        tab.open(page)
+        tab.settle()
+        assert tab.run("return [innerWidth, document.documentElement.scrollWidth]") == [390, 390], page
+    assert tab.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [
+        ("gallery", "rows?sample=20&seed=3&sort=score&down=1"),
+        ("gallery", "rows?record=7&columns=%5B%22label%22%5D"),
+        ("gallery", "filter?filter=label+%3D%3D+2&row=3"),
+        ("gallery", "bytes?shard=1&offset=0"),
+        ("gallery", "compare?a=1&b=0&row=8"),
+        ("episodes", "episodes?row=2&step=5"),
+    ],
+)
+def test_reload_shows_the_same(show: Show, request: pytest.FixtureRequest, name: str, address: str) -> None:
+    path: Path = request.getfixturevalue(name)
+    tab = show(path, path)
+    shown = []
+    tab.open(address)
+    for _ in range(2):
+        tab.settle()
+        tab.wait("performance.getEntriesByType('resource').length > 0 && document.readyState === 'complete'")
+        shown.append((tab.address(), tab.run("return document.querySelector('dialog, main').innerText")))
+        tab.driver.refresh()
+    assert shown[0] == shown[1]
+    assert set(address.split("?")[1].split("&")) <= set(shown[0][0].split("?")[1].split("&"))
     assert tab.problems() == []
 
 

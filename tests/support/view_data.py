@@ -171,6 +171,7 @@ def write_hostile(folder: Path) -> Path:
             for name in HOSTILE:
                 features[name or "empty"].bytes_list.value.append(text.encode())
             features["\u202ename"].int64_list.value.append(2**63 - 1 - row)
+            features["long" * 400].int64_list.value.append(row)
             features["float"].float_list.value.append([float("nan"), float("inf"), -0.0, 1e-40][row % 4])
             features["bytes"].bytes_list.value.append(b"\xff\xfe\x00<b>\xed\xa0\x80")
             writer.write(example.SerializeToString(deterministic=True))

@@ -48,7 +48,7 @@ export async function comparePage({ main, query, set, signal, change, overviewOf
   const body = table(["#row", "column", ...pair.map((one) => one.name)], rowLines(pair, common, answers));
   rows.replaceChildren(body);
   const differing = body.querySelectorAll("tr.differs").length;
-  state.textContent = differing ? `${plural(differing, "value")} of these rows differ` : "all values are equal";
+  state.textContent = differing ? `values that differ: ${count(differing)}` : "all values are equal";
   state.className = differing ? "bad" : "good";
   return { jump: focus };
 }

@@ -8,6 +8,7 @@ import {
 import { scalar } from "./values.js";
 
 const MOST_SHARDS = 500;
+const MOST_VALUES = 5;
 // A name that an expression can hold: it has no quotes, comparisons or words that join conditions.
 const UNWRITABLE = /['"=<>!]|\bin\b|\s(and|or)\s|^\s|\s$/;
 
@@ -90,14 +91,19 @@ function between({ name, kind }, { low, high, closed }) {
   return first === last ? `${name} == ${first}` : `${name} >= ${first} and ${name} ${closed ? "<=" : "<"} ${last}`;
 }
 
+// Whether bars of a column can be conditions of a filter.
+export function canFilter({ kind, name }) {
+  return ["number", "bool", "text", "bytes"].includes(kind) && !UNWRITABLE.test(name);
+}
+
 // Nodes that show what the statistics know of a column. `choose` is called with the expression of a bar.
 export function distribution(column, found, choose) {
   const nodes = [];
   const sizes = found.of === "sizes";
-  const can = choose && ["number", "bool", "text", "bytes"].includes(column.kind) && !UNWRITABLE.test(column.name);
+  const can = choose && canFilter(column);
   if (found.top?.length) {
     const pick = (at) => choose(found.top[at].expression);
-    nodes.push(topValues(`Frequent values of ${column.name}`, found.top, can && pick));
+    nodes.push(topValues(`Frequent values of ${column.name}`, found.top.slice(0, MOST_VALUES), can && pick));
   } else if (found.histogram?.counts.length && found.min !== found.max) {
     const bins = binsOf(sizes ? { dtype: "int" } : column, found.histogram);
     const text = (value) => (sizes ? bytes(value) : scalar(column, value));
