@@ -309,7 +309,9 @@ def test_hostile_names_and_values_are_text(show: Show, tmp_path: Path, width: in
     tab.open("overview")
     tab.settle()
     heads = tab.run("return [...document.querySelectorAll('.card h3')].map(e => e.textContent)")
-    shown = {name.translate({code: f"‹U+{code:04X}›" for code in (0, 0x1B, 0x202E, 0x2066)}) for name in HOSTILE}
+    shown = {
+        name.translate({code: f"\u2039U+{code:04X}\u203a" for code in (0, 0x1B, 0x202E, 0x2066)}) for name in HOSTILE
+    }
     assert shown - {""} <= set(heads)
     tab.driver.find_element("css selector", ".values.can [role=option]").click()
     tab.wait_for("8 found in 8 of 8 rows")
