@@ -8,11 +8,11 @@ import {
 const CELL = 16;
 const MOST_CELLS = 2000;
 const STATES = [
-  ["ok", "intact", "s1"],
-  ["length", "length or its CRC", "s4"],
-  ["payload", "CRC of the payload", "s2"],
-  ["damage", "cut off", "bad"],
-  ["damage", "damaged range", "bad"],
+  ["intact", "s1"],
+  ["length or its CRC", "s4"],
+  ["CRC of the payload", "s2"],
+  ["cut off", "bad"],
+  ["damaged range", "bad"],
 ];
 const RANGE = STATES.length - 1;
 
@@ -39,9 +39,9 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   const records = found.records === null ? "" : `${plural(found.records, "record")}, `;
   const heading = h("h2", {}, shown ? `Records ${count(start)} – ${count(start + shown - 1)}` : "No records");
   const about = h("span", { class: "muted" }, `${records}${bytes(found.size)}`);
-  const states = STATES.map(([name, what], at) => {
+  const states = STATES.map(([what, tone], at) => {
     const number = cells.filter((cell) => cell.state === at).length;
-    return h("li", { class: name }, `${what}: ${count(number)}`);
+    return h("li", { style: { "--tone": `var(--${tone})` } }, `${what}: ${count(number)}`);
   });
   const head = title(heading, about, (start > 0 || !ends) && pager);
   const list = h("ul", { class: "states" }, states);
@@ -87,7 +87,7 @@ function map(cells, choose, picked) {
     const [surface, context] = canvas(width, Math.max(1, Math.ceil(cells.length / across)) * CELL, "");
     surface.removeAttribute("role");
     surface.setAttribute("aria-hidden", "true");
-    const tones = STATES.map(([, , name]) => colour(name));
+    const tones = STATES.map(([, name]) => colour(name));
     cells.forEach((cell, at) => {
       const [x, y] = [(at % across) * CELL, Math.floor(at / across) * CELL];
       context.globalAlpha = cell.state ? 1 : 0.3 + (0.7 * Math.log(cell.length + 1)) / longest;
@@ -103,7 +103,7 @@ function map(cells, choose, picked) {
   };
   const text = (cell) => {
     const what = cell.state === RANGE ? "" : `record ${cell.number}, `;
-    return `${what}byte ${cell.offset}, ${STATES[cell.state][1]}, ${plural(cell.length, "byte")}`;
+    return `${what}byte ${cell.offset}, ${STATES[cell.state][0]}, ${plural(cell.length, "byte")}`;
   };
   const select = (cell) => {
     const at = cells.indexOf(cell);
@@ -143,7 +143,7 @@ function damageList(ranges) {
 
 function recordPanels(record) {
   const panel = (head, body) => h("section", { class: "panel" }, title(...head), body);
-  const state = h("span", { class: `badge ${record.state ? "bad" : "accent"}` }, STATES[record.state][1]);
+  const state = h("span", { class: `badge ${record.state ? "bad" : "accent"}` }, STATES[record.state][0]);
   const length = record.length === null ? "unknown length" : plural(record.length, "byte");
   const heading = [h("h2", {}, `Byte ${count(record.offset)}`), h("span", { class: "muted" }, length), state];
   const lines = (record.fields ?? []).map(fieldLine);

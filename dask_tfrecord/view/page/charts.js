@@ -61,7 +61,10 @@ export function curves(lines, { height = 160, cursor, label }) {
   });
   sized.observe(figure);
   document.addEventListener("themechange", again);
-  const names = series.map((one, at) => h("li", { class: SERIES[at % SERIES.length] }, visible(one.label, 40)));
+  const names = series.map((one, at) => {
+    const style = { "--tone": `var(--${SERIES[at % SERIES.length]})` };
+    return h("li", { style }, visible(one.label, 40));
+  });
   const legend = names.length > 1 && h("ul", { class: "legend" }, names);
   const more = lines.length > series.length && note(`and ${plural(lines.length - series.length, "component")} more`);
   return {
