@@ -277,7 +277,7 @@ WRONG = [
     ({"number": [1 << 40]}, {}, r"'number': row 0 holds 1099511627776, which does not fit int32"),
     ({"parts.id": [[1]], "parts.names": [[["a"], []]]}, {}, r"record 0.*'parts.names' holds 2 items; expected 1"),
     ({"counts.value": [[1]]}, {}, r"'counts.value' is of entries of a map without their keys.*'counts.key'"),
-    ({"color": [1]}, {}, r"'color' holds 1, which is no number of enum kinds\.Color"),
+    ({"color": [1]}, {}, r"'color' holds 1, which enum kinds\.Color lacks"),
     ({"color": ["GREEN"]}, {}, r"'color' holds 'GREEN'; expected one of 'RED', 'BLUE'"),
     ({"kind": ["number"]}, {}, r"'kind' holds 'number'; expected one of"),
     ({"text": [b"a"]}, {}, r"column 'text' is of bytes, which field 'text' of kinds\.All does not hold: it takes text"),
@@ -296,6 +296,20 @@ def test_errors_name_the_column(arrays: dict[str, Any], features: dict[str, Any]
     with pytest.raises(dtf.TFRecordError, match=text):
         dtf.to_tfrecord(arrays, tmp_path / "a", features=features, message=All)
     assert not [*tmp_path.iterdir()]
+
+
+def test_images_are_encoded(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    features = {"image": dtf.ProtoFeature("pixels", values=dtf.ImageFeature((2, 3, 3)))}
+    pixels = np.arange(36, dtype=np.uint8).reshape(2, 1, 2, 3, 3)
+    written(tmp_path, {"image": pixels}, features=features, message=All, encoding="png")
+    back = dtf.read_tfrecord(tmp_path / "written", features, message=All)
+    np.testing.assert_array_equal(np.stack([*back["image"].compute()]), pixels)
+    back.to_tfrecord(tmp_path / "again", encoding={"image": "png"})
+    again = [All.FromString(payload) for payload in read_payloads(tmp_path / "again")]
+    assert [len(one.pixels) for one in again] == [1, 1]
+    with pytest.raises(dtf.SchemaError, match="encoding of 'number'"):
+        dtf.to_tfrecord({"number": [1]}, tmp_path / "b", message=All, encoding={"number": "png"})
 
 
 def test_columns_that_changed_need_a_decision(tmp_path: Path) -> None:

@@ -333,8 +333,7 @@ def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Seque
 
 def value_bytes(name: str, feature: Encoded, encoding: ImageEncoding, block: Any) -> BytesBlock:
     """Return arrays as bytes values, one each."""
-    one: Any = feature
-    (keyed,) = _values(_ColumnEncoding(name, name, replace(one, count=None), {}, "value"), encoding, block)
+    (keyed,) = _values(_ColumnEncoding(name, name, feature, {}, "value"), encoding, block)
     assert keyed.value_splits is not None
     values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
     return BytesBlock.of([keyed.prefix + value for value in np.asarray(values).tolist()]) if keyed.prefix else values

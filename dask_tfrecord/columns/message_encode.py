@@ -26,7 +26,7 @@ from dask_tfrecord.columns.message_fields import (
     message_tables,
 )
 from dask_tfrecord.errors import Location, SchemaError, plural
-from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeature, TextFeature
+from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ImageFeature, ProtoFeature, TextFeature
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.message_types import MessageType, is_map, is_utf8
 from dask_tfrecord.schema import Schema
@@ -40,12 +40,13 @@ def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, g
     SchemaError
         If a column belongs to no field.
     """
-    message, features, found = given.message_type, dict[str, Feature](), set[str]()
+    message, features = given.message_type, dict(given)
     assert message is not None
-    known = {} if read is None or read.message_type is None else {**read}
-    for name, feature in [*given.items(), *known.items()]:
-        labels = _columns(message, name, feature).keys()
-        if name in given or (name not in given and not labels & found and labels & columns.keys()):
+    found = {label for name, feature in given.items() for label in _columns(message, name, feature)}
+    known = {} if read is None or read.message_type is None else read
+    for name, feature in known.items():
+        labels = _columns(read.message_type, name, feature).keys()  # type: ignore[union-attr, arg-type]
+        if name not in features and not labels & found and labels & columns.keys():
             features[name] = feature
             found |= labels
     for name in columns:
@@ -71,7 +72,7 @@ def _feature_of_name(message: MessageType, name: str, column: Feature | None) ->
         ) from None
     if column is not None and path.message is not None and column.is_bytes:
         return ProtoFeature(name, values=FixedLenFeature((), "bytes"))
-    is_enum = path.oneof is None and path.fields[-1].enum_type is not None
+    is_enum = bool(path.fields) and path.oneof is None and path.fields[-1].enum_type is not None
     is_named = is_enum and column is not None and column.item_dtype.kind == "T"
     return ProtoFeature(name, values=TextFeature() if is_named else None)
 
@@ -95,6 +96,9 @@ class MessageEncoder:
                 )
             self.fields[name] = _writable(message, name, given, known[name])
         self._paths = {name: FieldPath.find(message, field.specs[0].key) for name, field in self.fields.items()}
+        for name in self.encoding:
+            if name not in self.fields or not isinstance(self.fields[name].values, ImageFeature):
+                raise SchemaError(f"encoding of {name!r}: only the values of an ImageFeature have an encoding")
         specs = [spec for field in self.fields.values() for spec in field.specs]
         # A oneof tells whether its messages are set, also those without a column.
         self._members = {
@@ -159,7 +163,7 @@ class MessageEncoder:
         if last.enum_type is not None and last.enum_type.is_closed:
             numbers = [each.number for each in last.enum_type.values]
             if (row := first_true(~np.isin(block, numbers))) is not None:
-                raise RowError(row, f"holds {block[row]}, which is no number of enum {last.enum_type.full_name}")
+                raise RowError(row, f"holds {block[row]}, which enum {last.enum_type.full_name} lacks")
         if len(field.specs) > 1:
             return _seconds_and_nanos(block.view(field.values.item_dtype))
         if isinstance(field.values, Encoded) and not isinstance(field.values, TextFeature):
@@ -180,7 +184,7 @@ def _writable(message: MessageType, name: str, given: Feature, field: FieldColum
             f"ProtoFeature(path, values=FixedLenFeature((), 'bytes')), of an Any its type_url and value"
         )
     if field.values.item_dtype.kind in "mM" and given.item_dtype == np.int64:
-        # Nanoseconds: arrays given by a user hold no times.
+        # Nanoseconds: arrays of a user have other dtypes than times.
         times: Any = field.feature
         field = field._replace(feature=replace(times, dtype="int64"))
     spec = field.specs[0]

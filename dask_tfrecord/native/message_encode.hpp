@@ -217,7 +217,7 @@ private:
         return value == put.blank;
     }
 
-    // Whether a message has only the defaults of its fields, required ones included: those of a message that is not set.
+    // Compare all fields of a message with those of a message that is not set.
     static bool is_unset(const Table& table, std::size_t row) {
         return std::all_of(table.puts.begin(), table.puts.end(), [&](const Put& put) {
             if (put.field->repeated) return put.splits[row] == put.splits[row + 1];
