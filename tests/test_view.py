@@ -202,15 +202,18 @@ def test_sides_of_boxes_that_are_columns_draw_on_the_image(serve: Serve, tmp_pat
     picture = encode_png(np.zeros((8, 8, 3), np.uint8))
     rows = {f"image/object/bbox/{side}": [np.float32(values), np.float32([])] for side, values in sides.items()}
     rows |= {"image/object/class/text": [["cat", "dog"], []], "image/encoded": [picture, picture]}
+    # The mask has a longer common prefix with the boxes than the image has.
+    rows["image/object/mask"] = rows["image/encoded"]
     dtf.to_tfrecord(rows, str(tmp_path / "a.tfrecord"))
     features = {name: dtf.VarLenFeature("bytes" if "text" in name else "float32") for name in rows}
-    features["image/encoded"] = dtf.FixedLenFeature((), "bytes")
+    features |= {name: dtf.FixedLenFeature((), "bytes") for name in ("image/encoded", "image/object/mask")}
     page = serve(dtf.read_tfrecord(tmp_path / "a.tfrecord", features))
     columns = {column["name"]: column for column in page.get("overview")["columns"]}
     boxes = columns["image/object/bbox"]
     assert (boxes["kind"], boxes["draws_on"], boxes["shape"]) == ("boxes", "image/encoded", [None, 4])
     assert boxes["group"] == columns["image/object/class/text"]["group"]
     assert columns["image/object/bbox/xmin"]["kind"] == "sequence"
+    assert columns["image/object/mask"]["draws_on"] == "image/encoded"
     cells = page.get("rows", columns='["image/object/bbox", "image/object/class/text"]')["cells"]
     assert cells["image/object/bbox"] == [{"boxes": [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]}, None]
     assert cells["image/object/class/text"][0]["values"] == ["cat", "dog"]
@@ -390,7 +393,9 @@ def test_closed_pages_end_their_work(serve: Serve, tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("view", "count-"))]
 
 
-def test_files_that_grow_are_reported(serve: Serve, golden: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_files_that_grow_or_are_removed_are_reported(
+    serve: Serve, golden: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("dask_tfrecord.view.opened._LOOK", 0.2)
     path = tmp_path / "a.tfrecord"
     shutil.copy(golden / "scalars.tfrecord", path)
@@ -399,10 +404,13 @@ def test_files_that_grow_are_reported(serve: Serve, golden: Path, tmp_path: Path
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
     connection.request("GET", f"{page.root}api/changes")
     answer = connection.getresponse()
-    path.write_bytes(path.read_bytes() * 2)
-    until, changed = time.monotonic() + 60, []
-    while not changed and time.monotonic() < until:
-        line = answer.readline()
-        changed = json.loads(line[6:])["changed"] if line.startswith(b"data: ") else []
+    changes: list[Callable[[], Any]] = [lambda: path.write_bytes(path.read_bytes() * 2), path.unlink]
+    for change, expected in zip(changes, ("grew", "missing"), strict=True):
+        change()
+        until, found = time.monotonic() + 60, []
+        while found != [expected] and time.monotonic() < until:
+            line = answer.readline()
+            if line.startswith(b"data: "):
+                found = [each["what"] for each in json.loads(line[6:])["changed"]]
+        assert found == [expected]
     connection.close()
-    assert [each["what"] for each in changed] == ["grew"]

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import and_, eq
 from typing import Any
 
 import numpy as np
@@ -87,15 +89,12 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
         name: _kind(name, feature, [row[name] for row in first if not isinstance(row[name], str)])
         for name, feature in schema.items()
     }
-    images = [name for name, kind in kinds.items() if kind == "image"]
+    masks = {name for name, kind in kinds.items() if kind == "image" and _MASK.search(name)}
+    images = [name for name, kind in kinds.items() if kind == "image" and name not in masks]
     columns = []
     for name, feature in schema.items():
         group = next((group for group, names in groups.items() if name in names), None)
-        others = [each for each in images if each != name]
-        over = None
-        if (kinds[name] == "boxes" or (kinds[name] == "image" and _MASK.search(name))) and others:
-            # The image with the longest common prefix.
-            over = max(others, key=lambda each: _common(each, name))
+        over = _nearest(name, images) if kinds[name] == "boxes" or name in masks else None
         columns.append(Column(name, feature, kinds[name], group, tuple(schema.classes.get(name, ())), over))
     return (*columns, *_combined(columns, images))
 
@@ -114,14 +113,14 @@ def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Colu
         name = prefix.rstrip("/_.-") or "boxes"
         while name in names:
             name += " boxes"
-        over = max(images, key=lambda each: _common(each, name))
         first = sides["xmin"]
         parts = tuple(sides[side].name for side in _SIDES)
-        yield Column(name, first.feature, "boxes", first.group, (), over, parts)
+        yield Column(name, first.feature, "boxes", first.group, (), _nearest(name, images), parts)
 
 
-def _common(first: str, second: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
+def _nearest(name: str, images: Sequence[str]) -> str | None:
+    """Return the image whose name has the longest common prefix."""
+    return max(images, key=lambda each: sum(accumulate(map(eq, each, name), and_)), default=None)
 
 
 def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
