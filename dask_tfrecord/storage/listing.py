@@ -91,7 +91,7 @@ def find_shards(
 
 
 def find_changes(shards: Shards) -> dict[str, str]:
-    """Look up all shards again, those of one directory together.
+    """Compare shards with their files now; a remote directory with several of them is listed once.
 
     Returns
     -------
