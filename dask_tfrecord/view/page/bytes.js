@@ -62,12 +62,9 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
 
 // Records and damaged ranges, by their offset.
 function cellsOf(found) {
-  const records = found.offsets.map((offset, at) => ({
-    offset,
-    length: found.lengths[at],
-    number: found.start + at,
-    state: found.states[at],
-  }));
+  const records = found.offsets.map((offset, at) => {
+    return { offset, length: found.lengths[at], number: found.start + at, state: found.states[at] };
+  });
   const ranges = found.damaged
     .filter((range) => !records.some((record) => record.state && record.offset === range.start))
     .map((range) => ({ offset: range.start, length: range.stop - range.start, state: RANGE, what: range.what }));

@@ -31,6 +31,7 @@ const KEYS = [
   ["Esc", "Close, or stop typing"],
 ];
 
+const MOST_NEWS = 3;
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 
 const main = document.getElementById("main");
@@ -117,17 +118,11 @@ async function draw() {
   }
   const row = parse().query.get("record");
   const set = Number(parse().query.get("data") ?? 0);
-  if (shown?.record !== row && shown) {
-    shown.record = row;
-    openRecord(row, {
-      set,
-      overview: row === null ? null : await overviewOf(set),
-      showRecord,
-      step: shown.step,
-      link,
-      close: () => parse().query.has("record") && showRecord(null),
-    });
-  }
+  if (shown.record === row) return;
+  shown.record = row;
+  const overview = row === null ? null : await overviewOf(set);
+  const close = () => parse().query.has("record") && showRecord(null);
+  openRecord(row, { overview, showRecord, step: shown.step, link, close });
 }
 
 function drawTop(route, set) {
@@ -214,11 +209,9 @@ function watchChanges() {
   const receive = (change) => {
     if (!change.changed?.length) return;
     overviews.clear();
-    const [one, ...others] = change.changed;
-    const what = one.what === "missing" ? "is missing" : one.what;
-    const many = `${plural(change.changed.length, "shard")} changed.`;
-    const text = others.length ? many : `${visible(one.name, 80)} ${what}.`;
-    news.replaceChildren(h("p", {}, text, " ", button("Reload", () => location.reload())));
+    const names = change.changed.slice(0, MOST_NEWS).map(({ name, what }) => `${visible(name, 80)} (${what})`);
+    const text = `Changed: ${plural(change.changed.length, "shard")}, ${names.join(", ")} `;
+    news.replaceChildren(h("p", {}, text, button("Reload", () => location.reload())));
   };
   follow("changes", { data: parse().query.get("data") ?? 0 }, controller.signal, receive, () => {});
 }
