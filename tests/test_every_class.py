@@ -138,7 +138,7 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
     assert refused or nrecords <= 100  # a few may all be valid
 
 
-@pytest.mark.parametrize("nrecords", rising(8, 100, 500))
+@pytest.mark.parametrize("nrecords", rising(10, 100, 500))
 @pytest.mark.parametrize("part", PARTS)
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
     compare(tmp_path, collections(*PARTS[part]), nrecords)

@@ -80,7 +80,7 @@ def test_opening_reports_shards_records_and_the_indexes_that_were_used(
             r"part-0\S* and 3 others: counted 40 records of 4 shards, 3 by their index, in 1 task", counted
         )
         [opened] = messages(caplog, "arrays.read", logging.INFO)
-        assert re.search(r"opened \S+ and 3 others: 4 shards of [\d,]+ bytes, 40 records of 3 features, 5 ch", opened)
+        assert re.search(r"opened .+ and 3 others: 4 shards of [\d,]+ bytes, 40 records of 3 features, 5 ch", opened)
         [headers] = messages(caplog, "records.index", logging.DEBUG)
         assert headers.endswith("part-3.tfrecord: counted 10 records by their headers")
         dtf.read_tfrecord(shards, counts=None)

@@ -579,7 +579,7 @@ def test_directories_of_tfds_are_detected(copy: Callable[..., Path], tmp_path: P
     # A glob, a list or a file does not use the metadata.
     assert dtf.read_tfrecord(folder / "every-test*", columns=["label"]).nrows == 3
     only = copy(splits=[{"name": "test", "shardLengths": ["1", "1", "1"]}])
-    for path in (only, only.parent, str(only) + "/", only.as_uri()):
+    for path in (only, only.parent, str(only) + "/", f"file://{only}"):
         assert dtf.read_tfrecord(path, columns=["text"])["text"].dtype == np.dtypes.StringDType()
     for path in (tmp_path, tmp_path / "not_there", folder / "features.json"):
         with pytest.raises(ShardNotFoundError, match="split='train' requires a TFDS data set: expected a directory"):
