@@ -9,11 +9,11 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
+from support.view_data import HOSTILE, write_episodes, write_gallery, write_hostile, write_numbers
 
 import dask_tfrecord as dtf
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
-from tests.support.view_data import HOSTILE, write_episodes, write_gallery, write_hostile, write_numbers
 
 pytestmark = [
     pytest.mark.browser,
