@@ -326,7 +326,7 @@ def test_times_are_text_as_in_protobuf(timed: dtf.Dataset, tmp_path: Path) -> No
     ("values", "wanted"),
     [
         ({"at": np.datetime64("2001-01-01")}, np.datetime64("2001-01-01", "ns")),
-        ({"at": np.datetime64("NaT")}, np.datetime64("NaT", "ns")),
+        ({"at": np.datetime64("NaT", "s")}, np.datetime64("NaT", "ns")),
         ({"took": np.timedelta64(-5, "s")}, np.timedelta64(-(5 * 10**9), "ns")),
     ],
 )
