@@ -1146,7 +1146,10 @@ def _checked(value: Any, dtype: str, name: str) -> Any:
         wanted, given = np.dtype(dtype), np.asarray(value)
         if given.dtype.kind in _FROM[wanted.kind]:
             with np.errstate(all="ignore"):
-                cast = given.astype(wanted)
+                try:
+                    cast = given.astype(wanted)
+                except OverflowError:  # NumPy 2.5 refuses moments beyond the range
+                    cast = np.asarray("NaT", wanted)
             rounded = wanted.kind in "fc" and bool(np.isfinite(cast)) == bool(np.isfinite(given))
             if wanted.kind in "mM":
                 # A moment beyond the range wraps around.
