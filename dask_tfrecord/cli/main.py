@@ -440,7 +440,7 @@ def view(
     Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
     until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
     """
-    from dask_tfrecord.view.opened import BlockCache, open_path
+    from dask_tfrecord.view.opened import KEPT, BlockCache, open_path
     from dask_tfrecord.view.server import Server, memory_nbytes
 
     schema = None
@@ -456,7 +456,7 @@ def view(
         type_ = MessageType.of(message)
         schema = given_features(leaf_paths(type_) if schema is None else schema, None, message=type_)
     memory = memory_nbytes(memory_limit)
-    cache = BlockCache(memory // 4)
+    cache = BlockCache(memory // KEPT)
     sets = [
         open_path(number, path, memory, cache, schema=schema, split=split, compression=compression, where=where)
         for number, path in enumerate(paths)

@@ -46,7 +46,7 @@ _LOOK = 5.0
 _SAMPLE = 256
 _REMOTE_SAMPLE = 16
 # Share of the memory limit that decoded blocks may keep, and that a column of a block may take.
-_KEPT, _COLUMN = 4, 16
+KEPT, _COLUMN = 4, 16
 # Reads that decode at the same time.
 _READERS = 2
 

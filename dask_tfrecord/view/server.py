@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.errors import TFRecordError, describe_error, printable, redact_url
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.view.cells import Column, cell, columns_of, groups_of, image, numbers, record_json
-from dask_tfrecord.view.opened import BlockCache, Opened, open_dataset
+from dask_tfrecord.view.opened import KEPT, BlockCache, Opened, open_dataset
 from dask_tfrecord.view.passes import Pass, Refined, Search
 from dask_tfrecord.view.shard_map import record_bytes, repair_plan, shard_map
 
@@ -577,7 +577,7 @@ class Server:
 def view_dataset(dataset: Dataset, port: int, memory_limit: int | str) -> Server:
     """Serve a data set; `Dataset.view` documents it."""
     memory = memory_nbytes(memory_limit)
-    return Server([open_dataset(0, dataset, memory, BlockCache(memory // 4))], port, _NOTEBOOKS)
+    return Server([open_dataset(0, dataset, memory, BlockCache(memory // KEPT))], port, _NOTEBOOKS)
 
 
 def memory_nbytes(limit: int | str | None) -> int:

@@ -22,9 +22,8 @@ _PARSED_NBYTES = 1 << 20
 
 
 def shard_of(data: Opened, number: int) -> Shard:
-    """Return a shard, with the compression that was detected."""
-    if data.shards is None:
-        raise IndexError("these rows are not read from shards")
+    """Return a shard of records."""
+    assert data.shards is not None
     return data.shards[number]
 
 
