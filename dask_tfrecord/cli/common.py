@@ -108,7 +108,7 @@ def find_schema(
 ) -> Schema | str | None:
     """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
 
-    With --message they are None: all fields.
+    With --message and no file, return None, which selects all fields.
 
     Raises
     ------

@@ -100,7 +100,7 @@ class MessageEncoder:
             if name not in self.fields or not isinstance(self.fields[name].values, ImageFeature):
                 raise SchemaError(f"encoding of {name!r}: only the values of an ImageFeature have an encoding")
         specs = [spec for field in self.fields.values() for spec in field.specs]
-        # A oneof tells whether its messages are set, also those without a column.
+        # The column of a oneof states which of its messages is set, also if the message has no column.
         self._members = {
             FieldSpec((*spec.path[:-1], member.name), "presence"): (spec, member.number)
             for path, spec in zip(self._paths.values(), (field.specs[0] for field in self.fields.values()), strict=True)

@@ -546,7 +546,7 @@ class MessageTables:
             options |= {"column": wanted.get("values", -1), "presence": wanted.get("presence", -1)}
             sized = repeated or FieldType(each.type) not in _DTYPES
             if "values" in wanted and self.specs[wanted["values"]].counted and sized:
-                # Other numbers are as many as their messages.
+                # A singular number has one value in each message: there is nothing to count.
                 self.counted.append(wanted["values"])
             if path in self._entered:
                 options["message"] = self._add(each.message_type, path)

@@ -207,7 +207,7 @@ class MessageSurvey:
 def _check(
     name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
-    """Raise the error of the first record with values that a column can't hold, such as times of more than 64 bits."""
+    """Raise the error of the first record whose values do not fit a column: times may exceed 64 bits."""
     try:
         assert column.assembler is not None
         column.assembler(column.values, Decoded(outputs, len(kept)))

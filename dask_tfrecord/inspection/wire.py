@@ -37,7 +37,7 @@ _VARINT_NBYTES = 10
 _TAG_NBYTES = 5
 _UINT32 = 0xFFFFFFFF
 _UINT64 = 0xFFFFFFFFFFFFFFFF
-# Likely sizes of floating point numbers. Integers read as such are mostly smaller or larger.
+# Range of likely floating point numbers. Integers whose bytes are read as floats are mostly outside of it.
 _LIKELY = (1e-9, 1e15)
 # Largest number of a likely enum.
 _ENUM = 255
@@ -185,7 +185,7 @@ def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> 
 
 @dataclass(slots=True)
 class _Node:
-    """Field whose children are being read; `children` is None unless it is a message."""
+    """Field whose children are being read; `children` is a list only if the field is a message."""
 
     path: str
     span: Span

@@ -216,7 +216,7 @@ def _values(block: NDArray[Any] | BytesBlock) -> pa.Array:
 
 
 def _buffer(array: NDArray[Any]) -> pa.Buffer:
-    # Python has no buffers of dates.
+    # The buffer protocol does not support dates.
     array = array.view(np.int64) if array.dtype.kind in "mM" else array
     return pa.py_buffer(np.ascontiguousarray(array))
 

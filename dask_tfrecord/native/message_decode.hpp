@@ -1,4 +1,4 @@
-// Decoder of any protobuf message, driven by field tables. Accepts what protobuf (upb) accepts, and nothing else.
+// Decoder of any protobuf message, driven by field tables. Accepts the same bytes as protobuf (upb).
 //
 // Fields of singular messages share the rows of the list around them: the records, or the items of a repeated message.
 // The columns of a list are filled with defaults some rows ahead, so that a field only overwrites its place. Bytes values
@@ -215,7 +215,7 @@ private:
         int index = 0;
         bool entry = false;  // of a map
         MessageList* list = nullptr;
-        std::vector<Op> ops;             // the first stands for unknown fields
+        std::vector<Op> ops;             // the first skips unknown fields
         std::vector<std::uint16_t> by_number;
         std::vector<std::pair<std::uint32_t, std::uint16_t>> others;  // by larger numbers, ascending
         std::vector<MessageColumn*> oneofs;

@@ -84,7 +84,7 @@ public:
     MessageEncoder(const MessageEncoder&) = delete;  // parts refer to each other
     MessageEncoder& operator=(const MessageEncoder&) = delete;
 
-    // Write records from row `first` on, as many as fit in `capacity` bytes.
+    // Write records from row `first` on while they fit in `capacity` bytes.
     Encoded encode(std::size_t first, std::uint8_t* out, std::size_t capacity) {
         Encoded done;
         for (std::size_t row = first; row < rows_; ++row) {

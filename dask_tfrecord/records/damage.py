@@ -299,7 +299,7 @@ def check_shard(shard: Shard) -> ShardReport:
 
 
 class RecordState(IntEnum):
-    """Damage of a record, or of the bytes in its place."""
+    """Damage of a record."""
 
     INTACT = 0
     LENGTH = 1
