@@ -11,8 +11,11 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "buffer.hpp"
+#include "encode.hpp"
+#include "framing.hpp"
 
 namespace binding {
 
@@ -55,6 +58,86 @@ public:
 
 private:
     std::atomic_flag& busy_;
+};
+
+// A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
+template <class Core>
+class DecoderBinding {
+public:
+    DecoderBinding(const DecoderBinding&) = delete;
+    DecoderBinding& operator=(const DecoderBinding&) = delete;
+
+    void preallocate(double factor) {
+        const ExclusiveUse use(busy_);
+        decoder_.preallocate(factor);
+    }
+
+    auto problem() {
+        const ExclusiveUse use(busy_);
+        return decoder_.problem();
+    }
+
+protected:
+    template <class... Args>
+    explicit DecoderBinding(const char* name, Args&&... args) : decoder_(std::forward<Args>(args)...), name_(name) {}
+
+    // Decode `buffer[begin:end]` by `work`, which gets the data and their size.
+    template <class Work>
+    dtf::Walk decode(const Bytes& buffer, std::size_t begin, std::size_t end, Work work) {
+        const ExclusiveUse use(busy_);
+        check_range(buffer, begin, end);
+        begin_feed();
+        return without_gil([&] { return work(buffer.data() + begin, end - begin); });
+    }
+
+    void begin_feed() {
+        if (taken_) throw nb::value_error((std::string("an output was already taken: create another ") + name_).c_str());
+        fed_ = true;
+    }
+
+    auto& writable(std::size_t index) {
+        auto& column = at(index);
+        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
+        return column;
+    }
+
+    auto& at(std::size_t index) {
+        if (index >= decoder_.columns().size()) throw nb::index_error("column index out of range");
+        return decoder_.columns()[index];
+    }
+
+    Core decoder_;
+    nb::list outputs_;    // keeps the arrays alive
+    bool taken_ = false;  // an output
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+
+private:
+    const char* name_;
+    bool fed_ = false;
+};
+
+// An encoder of rows and the arrays that it views; `make` builds the encoder, and appends the arrays to a list.
+template <class Core>
+class EncoderBinding {
+public:
+    EncoderBinding(const EncoderBinding&) = delete;
+    EncoderBinding& operator=(const EncoderBinding&) = delete;
+
+    dtf::Encoded encode(std::size_t first, const OutputBytes& out) {
+        const ExclusiveUse use(busy_);
+        if (first > rows_) throw nb::index_error("first exceeds the number of rows");
+        return without_gil([&] { return encoder_.encode(first, out.data(), out.size()); });
+    }
+
+protected:
+    template <class Make>
+    EncoderBinding(std::size_t rows, Make make) : encoder_(make(kept_)), rows_(rows) {}
+
+private:
+    nb::list kept_;  // keeps the arrays alive
+    Core encoder_;
+    std::size_t rows_;
+    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
 // Arrays of one column; None for those that its layout lacks.

@@ -130,17 +130,14 @@ std::vector<dtf::ColumnSpec> column_specs(const ColumnSpecs& items) {
     return specs;
 }
 
-// A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
-class PyDecoder {
+class PyDecoder : public binding::DecoderBinding<dtf::Decoder> {
 public:
     PyDecoder(const ColumnSpecs& columns, bool check_crc, bool closed, dtf::Message message)
-        : decoder_(column_specs(columns), check_crc, closed, message) {}
-    PyDecoder(const PyDecoder&) = delete;
-    PyDecoder& operator=(const PyDecoder&) = delete;
+        : DecoderBinding("Decoder", column_specs(columns), check_crc, closed, message) {}
 
     void set_output(std::size_t index, const OutputBytes& memory) {
         const ExclusiveUse use(busy_);
-        dtf::Column& column = writable(index, memory);
+        dtf::Column& column = aligned(index, memory);
         const dtf::ValueLayout layout = column.spec().layout;
         if (column.stores_bytes() || column.has_rows() || layout == dtf::ValueLayout::skipped ||
             layout == dtf::ValueLayout::unset) {
@@ -156,7 +153,7 @@ public:
 
     void offer_output(std::size_t index, const OutputBytes& memory) {
         const ExclusiveUse use(busy_);
-        dtf::Column& column = writable(index, memory);
+        dtf::Column& column = aligned(index, memory);
         if (!(column.stores_bytes() || column.has_rows()) || !column.values.keeps()) {
             throw nb::value_error("offer_output needs a column that keeps values of rows of different sizes");
         }
@@ -165,21 +162,18 @@ public:
     }
 
     dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t offset) {
-        return decode(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+        check_offset(offset);
+        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
             return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit), offset);
         });
     }
 
     dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
                             const Integers& selected, std::uint64_t offset) {
-        return decode(buffer, begin, end, offset, [&](const std::uint8_t* data, std::size_t size) {
+        check_offset(offset);
+        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
             return decoder_.feed_selected(data, size, first, selected.data(), selected.size(), offset);
         });
-    }
-
-    void preallocate(double factor) {
-        const ExclusiveUse use(busy_);
-        decoder_.preallocate(factor);
     }
 
     void set_memory_limit(std::size_t nbytes) {
@@ -187,15 +181,13 @@ public:
         for (dtf::Column& column : decoder_.columns()) column.set_memory_limit(nbytes);
     }
 
-    dtf::Problem problem() {
-        const ExclusiveUse use(busy_);
-        return decoder_.problem();
-    }
-
     ColumnOutput take_output(std::size_t index) {
         const ExclusiveUse use(busy_);
         dtf::Column& column = at(index);
-        if (!taken_.insert(index).second) throw nb::value_error("the output of a column can be taken only once");
+        taken_ = true;
+        if (!taken_columns_.insert(index).second) {
+            throw nb::value_error("the output of a column can be taken only once");
+        }
         const bool owns_values = !column.values.borrowed() && column.values.keeps();
         return {owns_values ? array_of<std::uint8_t>(column.values) : nb::none(),
                 splits_of(column.stores_bytes(), column.value_splits), splits_of(column.has_steps(), column.step_splits),
@@ -203,20 +195,13 @@ public:
     }
 
 private:
-    template <class Decode>
-    dtf::Walk decode(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t offset, Decode work) {
-        const ExclusiveUse use(busy_);
-        binding::check_range(buffer, begin, end);
+    static void check_offset(std::uint64_t offset) {
         if (offset > dtf::absurd_length) throw nb::value_error("offset exceeds 2**62");
-        if (!taken_.empty()) throw nb::value_error("an output was already taken: create another Decoder");
-        fed_ = true;
-        return binding::without_gil([&] { return work(buffer.data() + begin, end - begin); });
     }
 
     // The column that `memory` becomes the output buffer of.
-    dtf::Column& writable(std::size_t index, const OutputBytes& memory) {
-        dtf::Column& column = at(index);
-        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
+    dtf::Column& aligned(std::size_t index, const OutputBytes& memory) {
+        dtf::Column& column = writable(index);
         const bool uncast = column.spec().kind == dtf::Kind::int64 && column.spec().cast == dtf::Cast::none;
         if (uncast && reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::int64_t) != 0) {
             throw nb::value_error("the output buffer of int64 values must be aligned to 8 bytes");
@@ -224,16 +209,7 @@ private:
         return column;
     }
 
-    dtf::Column& at(std::size_t index) {
-        if (index >= decoder_.columns().size()) throw nb::index_error("column index out of range");
-        return decoder_.columns()[index];
-    }
-
-    dtf::Decoder decoder_;
-    nb::list outputs_;  // keeps the arrays alive
-    std::unordered_set<std::size_t> taken_;
-    bool fed_ = false;
-    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+    std::unordered_set<std::size_t> taken_columns_;
 };
 
 // Serialized tensors of a list: the arrays of a column, and the problem of the first tensor that does not fit, whose

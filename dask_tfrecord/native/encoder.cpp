@@ -10,7 +10,6 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using binding::Bytes;
-using binding::ExclusiveUse;
 using binding::Integers;
 using binding::OutputBytes;
 
@@ -49,33 +48,17 @@ void make_field(PyField* self, const nb::bytes& key, dtf::Kind kind, const Bytes
 
 using Fields = nb::typed<nb::sequence, PyField>;
 
-class PyEncoder {
+class PyEncoder : public binding::EncoderBinding<dtf::Encoder> {
 public:
-    PyEncoder(const Fields& fields, std::size_t rows, dtf::Message message)
-        : encoder_(kept(fields), rows, message), rows_(rows) {}
-    PyEncoder(const PyEncoder&) = delete;
-    PyEncoder& operator=(const PyEncoder&) = delete;
-
-    dtf::Encoded encode(std::size_t first, const OutputBytes& out) {
-        const ExclusiveUse use(busy_);
-        if (first > rows_) throw nb::index_error("first exceeds the number of rows");
-        return binding::without_gil([&] { return encoder_.encode(first, out.data(), out.size()); });
-    }
-
-private:
-    std::vector<dtf::Field> kept(const Fields& items) {
-        std::vector<dtf::Field> fields;
-        for (nb::handle item : items) {
-            fields.push_back(nb::cast<const PyField&>(item).field);
-            kept_.append(item);
-        }
-        return fields;
-    }
-
-    nb::list kept_;  // keeps the arrays of values alive
-    dtf::Encoder encoder_;
-    std::size_t rows_;
-    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+    PyEncoder(const Fields& items, std::size_t rows, dtf::Message message)
+        : EncoderBinding(rows, [&](nb::list& kept) {
+              std::vector<dtf::Field> fields;
+              for (nb::handle item : items) {
+                  fields.push_back(nb::cast<const PyField&>(item).field);
+                  kept.append(item);
+              }
+              return dtf::Encoder(std::move(fields), rows, message);
+          }) {}
 };
 
 }  // namespace

@@ -57,14 +57,11 @@ std::vector<dtf::MessageTable> tables_of(const Tables& items) {
     return tables;
 }
 
-// A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
-class PyMessageDecoder {
+class PyMessageDecoder : public binding::DecoderBinding<dtf::MessageDecoder> {
 public:
     PyMessageDecoder(const Tables& tables, std::size_t ncolumns, std::size_t nsplits, bool check_crc,
                      const std::vector<std::size_t>& counted)
-        : decoder_(tables_of(tables), ncolumns, nsplits, check_crc, counted) {}
-    PyMessageDecoder(const PyMessageDecoder&) = delete;
-    PyMessageDecoder& operator=(const PyMessageDecoder&) = delete;
+        : DecoderBinding("MessageDecoder", tables_of(tables), ncolumns, nsplits, check_crc, counted) {}
 
     void set_output(std::size_t index, const OutputBytes& memory) {
         const ExclusiveUse use(busy_);
@@ -120,19 +117,9 @@ public:
         });
     }
 
-    void preallocate(double factor) {
-        const ExclusiveUse use(busy_);
-        decoder_.preallocate(factor);
-    }
-
     void set_memory_limit(std::size_t nbytes) {
         const ExclusiveUse use(busy_);
         decoder_.set_memory_limit(nbytes);
-    }
-
-    dtf::MessageProblem problem() {
-        const ExclusiveUse use(busy_);
-        return decoder_.problem();
     }
 
     std::uint64_t unknown_fields() {
@@ -161,34 +148,7 @@ public:
     }
 
 private:
-    template <class Decode>
-    dtf::Walk decode(const Bytes& buffer, std::size_t begin, std::size_t end, Decode work) {
-        const ExclusiveUse use(busy_);
-        binding::check_range(buffer, begin, end);
-        begin_feed();
-        return binding::without_gil([&] { return work(buffer.data() + begin, end - begin); });
-    }
-
-    void begin_feed() {
-        if (taken_) throw nb::value_error("an output was already taken: create another MessageDecoder");
-        fed_ = true;
-    }
-
-    dtf::MessageColumn& writable(std::size_t index) {
-        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
-        return at(index);
-    }
-
-    dtf::MessageColumn& at(std::size_t index) {
-        if (index >= decoder_.columns().size()) throw nb::index_error("column index out of range");
-        return decoder_.columns()[index];
-    }
-
-    dtf::MessageDecoder decoder_;
-    nb::list outputs_;  // keeps the arrays alive
     std::unordered_set<std::size_t> taken_columns_, taken_splits_;
-    bool fed_ = false, taken_ = false;
-    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 };
 
 using Columns = nb::typed<nb::sequence, Bytes>;
@@ -203,53 +163,38 @@ T array_from(nb::handle item, const char* error) {
     return array;
 }
 
-class PyMessageEncoder {
+dtf::Splits splits_of(nb::handle item, nb::list& kept) {
+    kept.append(item);
+    const auto array = array_from<Integers>(item, "splits must be contiguous arrays of int64");
+    return {array.data(), array.size()};
+}
+
+std::vector<dtf::MessageValues> values_of(const Columns& columns, const ValueSplits& value_splits, nb::list& kept) {
+    std::vector<dtf::MessageValues> values;
+    for (nb::handle item : columns) {
+        kept.append(item);
+        const auto column = array_from<Bytes>(item, "columns must hold contiguous arrays of uint8");
+        values.push_back({column.data(), column.size(), std::nullopt});
+    }
+    if (nb::len(value_splits) != values.size()) throw nb::value_error("value_splits needs an item for each column");
+    std::size_t index = 0;
+    for (nb::handle item : value_splits) {
+        if (!item.is_none()) values[index].value_splits = splits_of(item, kept);
+        ++index;
+    }
+    return values;
+}
+
+class PyMessageEncoder : public binding::EncoderBinding<dtf::MessageEncoder> {
 public:
     PyMessageEncoder(const Tables& tables, const Columns& columns, const ValueSplits& value_splits,
-                     const RowSplits& splits, std::size_t rows)
-        : encoder_(tables_of(tables), values_of(columns, value_splits), splits_of(splits), rows), rows_(rows) {}
-    PyMessageEncoder(const PyMessageEncoder&) = delete;
-    PyMessageEncoder& operator=(const PyMessageEncoder&) = delete;
-
-    dtf::Encoded encode(std::size_t first, const OutputBytes& out) {
-        const ExclusiveUse use(busy_);
-        if (first > rows_) throw nb::index_error("first exceeds the number of rows");
-        return binding::without_gil([&] { return encoder_.encode(first, out.data(), out.size()); });
-    }
-
-private:
-    std::vector<dtf::MessageValues> values_of(const Columns& columns, const ValueSplits& value_splits) {
-        std::vector<dtf::MessageValues> values;
-        for (nb::handle item : columns) {
-            kept_.append(item);
-            const auto column = array_from<Bytes>(item, "columns must hold contiguous arrays of uint8");
-            values.push_back({column.data(), column.size(), std::nullopt});
-        }
-        if (nb::len(value_splits) != values.size()) throw nb::value_error("value_splits needs an item for each column");
-        std::size_t index = 0;
-        for (nb::handle item : value_splits) {
-            if (!item.is_none()) values[index].value_splits = view(item);
-            ++index;
-        }
-        return values;
-    }
-
-    std::vector<dtf::Splits> splits_of(const RowSplits& items) {
-        std::vector<dtf::Splits> splits;
-        for (nb::handle item : items) splits.push_back(view(item));
-        return splits;
-    }
-
-    dtf::Splits view(nb::handle item) {
-        kept_.append(item);
-        const auto array = array_from<Integers>(item, "splits must be contiguous arrays of int64");
-        return {array.data(), array.size()};
-    }
-
-    nb::list kept_;  // keeps the arrays alive
-    dtf::MessageEncoder encoder_;
-    std::size_t rows_;
-    std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
+                     const RowSplits& row_splits, std::size_t rows)
+        : EncoderBinding(rows, [&](nb::list& kept) {
+              const std::vector<dtf::MessageValues> values = values_of(columns, value_splits, kept);
+              std::vector<dtf::Splits> splits;
+              for (nb::handle item : row_splits) splits.push_back(splits_of(item, kept));
+              return dtf::MessageEncoder(tables_of(tables), values, splits, rows);
+          }) {}
 };
 
 void add_tables(nb::module_& module) {
