@@ -74,7 +74,11 @@ def interrupted(code: str, folder: Path, *arguments: str) -> tuple[subprocess.Po
         assert process.poll() is None
         before = sum(job.cpu_times()[:2])
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=PATIENCE)
+        try:
+            out, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            # Leaving the context waits without a limit.
+            process.kill()
     # Processor time, because other programs slow down this one.
     taken = processor_seconds(resource.getrusage(resource.RUSAGE_CHILDREN)) - ended - before
     assert taken < SECONDS_TO_STOP
@@ -88,10 +92,15 @@ def test_control_c_stops_at_once_and_leaves_nothing_unmarked(folder: Path, job: 
     before = set(folder.rglob("*"))
     code = f"""
 # An interrupt within an import may become another error.
+import threading
 import dask, distributed, zarr, dask_tfrecord as dtf
 import dask_tfrecord.arrays.read, dask_tfrecord.stores.files.tfrecord, dask_tfrecord.stores.zarr.write
 FEATURES = {FEATURES}
 dask.config.set(scheduler="threads", num_workers=2)
+# ThreadPoolExecutor forgets a thread whose start is interrupted, and the interpreter waits for that thread at exit.
+# Two tasks that wait for each other start both threads of dask's pool.
+both = threading.Barrier(2)
+dask.compute(dask.delayed(both.wait)(60), dask.delayed(both.wait)(60))
 print("begun", flush=True)
 {JOBS[job]}
 print("done", flush=True)
