@@ -1,8 +1,9 @@
 """Measure `dask-tfrecord view`: seconds to the first rows, seconds of a jump to any row, and memory of the process.
 
-usage: python benchmarks/view.py PATTERN [--jumps 200] [--minutes 0] [--seed 0]
+usage: python benchmarks/view.py PATTERN [--jumps 200] [--frames 0] [--minutes 0] [--seed 0]
 
-With --minutes, a page that is used at random follows: rows, jumps, records, images, filters and statistics that are
+With --frames, Chromium scrolls through the rows for as many seconds, and through a page of still rows beside it, which
+shows what the browser reaches on this machine (needs selenium and chromedriver). With --minutes, a page that is used at random follows: rows, jumps, records, images, filters and statistics that are
 cancelled, episodes, maps of shards and bytes of records.
 """
 
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -125,6 +127,51 @@ class Page:
             self.get("episode", row=self.row(), group=group["name"])
 
 
+# Scroll down by 120 pixels in each frame for a while; return the milliseconds between frames.
+SCROLL = """
+const [selector, seconds, done] = arguments;
+const element = document.querySelector(selector), times = [];
+const frame = (now) => {
+  times.push(now);
+  element.scrollTop += 120;
+  if (now - times[0] < 1000 * seconds) requestAnimationFrame(frame);
+  else done(times.slice(1).map((time, at) => time - times[at]));
+};
+requestAnimationFrame(frame);
+"""
+STILL = """
+document.body.innerHTML = '<div class="still" style="height: 90vh; overflow: auto"></div>';
+const still = document.querySelector(".still");
+for (let row = 0; row < 5000; row++) still.append(Object.assign(document.createElement("p"), { textContent: "row " + row }));
+"""
+
+
+def frames(address: str, seconds: float) -> None:
+    """Print how many frames Chromium draws each second while it scrolls, for rows and for a page of still rows."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,900"):
+        options.add_argument(argument)
+    with webdriver.Chrome(options, Service(shutil.which("chromedriver"))) as driver:
+        driver.set_script_timeout(60 + seconds)
+        for name, selector in (("still rows", ".still"), ("rows", ".grid")):
+            if name == "rows":
+                driver.get(f"{address}#/rows")
+                ready = "return document.querySelectorAll('.layer .row').length && !document.querySelector('.ghost')"
+                WebDriverWait(driver, 60).until(lambda driver, ready=ready: driver.execute_script(ready))
+            else:
+                driver.execute_script(STILL)
+            between = driver.execute_async_script(SCROLL, selector, seconds)
+            late = sum(time > 1.5 * 1000 / 60 for time in between) / len(between)
+            print(
+                f"scrolling {name}: {1000 * len(between) / sum(between):.1f} frames a second, median "
+                f"{statistics.median(between):.1f} ms, {late:.1%} of frames late"
+            )
+
+
 def use(address: str, process: int, minutes: float, seed: int) -> None:
     """Use a page at random, and print how often and how much memory that takes."""
     page = Page(address, seed)
@@ -151,6 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pattern")
     parser.add_argument("--jumps", type=int, default=200)
+    parser.add_argument("--frames", type=float, default=0)
     parser.add_argument("--minutes", type=float, default=0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -177,6 +225,8 @@ def main() -> None:
                 times.append(time.perf_counter() - before)
             if times:
                 print(f"jump: median {statistics.median(times) * 1e3:.0f} ms, worst {max(times) * 1e3:.0f} ms")
+            if given.frames:
+                frames(address.removesuffix("api/"), given.frames)
             if given.minutes:
                 use(address, process.pid, given.minutes, given.seed)
             print(f"peak memory {memory_mib(process.pid, 'VmHWM'):,.0f} MiB")

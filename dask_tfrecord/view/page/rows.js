@@ -20,7 +20,6 @@ class Loader {
     Object.assign(this, { set, names, signal, request, arrived, failed });
     this.pages = new Map();
     this.asked = new Map();
-    this.ask = debounce(30, () => this.#ask());
     signal.addEventListener("abort", () => this.clear());
   }
 
@@ -41,10 +40,11 @@ class Loader {
 
   want(first, stop) {
     this.wanted = [Math.floor(first / PAGE), Math.floor(Math.max(first, stop - 1) / PAGE)];
-    this.ask();
+    this.timer ??= setTimeout(() => this.#ask(), 30);
   }
 
   #ask() {
+    this.timer = null;
     const [first, last] = this.wanted;
     for (const [page, controller] of this.asked) {
       if (page >= first && page <= last) continue;
