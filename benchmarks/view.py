@@ -2,9 +2,10 @@
 
 usage: python benchmarks/view.py PATTERN [--jumps 200] [--frames 0] [--minutes 0] [--seed 0]
 
-With --frames, Chromium scrolls through the rows for as many seconds, and through a page of still rows beside it, which
-shows what the browser reaches on this machine (needs selenium and chromedriver). With --minutes, a page that is used at random follows: rows, jumps, records, images, filters and statistics that are
-cancelled, episodes, maps of shards and bytes of records.
+With --frames, Chromium scrolls through the rows for as many seconds, and through a page of still rows, which shows what
+the browser reaches on this machine (needs selenium and chromedriver). With --minutes, a page that is used at random
+follows: rows, jumps, records, images, filters and statistics that are cancelled, episodes, maps of shards and bytes of
+records.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ requestAnimationFrame(frame);
 STILL = """
 document.body.innerHTML = '<div class="still" style="height: 90vh; overflow: auto"></div>';
 const still = document.querySelector(".still");
-for (let row = 0; row < 5000; row++) still.append(Object.assign(document.createElement("p"), { textContent: "row " + row }));
+for (let row = 0; row < 5000; row++) {
+  still.append(Object.assign(document.createElement("p"), { textContent: "row " + row }));
+}
 """
 
 
