@@ -91,8 +91,7 @@ def test_results_list_every_reader_and_limit(
         assert line in text.splitlines(), text
 
 
-@pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
     done = run("pipelines.py", "passes", data, "tabular", "sums")
     assert done.returncode == 0, done.stderr
@@ -119,8 +118,7 @@ def test_peers_are_compared_and_bounded(data: Path, tmp_path: Path) -> None:
     assert done.returncode != 0 and "other sums" in done.stderr
 
 
-@pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_limits_and_scaling_run(data: Path, tmp_path: Path) -> None:
     done = run("pipelines.py", "limits", data, "--rounds", 1, "--json", tmp_path / "limits.json")
     assert done.returncode == 0, done.stderr

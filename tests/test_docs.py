@@ -105,9 +105,18 @@ def test_python_blocks_run(page: str) -> None:
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
 
 
-@pytest.mark.integration
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def starts_processes(page: str) -> bool:
+    return any(re.search(r"Client\(|Cluster|processes|num_workers", block.text) for block in blocks(page, "python"))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.integration if starts_processes(page) else pytest.mark.nightly)
+        for page in PAGES
+        if blocks(page, "python")
+    ],
+)
 @pytest.mark.usefixtures("object_store")
 def test_python_blocks_run_as_a_plain_script(page: str, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Worker processes import a script again: without a guard where one is needed, they fail.

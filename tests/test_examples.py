@@ -34,8 +34,7 @@ Path(sys.argv[2]).write_bytes(pickle.dumps({name: column.tolist() for name, colu
 """
 
 
-@pytest.mark.slow
-@pytest.mark.integration
+@pytest.mark.nightly
 def test_a_cluster_converts_between_servers_while_workers_are_killed() -> None:
     pytest.importorskip("moto.server")
     printed = run_python(EXAMPLES / "cluster.py").stdout

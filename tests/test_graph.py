@@ -358,7 +358,7 @@ def run_specs() -> Iterator[Callable[[], list[str]]]:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("rounds", "chunks"),
-    [(1, 1000), *(pytest.param(*many, marks=pytest.mark.slow) for many in [(20, 80), (5, 1000)])],
+    [(1, 1000), pytest.param(5, 1000, marks=pytest.mark.slow), pytest.param(20, 80, marks=pytest.mark.nightly)],
 )
 def test_rounds_of_the_same_arrays(
     client: Client, folder: Path, rounds: int, chunks: int, run_specs: Callable[[], list[str]]

@@ -242,6 +242,6 @@ class Thorough(Outputs):
 
 
 Thorough.TestCase.settings = settings(
-    deadline=None, max_examples=40, stateful_step_count=10, phases=[Phase.generate], print_blob=True
+    deadline=None, max_examples=20, stateful_step_count=10, phases=[Phase.generate], print_blob=True
 )
 TestThoroughOutputs = pytest.mark.slow(Thorough.TestCase)

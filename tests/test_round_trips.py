@@ -105,7 +105,7 @@ def any_schemas(draw: st.DrawFn) -> dtf.Schema:
     return schema
 
 
-@pytest.mark.parametrize("count", rising(3, 25, 100))
+@pytest.mark.parametrize("count", rising(3, 12, 100))
 def test_records_of_any_schema(count: int) -> None:
     @settings(max_examples=count)
     @given(collections(any_schemas()), st.integers(1, 5), st.integers(1, 7))
@@ -123,7 +123,7 @@ def test_records_of_any_schema(count: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("count", rising(3, 25, 100))
+@pytest.mark.parametrize("count", rising(3, 12, 100))
 def test_arrays_of_any_kind(count: int) -> None:
     @settings(max_examples=count)
     @given(
