@@ -23,6 +23,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -149,6 +150,11 @@ for (let row = 0; row < 5000; row++) {
 """
 
 
+def run_script(script: str, driver: Any) -> Any:
+    """Run a script in the page of a browser."""
+    return driver.execute_script(script)
+
+
 def frames(address: str, seconds: float) -> None:
     """Print how many frames Chromium draws each second while it scrolls, for rows and for a page of still rows."""
     from selenium import webdriver
@@ -164,7 +170,7 @@ def frames(address: str, seconds: float) -> None:
             if name == "rows":
                 driver.get(f"{address}#/rows")
                 ready = "return document.querySelectorAll('.layer .row').length && !document.querySelector('.ghost')"
-                WebDriverWait(driver, 60).until(lambda driver, ready=ready: driver.execute_script(ready))
+                WebDriverWait(driver, 60).until(partial(run_script, ready))
             else:
                 driver.execute_script(STILL)
             between = driver.execute_async_script(SCROLL, selector, seconds)

@@ -210,6 +210,15 @@ def scan(
 ) -> Walk:
     """Walk the headers in ``buffer[begin:end]``, at most `limit` of them if it is not negative."""
 
+def find_ends(
+    buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    begin: int,
+    end: int,
+    check_crc: bool,
+    ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> Walk:
+    """Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`."""
+
 def check_records(
     buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     begin: int,

@@ -74,6 +74,18 @@ def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
             assert store.log.sent <= 3 << 20
 
 
+def test_records_that_were_passed_are_read_alone(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    rows = open_dataset(store).as_sequence()
+    assert rows[RECORDS - 2]["label"] == RECORDS - 2
+    store.log.clear()
+    for row in (RECORDS - 2, RECORDS - 3, RECORDS - 20):
+        assert rows[row]["label"] == row
+    assert len(store.log.asked) == 3
+    # A record has 6 kB; its entry of the index may be 1 MB before it.
+    assert store.log.sent <= 3 * 7_000
+
+
 def test_adjacent_rows_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     ds = open_dataset(store)

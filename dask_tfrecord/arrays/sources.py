@@ -83,6 +83,7 @@ from dask_tfrecord.records.index import (
     find_entry,
     find_entry_by_walk,
     index_entries,
+    narrowed,
     walk,
 )
 from dask_tfrecord.runtime.dask_private import worker_memory
@@ -347,7 +348,7 @@ class RecordSource(Source):
         for run in row_runs(self.collection, rows):
             if run.total is not None and not everything:
                 check_count(run.shard, run.total, check_crc=self.check_crc)
-            yield run
+            yield narrowed(run) if run.count == 1 else run
 
 
 def parts(spans: Iterable[tuple[int, int]], out: Outputs | None) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:

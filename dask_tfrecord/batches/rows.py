@@ -47,6 +47,8 @@ class RowReader:
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows in any order; a row that occurs twice is read once."""
+        if len(rows) == 1:
+            return self.read(slice(int(rows[0]), int(rows[0]) + 1), scheduler)
         distinct, order = np.unique(rows, return_inverse=True)
         blocks = self.read(distinct, scheduler)
         if len(distinct) == len(rows) and (np.diff(order) > 0).all():

@@ -78,7 +78,7 @@ from dask_tfrecord.features import (
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
-from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
+from dask_tfrecord.records.index import Run, check_following_splits, kept_ends, truncation_error
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.settings import limits
 
@@ -516,6 +516,9 @@ def _why(feature: Feature) -> str | None:
 
 _log = logging.getLogger(__name__)
 
+# Records between two index entries whose offsets are kept.
+_MOST_WALKED = 1 << 17
+
 # Columns, and a function from their blocks to a mask of the records that are kept.
 Where = tuple[Sequence[str], Callable[[dict[str, Block]], NDArray[np.bool_]]]
 
@@ -805,7 +808,10 @@ class _Reader:
 
     def _read_all(self, run: Run, job: _DecodeJob) -> None:
         """Decode consecutive records."""
-        self.skip(run)
+        skipped = run.first - self.record
+        walked = run.count == 1 and 0 < skipped < _MOST_WALKED and self.record == run.entry_record
+        ends = np.empty(skipped + 1, np.int64) if walked else None
+        self.skip(run, ends)
         left = -1 if run.count is None else run.count
         window = self.window
         crossing = False
@@ -829,6 +835,9 @@ class _Reader:
                     if run.count is None and window.exhausted:
                         return
                     raise self._ended(left)
+        if ends is not None:
+            ends[-1] = window.offset
+            kept_ends.put(run.shard, run.offset, ends)
         if run.split is not None:
             check_following_splits(self.shard, run.split, window.offset, self.record)
 
@@ -868,12 +877,18 @@ class _Reader:
         window.block_size = min(max(left, need, least), most) if left > 0 else most
         return window.fill(need)
 
-    def skip(self, run: Run) -> None:
-        """Skip to the first record of the run."""
-        count = run.first - self.record
+    def skip(self, run: Run, ends: NDArray[np.int64] | None = None) -> None:
+        """Skip to the first record of the run, and set the offsets at which the skipped records end."""
+        count, window = run.first - self.record, self.window
         while count > 0:
-            window, border = self.window, self.window.offset
-            walk = _native.scan(window.buffer, window.begin, window.end, count, self.check_crc)
+            border = window.offset
+            view = window.buffer, window.begin, window.end
+            if ends is None:
+                walk = _native.scan(*view, count, self.check_crc)
+            else:
+                left = ends[-1 - count : -1]
+                walk = _native.find_ends(*view, self.check_crc, left)
+                left[: walk.records] += border
             if not window.advance(walk.consumed):
                 raise truncation_error(self.shard, border, self.record, walk.records)
             self.record += walk.records

@@ -92,6 +92,16 @@ public:
         return true;
     }
 
+    // Walk headers, at most `count` of them, and write the bytes up to the end of each record.
+    Walk ends(const std::uint8_t* data, std::size_t size, std::int64_t* found, std::size_t count) const {
+        Walk walk;
+        walk.stop = Stop::limit;
+        for (std::size_t i = 0; i < count && skip(data, size, i + 1, walk); ++i) {
+            found[i] = static_cast<std::int64_t>(walk.consumed);
+        }
+        return walk;
+    }
+
     // Pass at most `limit` records of the block to `take`, until it refuses one.
     template <class Take>
     DTF_INLINE Walk each(const std::uint8_t* data, std::size_t size, std::uint64_t limit, Take take) const {

@@ -14,6 +14,14 @@ dtf::Walk scan(const Bytes& buffer, std::size_t begin, std::size_t end, std::int
     return binding::without_gil([&] { return dtf::Framing(check_crc).scan(buffer.data() + begin, end - begin, most); });
 }
 
+dtf::Walk find_ends(const Bytes& buffer, std::size_t begin, std::size_t end, bool check_crc,
+                    const binding::OutputIntegers& ends) {
+    binding::check_range(buffer, begin, end);
+    return binding::without_gil([&] {
+        return dtf::Framing(check_crc).ends(buffer.data() + begin, end - begin, ends.data(), ends.size());
+    });
+}
+
 dtf::Walk check_records(const Bytes& buffer, std::size_t begin, std::size_t end) {
     binding::check_range(buffer, begin, end);
     return binding::without_gil([&] { return dtf::Framing(true).check(buffer.data() + begin, end - begin); });
@@ -119,6 +127,8 @@ NB_MODULE(_native, module) {
                "Return the distance to the next valid header, of a record that ends within `available` bytes, or -1.");
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a,
                "Walk the headers in ``buffer[begin:end]``, at most `limit` of them if it is not negative.");
+    module.def("find_ends", &find_ends, "buffer"_a.noconvert(), "begin"_a, "end"_a, "check_crc"_a, "ends"_a.noconvert(),
+               "Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`.");
     module.def("check_records", &check_records, "buffer"_a.noconvert(), "begin"_a, "end"_a,
                "Walk the whole records in ``buffer[begin:end]`` whose CRCs match.");
     binding::add_decoder(module);

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import logging
 import struct
+import threading
+from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -942,3 +944,40 @@ def _count_error(problem: str, shard: Shard, record: int) -> CorruptRecordError:
         f"collection again",
         Location(shard.path, record),
     )
+
+
+class _KeptEnds:
+    """Offsets at which consecutive records end, by the shard and the offset that they begin at; the last ones kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._number = 0
+        self._lock = threading.Lock()
+        self._ends: OrderedDict[tuple[Shard, int], NDArray[np.int64]] = OrderedDict()
+
+    def get(self, shard: Shard, offset: int) -> NDArray[np.int64] | None:
+        return self._ends.get((shard, offset))
+
+    def put(self, shard: Shard, offset: int, ends: NDArray[np.int64]) -> None:
+        with self._lock:
+            known = self._ends.get((shard, offset), ends[:0])
+            if len(known) >= len(ends):
+                return
+            self._ends[shard, offset] = ends
+            self._number += len(ends) - len(known)
+            while self._number > self._most:
+                self._number -= len(self._ends.popitem(last=False)[1])
+
+
+# Of this process: at most 32 MiB.
+kept_ends = _KeptEnds(4 << 20)
+
+
+def narrowed(run: Run) -> Run:
+    """Return a run of one record as one that begins at this record, if a read before walked over it."""
+    place = run.first - run.entry_record
+    ends = kept_ends.get(run.shard, run.offset)
+    if place == 0 or ends is None or place >= len(ends):
+        return run
+    begin, end = ends[place - 1 : place + 1].tolist()
+    return Run(run.shard, run.first, 1, run.first, begin, end, run.ends_shard, total=run.total)

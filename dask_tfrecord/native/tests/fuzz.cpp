@@ -181,6 +181,12 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
         const dtf::Walk expected = scan_by_definition(bytes, check, limit);
         REQUIRE(walk.records == expected.records && walk.consumed == expected.consumed && walk.stop == expected.stop);
     }
+    std::vector<std::int64_t> ends(1 + random.below(4));
+    const dtf::Walk walked = dtf::Framing(check).ends(block.data(), block.size(), ends.data(), ends.size());
+    REQUIRE(walked.records == scan_by_definition(bytes, check, ends.size()).records);
+    for (std::size_t i = 0; i < walked.records; ++i) {
+        REQUIRE(static_cast<std::uint64_t>(ends[i]) == scan_by_definition(bytes, check, i + 1).consumed);
+    }
 
     check_places(sample, bytes, check, random);
     check_alone(specs, bytes, check, closed, message);
