@@ -1,14 +1,16 @@
 """Readers of other libraries, each run in the library's own environment, which has neither this library nor dask.
 
-PEER_PYTHON benchmarks/peers.py {read,tensorflow,batches} --help
+PEER_PYTHON benchmarks/peers.py {read,tensorflow,batches,rows} --help
 """
 
 import contextlib
 import functools
+import itertools
 import json
 import logging
 import os
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -524,6 +526,109 @@ def run_read() -> None:
     print(json.dumps({"peer": release, "records": records, "seconds": seconds, "sums": sums}))
 
 
+def records_of(path: Path) -> Iterator[bytes]:
+    """Yield the payloads of a TFRecord file, unchecked."""
+    with path.open("rb") as shard:
+        while header := shard.read(12):
+            yield shard.read(struct.unpack("<Q", header[:8])[0])
+            shard.seek(4, 1)
+
+
+def example_class() -> Any:
+    """Return the class of Example, with fields as far as the sets of `rows.py` use them."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="example.proto", package="peer", syntax="proto3")
+    for name, value in {"BytesList": 12, "FloatList": 2, "Int64List": 3}.items():
+        file.message_type.add(name=name).field.add(name="value", number=1, label=3, type=value)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(("bytes_list", "float_list", "int64_list"), 1):
+        kind = f".peer.{name.title().replace('_', '')}"
+        feature.field.add(name=name, number=number, label=1, type=11, type_name=kind, oneof_index=0)
+    features = file.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, label=1, type=9)
+    entry.field.add(name="value", number=2, label=1, type=11, type_name=".peer.Feature")
+    features.field.add(name="feature", number=1, label=3, type=11, type_name=".peer.Features.FeatureEntry")
+    example = file.message_type.add(name="Example")
+    example.field.add(name="features", number=1, label=1, type=11, type_name=".peer.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("peer.Example"))
+
+
+def open_array_record(path: Path) -> Callable[[list[int]], list[bytes]]:
+    """Copy the records of a set to ArrayRecord files, once; return a reader of records by number."""
+    from array_record.python import array_record_data_source, array_record_module
+
+    target = path / "array_record"
+    if not (target / "done").exists():
+        target.mkdir(exist_ok=True)
+        for shard in sorted(path.glob("*.tfrecord")):
+            name = str(target / shard.name)
+            writer = array_record_module.ArrayRecordWriter(name, "group_size:1,uncompressed")
+            for record in records_of(shard):
+                writer.write(record)
+            writer.close()
+        (target / "done").touch()
+    source = array_record_data_source.ArrayRecordDataSource([str(file) for file in sorted(target.glob("*.tfrecord"))])
+    return lambda rows: list(source.__getitems__(rows))
+
+
+def open_lance(path: Path) -> Callable[[list[int]], list[bytes]]:
+    """Copy the records of a set to a column of a Lance data set, once; return a reader of records by number."""
+    import lance
+    import pyarrow as pa
+
+    target = str(path / "records.lance")
+    if not Path(target).exists():
+        schema = pa.schema([("record", pa.large_binary())])
+        records = (record for shard in sorted(path.glob("*.tfrecord")) for record in records_of(shard))
+
+        def batches() -> Iterator[Any]:
+            while some := list(itertools.islice(records, 1000)):
+                yield pa.record_batch([pa.array(some, pa.large_binary())], schema=schema)
+
+        lance.write_dataset(batches(), target, schema=schema)
+    dataset = lance.dataset(target)
+    return lambda rows: [record.as_buffer().to_pybytes() for record in dataset.take(rows)["record"]]
+
+
+def run_rows() -> None:
+    """Read random rows of a set of `rows.py` each time that a line of the input lists their numbers.
+
+    Prints a line with the version of the library, then for each request the seconds and the sum of the labels.
+    """
+    parser = parser_of(run_rows)
+    parser.add_argument("library", choices=["array_record", "lance"])
+    parser.add_argument("path", type=Path)
+    given = parser.parse_args()
+    read = {"array_record": open_array_record, "lance": open_lance}[given.library](given.path)
+    example = example_class()
+    print(json.dumps(version({"array_record": "array_record", "lance": "pylance"}[given.library])), flush=True)
+    for line in sys.stdin:
+        rows = json.loads(line)
+        start = time.perf_counter()
+        parsed = [columns_of(example.FromString(record)) for record in read(rows)]
+        print(json.dumps([time.perf_counter() - start, sum(int(row["label"]) for row in parsed)]), flush=True)
+
+
+def columns_of(message: Any) -> dict[str, Any]:
+    """Return the values of an Example as NumPy arrays, scalars and bytes."""
+    columns: dict[str, Any] = {}
+    for name, feature in message.features.feature.items():
+        if feature.WhichOneof("kind") == "int64_list":
+            columns[name] = np.int64(feature.int64_list.value[0])
+        elif feature.WhichOneof("kind") == "float_list":
+            columns[name] = np.array(feature.float_list.value, np.float32)
+        else:
+            value = feature.bytes_list.value[0]
+            columns[name] = np.frombuffer(value, np.uint8).copy() if name == "image" else value
+    return columns
+
+
 if __name__ == "__main__":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    dispatch({"read": run_read, "tensorflow": run_tensorflow, "batches": run_batches}, __doc__)
+    dispatch({"read": run_read, "tensorflow": run_tensorflow, "batches": run_batches, "rows": run_rows}, __doc__)

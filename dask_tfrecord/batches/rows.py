@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import dask
@@ -14,8 +14,10 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, to_array
+from dask_tfrecord.arrays.sources import GrowingSpans
+from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
+from dask_tfrecord.settings import limits
 
 
 class RowReader:
@@ -35,6 +37,9 @@ class RowReader:
 
         The key is the number of a chunk whose rows are not counted; else rows, as a slice or as ascending numbers.
         """
+        if isinstance(key, np.ndarray) and len(key) == 1:
+            # A slice is found faster.
+            key = slice(int(key[0]), int(key[0]) + 1)
         if self.backing.source is not None:
             blocks = self.backing.source.read(self.names, key)
             return {name: blocks[name] for name in self.names}
@@ -48,7 +53,7 @@ class RowReader:
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows in any order; a row that occurs twice is read once."""
         if len(rows) == 1:
-            return self.read(slice(int(rows[0]), int(rows[0]) + 1), scheduler)
+            return self.read(rows, scheduler)
         distinct, order = np.unique(rows, return_inverse=True)
         blocks = self.read(distinct, scheduler)
         if len(distinct) == len(rows) and (np.diff(order) > 0).all():
@@ -67,6 +72,10 @@ def chunk_scheduler() -> Any:
     """Return the scheduler for existing chunks: that of the caller, or the calling thread instead of local threads."""
     scheduler = get_scheduler()
     return "synchronous" if scheduler in (None, dask.threaded.get, dask.local.get_sync) else scheduler
+
+
+# Rows of the first block of those that are read together.
+_FIRST_ROWS = 256
 
 
 class RowSequence:
@@ -92,16 +101,23 @@ class RowSequence:
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
-        return self.__getitems__([index])[0]
+        number = self._number(index)
+        return next(_rows(self._reader.read_scattered(np.array([number], np.int64)), 1))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """Return rows in the order of their numbers, which are read in one pass."""
-        numbers = [self._number(index) for index in indices]
-        if not numbers:
-            return []
-        blocks = self._reader.read_scattered(np.array(numbers, np.int64))
-        columns = {name: to_array(block) for name, block in blocks.items()}
-        return [{name: _value(column, row) for name, column in columns.items()} for row in range(len(numbers))]
+        numbers = np.array([self._number(index) for index in indices], np.int64)
+        order = np.argsort(numbers, kind="stable")
+        found: list[dict[str, Any]] = [{} for _ in numbers]
+        # Each row is copied out of a block, so blocks are small.
+        spans = GrowingSpans(0, len(numbers), _FIRST_ROWS, limits().read_nbytes)
+        for start, stop in spans:
+            places = order[start:stop]
+            blocks = self._reader.read_scattered(numbers[places])
+            spans.adapt(sum(map(block_nbytes, blocks.values())))
+            for place, row in zip(places.tolist(), _rows(blocks, len(places)), strict=True):
+                found[place] = row
+        return found
 
     def _number(self, index: Any) -> int:
         """Return a row number that is not negative."""
@@ -114,6 +130,11 @@ class RowSequence:
 
     def __repr__(self) -> str:
         return f"<RowSequence of {plural(self._length, 'row')}: {printable(', '.join(self._reader.names))}>"
+
+
+def _rows(blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
+    columns = {name: to_array(block) for name, block in blocks.items()}
+    return ({name: _value(column, row) for name, column in columns.items()} for row in range(number))
 
 
 def _value(column: NDArray[Any], row: int) -> Any:

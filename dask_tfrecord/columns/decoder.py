@@ -778,7 +778,10 @@ class _Reader:
     def __init__(self, run: Run, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
-        self.window = Window(run.shard, run.offset, block_size=limits().first_window_nbytes, stop=run.stop_offset)
+        size = limits().first_window_nbytes
+        if run.count == 1 and run.first == run.entry_record:
+            size = max(size, min(run.stop_offset - run.offset, limits().window_nbytes))
+        self.window = Window(run.shard, run.offset, block_size=size, stop=run.stop_offset)
         self.record = run.entry_record
 
     def reaches(self, run: Run) -> bool:
