@@ -149,6 +149,36 @@ def test_rows_show_images_and_the_keyboard_moves_and_opens_a_record(show: Show, 
     assert tab.problems() == []
 
 
+# Scroll by 20 pixels every few milliseconds for 3 seconds, and count the steps after which all rows have values.
+SCROLL = """
+const done = arguments[0];
+const grid = document.querySelector('.grid');
+const filled = [];
+const until = performance.now() + 3000;
+const move = () => {
+  grid.scrollTop += 20;
+  grid.dispatchEvent(new Event('scroll'));
+  const rows = [...grid.querySelectorAll('.layer .row:not([hidden])')];
+  filled.push(rows.every(row => !row.classList.contains('ghostly')));
+  if (performance.now() < until) setTimeout(move, 4);
+  else done([grid.scrollTop, filled.filter(Boolean).length / filled.length]);
+};
+move();
+"""
+
+
+def test_rows_get_their_values_while_the_grid_scrolls(show: Show, numbers: Path) -> None:
+    tab = show(numbers)
+    tab.open("rows")
+    tab.wait_for("of 3,000", ".place")
+    tab.settle()
+    position, filled = tab.driver.execute_async_script(SCROLL)
+    assert position > 64 * 34, "the grid did not leave the rows that came first"
+    # Of steps that each ask anew and wait for a pause, fewer than half have values: those of the first rows.
+    assert filled > 0.6
+    assert tab.problems() == []
+
+
 def test_jump_and_reload_restore_the_row(show: Show, numbers: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
