@@ -7,6 +7,7 @@ and otherwise the colour scheme of the browser.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from html import escape
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from dask_tfrecord.errors import printable
 
+_TIME = re.compile(r"(-?\d{4}(?:-\d\d(?:-\d\d(?:[T ]\d\d(?::\d\d(?::\d\d(?:\.\d{1,9})?)?)?)?)?)?)Z?")
+_DURATION = re.compile(r"(-?)(\d{1,10})(?:\.(\d{1,9}))?s")
 _LIGHT = "--dtf-own-text: #1f2328; --dtf-own-muted: #59636e; --dtf-own-line: #d1d9e0; --dtf-own-accent: #0969da;"
 _DARK = "--dtf-own-text: #e6edf3; --dtf-own-muted: #9198a1; --dtf-own-line: #3d444d; --dtf-own-accent: #58a6ff;"
 _DARK_PAGES = 'html[theme="dark"], html[data-theme="dark"], body[data-jp-theme-light="false"], body.vscode-dark'
@@ -128,6 +131,31 @@ def time_text(value: np.datetime64 | np.timedelta64) -> str:
     if is_duration:
         return f"{'-' if total < 0 else ''}{seconds}{fraction}s"
     return f"{np.datetime64(seconds, 's')}{fraction}Z"
+
+
+def parse_time(text: str, *, is_duration: bool) -> np.datetime64 | np.timedelta64:
+    """Parse a time as `time_text` formats it, or any part of one from the year on, to nanoseconds.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or out of the range of nanoseconds.
+    """
+    form, example = (_DURATION, "1.500s") if is_duration else (_TIME, "2001-09-09T01:46:40.500Z")
+    try:
+        found = form.fullmatch(text)
+        if found is None:
+            raise ValueError
+        if is_duration:
+            return np.timedelta64(int(found[1] + found[2] + (found[3] or "").ljust(9, "0")), "ns")
+        time = np.datetime64(found[1])
+        nanoseconds: np.datetime64 = time.astype("M8[ns]")
+        if nanoseconds.astype(time.dtype) != time:
+            raise ValueError
+        return nanoseconds
+    except (ValueError, OverflowError):
+        what = "duration" if is_duration else "time"
+        raise ValueError(f"expected a {what} like {example!r}; got {text!r:.50}") from None
 
 
 def bins_svg(

@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from oracle import write_oracle
 from support.any_columns import COMPARISONS, rows_of
 from support.golden import shard, spec
+from support.message_files import write_times
 from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
+from dask_tfrecord.arrays.filters import as_stored, condition_text, parse_condition, parse_expression
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example
@@ -299,6 +301,54 @@ def test_commands(files: Path, tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     assert run("to-parquet", files, tmp_path / "a", *reading[1:]).exit_code == 0
     assert pandas.read_parquet(tmp_path / "a")["score"].tolist() == [each["score"] for each in wanted]
+
+
+HOSTILE_NAMES = (
+    *("log-in", "a == b", "a/b c", "it's", 'say "x"', "a and b", "in", " padded ", "a'b\"c\\d", "len(x)", "x or y > 3"),
+    *("nul\x00\n", "right\u202eto", "1st", "", "and", "'quoted'", "日本 語", "not in"),
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_conditions_of_any_name_are_written_and_read(tmp_path: Path, name: str) -> None:
+    text = f"{condition_text(name, '>=', 1)} and {condition_text(name, '!=', 3)}"
+    assert parse_expression(text) == [[(name, ">=", 1), (name, "!=", 3)]]
+    assert parse_condition(f"len({name!r}) < 2") == (f"len({name})", "<", 2)
+    dtf.to_tfrecord({name: np.arange(5), "other": np.arange(5)}, tmp_path / "a.tfrecord")
+    done = run("head", tmp_path / "a.tfrecord", "--json", "--where", condition_text(name, "==", 4))
+    assert [json.loads(line)["other"] for line in done.stdout.splitlines()] == [4], done.stderr
+
+
+@pytest.mark.parametrize("text", ["'a", "'a') == 3", "len('a' == 3", "'\\N{x}' == 3"])
+def test_quotes_that_are_not_closed(text: str) -> None:
+    try:
+        name, _, _ = parse_condition(text)
+    except ValueError as error:
+        assert "Quote a name" in str(error)
+    else:
+        # Without a quoted name, the text before the operator is the name.
+        assert name == text.partition(" == ")[0]
+
+
+def test_times_are_compared_with_text(tmp_path: Path) -> None:
+    moments = np.array(["2001-09-09T01:46:40.5", "2024-01-01", "2261-01-01", "1969-12-31T23:59:59"], "M8[ns]")
+    path, message = write_times(tmp_path, moments.astype(int).tolist())
+    ds = dtf.read_tfrecord(path, message=message)
+    for text, expected in (
+        ("at == '2001-09-09T01:46:40.500Z'", [0]),
+        ("at >= '2024'", [1, 2]),
+        ("at in ['2024-01-01', '2261-01-01T00:00Z']", [1, 2]),
+        ("took < '0s'", [3]),
+        ("took == '-1.000s'", [3]),
+        ("took >= '1000000000.500s'", [0, 1, 2]),
+    ):
+        kept = ds.where(as_stored(ds.schema, [parse_condition(text)]))["at"].compute()
+        assert kept.tolist() == moments[expected].tolist(), text
+        lines = run("head", path, "--message", message, "--json", "--where", text).stdout.splitlines()
+        assert len(lines) == len(expected)
+    for text in ("at > '9999-01-01'", "at > 'now'", "at > ''", "took > '1'", "took > '99999999999s'"):
+        with pytest.raises(ValueError, match=r"expected a (time|duration) like"):
+            as_stored(ds.schema, [parse_condition(text)])
 
 
 @pytest.mark.parametrize("text", ["label", "label = 3", "label == three", "== 3", "label ==", "label == [", ""])

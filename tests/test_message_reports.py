@@ -23,6 +23,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from oracle import write_oracle
 from oracle.message_columns import Place, Refused, Unrolled
 from oracle.message_types import message_class, random_message
+from support.message_files import write_times
 from test_message_columns import Scene, scenes
 from test_message_columns import check as check_scenes
 from test_message_oracle import OLD_PROTOBUF, mutants_of, types_of
@@ -278,25 +279,8 @@ def times() -> list[tuple[Any, Any]]:
 @pytest.fixture
 def timed(tmp_path: Path) -> dtf.Dataset:
     """Rows with a moment, a duration, and the moments of the rows before."""
-    file = descriptor_pb2.FileDescriptorProto(name="times.proto", package="demo", syntax="proto3")
-    declared = file.message_type.add(name="Times")
-    for number, (name, kind) in enumerate([("at", "timestamp"), ("took", "duration"), ("ats", "timestamp")], 1):
-        type_name, label = f".google.protobuf.{kind.title()}", 3 if name == "ats" else 1
-        declared.field.add(name=name, number=number, type=11, label=label, type_name=type_name)
-    known = [timestamp_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR]
-    file.dependency.extend(each.name for each in known)
-    files = [descriptor_pb2.FileDescriptorProto.FromString(each.serialized_pb) for each in known]
-    cls = message_class(descriptor_pb2.FileDescriptorSet(file=[*files, file]), "demo.Times")
-    payloads = []
-    for row, (at, took) in enumerate(times()):
-        made = cls()
-        made.at.FromNanoseconds(at.ToNanoseconds())
-        made.took.FromNanoseconds(took.ToNanoseconds())
-        for earlier, _ in times()[:row]:
-            made.ats.add().FromNanoseconds(earlier.ToNanoseconds())
-        payloads.append(made.SerializeToString())
-    write_oracle(tmp_path / "times.tfrecord", payloads)
-    return dtf.read_tfrecord(tmp_path / "times.tfrecord", message=cls, chunks=4)
+    path, message = write_times(tmp_path, [at.ToNanoseconds() for at, _ in times()])
+    return dtf.read_tfrecord(path, message=message, chunks=4)
 
 
 def test_times_are_text_as_in_protobuf(timed: dtf.Dataset, tmp_path: Path) -> None:

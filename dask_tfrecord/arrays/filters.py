@@ -33,6 +33,7 @@ from dask_tfrecord.columns.blocks import (
 )
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import Feature
+from dask_tfrecord.markup import parse_time
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import read_text
 
@@ -413,14 +414,22 @@ def _kept(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
     return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})
 
 
-# The shortest column: an operator in a name is found first.
-_CONDITION = re.compile(r"\s*(.+?)\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
+# Text in quotes: a value, or a name with operators, quotes or spaces.
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+# The shortest column: in a name without quotes, an operator is found first.
+_COLUMN = rf"(?:(?:(len|any|all)\(\s*)?({_QUOTED})\s*(\))?|(.+?))"
+_CONDITION = re.compile(rf"\s*{_COLUMN}\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
 # Quoted text, or a word between conditions.
-_BETWEEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\s+(and|or)\s+""", re.DOTALL)
+_BETWEEN = re.compile(rf"{_QUOTED}|\s+(and|or)\s+", re.DOTALL)
+# Names that need no quotes, unless they are a word of the syntax.
+_PLAIN = re.compile(r"(?!(?:in|not|and|or)\Z)[^\W\d][\w/]*")
 
 
 def parse_condition(text: str) -> tuple[str, str, Any]:
     """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python.
+
+    COLUMN is a name, or ``len``, ``any`` or ``all`` of a name. A name with an operator, a quote, " and " or " or ",
+    or with spaces at its ends, is written like text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
 
     Raises
     ------
@@ -428,16 +437,24 @@ def parse_condition(text: str) -> tuple[str, str, Any]:
         If the text has another form.
     """
     found = _CONDITION.fullmatch(text)
+    column, value = "", None
     try:
-        value = ast.literal_eval(found[3].strip()) if found else None
+        if found is not None:
+            value = ast.literal_eval(found[6].strip())
+            column = found[4] if found[2] is None else ast.literal_eval(found[2])
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         found = None
-    if found is None:
+    if found is None or (found[1] is None) != (found[3] is None):
         raise ValueError(
             f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
-            f'"label in [1, 2]".'
+            f'"label in [1, 2]". Quote a name with operators, quotes or spaces: "\'log-in\' == 3".'
         )
-    return found[1], " ".join(found[2].split()), value
+    return column if found[1] is None else f"{found[1]}({column})", " ".join(found[5].split()), value
+
+
+def condition_text(name: str, comparison: str, value: Any) -> str:
+    """Write a condition that `parse_expression` reads, whatever the name is."""
+    return f"{name if _PLAIN.fullmatch(name) else repr(name)} {comparison} {value!r}"
 
 
 def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
@@ -460,14 +477,23 @@ def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
 
 
 def as_stored(schema: Schema, conditions: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    """Return conditions with text as bytes where the column has bytes."""
+    """Return conditions with text as bytes where the column has bytes, and as times where it has times.
+
+    Raises
+    ------
+    ValueError
+        If a text is no time.
+    """
     stored = []
     for name, comparison, value in conditions:
         feature = schema.get(name) or schema.get(name.partition("(")[2].removesuffix(")"))
-        if feature is not None and feature.item_dtype.kind == "O":
-            if isinstance(value, list | tuple | set):
-                value = [each.encode() if isinstance(each, str) else each for each in value]
-            elif isinstance(value, str):
-                value = value.encode()
-        stored.append((name, comparison, value))
+        stored.append((name, comparison, value if feature is None else _stored(feature.item_dtype, value)))
     return stored
+
+
+def _stored(dtype: np.dtype[Any], value: Any) -> Any:
+    if isinstance(value, list | tuple | set):
+        return [_stored(dtype, each) for each in value]
+    if isinstance(value, str) and dtype.kind in "Mm":
+        return parse_time(value, is_duration=dtype.kind == "m")
+    return value.encode() if isinstance(value, str) and dtype.kind == "O" else value
