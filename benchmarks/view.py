@@ -23,7 +23,6 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -141,6 +140,7 @@ const frame = (now) => {
 };
 requestAnimationFrame(frame);
 """
+READY = "return document.querySelectorAll('.layer .row').length && !document.querySelector('.ghost')"
 STILL = """
 document.body.innerHTML = '<div class="still" style="height: 90vh; overflow: auto"></div>';
 const still = document.querySelector(".still");
@@ -148,11 +148,6 @@ for (let row = 0; row < 5000; row++) {
   still.append(Object.assign(document.createElement("p"), { textContent: "row " + row }));
 }
 """
-
-
-def run_script(script: str, driver: Any) -> Any:
-    """Run a script in the page of a browser."""
-    return driver.execute_script(script)
 
 
 def frames(address: str, seconds: float) -> None:
@@ -169,8 +164,7 @@ def frames(address: str, seconds: float) -> None:
         for name, selector in (("still rows", ".still"), ("rows", ".grid")):
             if name == "rows":
                 driver.get(f"{address}#/rows")
-                ready = "return document.querySelectorAll('.layer .row').length && !document.querySelector('.ghost')"
-                WebDriverWait(driver, 60).until(partial(run_script, ready))
+                WebDriverWait(driver, 60).until(lambda driver: driver.execute_script(READY))
             else:
                 driver.execute_script(STILL)
             between = driver.execute_async_script(SCROLL, selector, seconds)

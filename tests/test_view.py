@@ -156,6 +156,29 @@ def test_the_map_and_the_rows_of_damaged_shards(serve: Serve, golden: Path, name
     assert len(rows["rows"]) - len(failed) == expected.records
 
 
+def test_the_map_and_the_bytes_agree_on_every_record(serve: Serve, golden: Path, tmp_path: Path) -> None:
+    sizes = [100, 1 << 20, 2 << 20, 8 << 20, 9 << 20]
+    dtf.to_tfrecord({"x": [b"x" * size for size in sizes]}, tmp_path / "large.tfrecord")
+    whole = (tmp_path / "large.tfrecord").read_bytes()
+    starts = serve(tmp_path / "large.tfrecord").get("shard")["offsets"]
+    damaged = bytearray(whole)
+    for start in starts:
+        damaged[start + 90] ^= 1
+    (tmp_path / "flipped.tfrecord").write_bytes(damaged)
+    (tmp_path / "cut.tfrecord").write_bytes(whole[:-5])
+    (tmp_path / "header.tfrecord").write_bytes(whole[: starts[2] + 7])
+    for path in [*sorted(tmp_path.glob("*.tfrecord")), *sorted(golden.glob("damaged_*.tfrecord"))]:
+        page = serve(path)
+        shard = page.get("shard")
+        records = [page.get("record", offset=offset) for offset in shard["offsets"]]
+        assert [record["state"] for record in records] == shard["states"], path.name
+        for record, length, state in zip(records, shard["lengths"], shard["states"], strict=True):
+            assert state in (1, 3) or record["length"] == length
+            assert record["hex"]
+    # Payloads above 8 MiB are not checked for a map.
+    assert serve(tmp_path / "flipped.tfrecord").get("shard")["states"] == [2, 2, 2, 0, 0]
+
+
 def test_stores_and_shards_are_compared_side_by_side(serve: Serve, golden: Path, tmp_path: Path) -> None:
     dtf.read_tfrecord(golden / "scalars.tfrecord").to_zarr(tmp_path / "store.zarr")
     page = serve(golden / "scalars.tfrecord", tmp_path / "store.zarr")

@@ -324,52 +324,54 @@ def walk_states(
         Returns the report of `check_shard`, which finds the next record after a damaged length.
     """
     while True:
-        begin, end = offset, None
         with Window(shard, offset, stop=shard.size) as window:
-            try:
-                while window.fill(HEADER):
-                    begin = window.offset
-                    found = _record_state(window, skipped > 0)
-                    if found[2] in (RecordState.LENGTH, RecordState.TRUNCATED):
-                        end = found
-                        break
-                    skipped -= 1
-                    yield found
-                else:
-                    left = window.end - window.begin
-                    if not left:
-                        return
-                    end = window.offset, left, RecordState.TRUNCATED
-            except CorruptRecordError:
-                # A compressed stream that ends early.
-                end = begin, 0, RecordState.TRUNCATED
+            while (found := record_state(window, is_skipped=skipped > 0)) is not None:
+                if found[2] in (RecordState.LENGTH, RecordState.TRUNCATED):
+                    break
+                skipped -= 1
+                yield found
+        if found is None:
+            return
+        begin, size, state = found
         report = check()
         following = report.starts[report.starts > begin]
-        if end[2] == RecordState.TRUNCATED or not following.size:
-            yield begin, max(end[1], report.nbytes - begin), end[2]
+        if state == RecordState.TRUNCATED or not following.size:
+            yield begin, max(size, report.nbytes - begin), state
             return
-        yield begin, int(following[0]) - begin, end[2]
         offset = int(following[0])
+        yield begin, offset - begin, state
 
 
-def _record_state(window: Window, is_skipped: bool) -> tuple[int, int, int]:
-    """Return the record at a window, and move the window past it."""
+def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int, int] | None:
+    """Return offset, length with framing, and state of the record at a window, and move the window past it.
+
+    The length is 0 if that of the record is damaged, and that of the bytes which are left of a truncated record.
+    Payloads of more than 8 MiB are not checked, and none if it `is_skipped`. At the end, return None.
+    """
     begin = window.offset
-    length = int.from_bytes(window.view(0, 8), "little")
-    if not crc_holds(window, 0, 8):
-        return begin, 0, RecordState.LENGTH
-    size = HEADER + length + FOOTER
-    if window.compression is None and begin + size > window.shard.size:
-        return begin, window.shard.size - begin, RecordState.TRUNCATED
-    state = RecordState.INTACT
-    if length <= _CHECKED and not is_skipped:
-        if not window.fill(size):
+    try:
+        if not window.fill(1):
+            return None
+        if not window.fill(HEADER):
             return begin, window.end - window.begin, RecordState.TRUNCATED
-        if not crc_holds(window, HEADER, HEADER + length):
-            state = RecordState.PAYLOAD
-    if not window.advance(size):
-        return begin, window.offset - begin, RecordState.TRUNCATED
-    return begin, size, state
+        length = int.from_bytes(window.view(0, 8), "little")
+        if not crc_holds(window, 0, 8):
+            return begin, 0, RecordState.LENGTH
+        size = HEADER + length + FOOTER
+        if window.compression is None and begin + size > window.shard.size:
+            return begin, window.shard.size - begin, RecordState.TRUNCATED
+        state = RecordState.INTACT
+        if length <= _CHECKED and not is_skipped:
+            if not window.fill(size):
+                return begin, window.end - window.begin, RecordState.TRUNCATED
+            if not crc_holds(window, HEADER, HEADER + length):
+                state = RecordState.PAYLOAD
+        if not window.advance(size):
+            return begin, window.offset - begin, RecordState.TRUNCATED
+        return begin, size, state
+    except CorruptRecordError:
+        # A compressed stream that ends early.
+        return begin, 0, RecordState.TRUNCATED
 
 
 def crc_holds(window: Window, begin: int, end: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dask_tfrecord.errors import printable, redact_url
-from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, crc_holds, walk_states
+from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, record_state, walk_states
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.view.opened import Opened
@@ -76,46 +76,21 @@ def _ranges(report: ShardReport) -> list[dict[str, Any]]:
 def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
     """Return the first bytes of the record at an offset, and the fields of its payload by the wire format."""
     shard = shard_of(data, number)
-    with Window(shard, offset) as window:
+    with Window(shard, offset, stop=shard.size) as window:
         if not window.fill(1):
             raise IndexError(f"the shard has no record at byte {offset:,}")
         window.fill(HEADER)
-        left = window.end - window.begin
-        if left < HEADER:
-            return {
-                "offset": offset,
-                "length": left,
-                "state": RecordState.TRUNCATED,
-                "hex": _hex(window, left),
-                "fields": [],
-            }
         length = int.from_bytes(window.view(0, 8), "little")
-        intact = crc_holds(window, 0, 8)
-        wanted = HEADER + min(length, _PARSED_NBYTES if intact else _HEX_NBYTES) + FOOTER
-        window.fill(wanted)
-        shown = min(wanted, window.end - window.begin)
-        text = _hex(window, min(shown, _HEX_NBYTES))
-        payload = bytes(window.view(HEADER, min(shown, HEADER + length)))
-        damaged = shown == HEADER + length + FOOTER and not crc_holds(window, HEADER, HEADER + length)
-    state = RecordState.INTACT
-    if not intact:
-        state = RecordState.LENGTH
-    elif shown < wanted:
-        state = RecordState.TRUNCATED
-    elif damaged:
-        state = RecordState.PAYLOAD
-    fields = _fields(payload) if intact and len(payload) == length else []
-    return {
-        "offset": offset,
-        "length": (HEADER + length + FOOTER) if intact else None,
-        "state": state,
-        "hex": text,
-        "fields": fields,
-    }
-
-
-def _hex(window: Window, nbytes: int) -> str:
-    return bytes(window.view(0, nbytes)).hex()
+        window.fill(HEADER + min(length, _PARSED_NBYTES) + FOOTER)
+        left = window.end - window.begin
+        text = bytes(window.view(0, min(left, _HEX_NBYTES, HEADER + length + FOOTER))).hex()
+        is_parsed = length <= min(_PARSED_NBYTES, left - HEADER)
+        payload = bytes(window.view(HEADER, HEADER + length)) if is_parsed else b""
+        found = record_state(window)
+    assert found is not None
+    _, size, state = found
+    fields = _fields(payload) if state in (RecordState.INTACT, RecordState.PAYLOAD) else []
+    return {"offset": offset, "length": size or None, "state": state, "hex": text, "fields": fields}
 
 
 def _fields(payload: bytes) -> list[dict[str, Any]]:
