@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import shlex
 import shutil
 import socket
 import socketserver
@@ -15,10 +16,14 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from support import servers
+from support.message_files import write_times
 
 import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.images.pixels import encode_png
+from dask_tfrecord.preview.preview import json_value
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
 
@@ -185,6 +190,56 @@ def test_stores_and_shards_are_compared_side_by_side(serve: Serve, golden: Path,
     assert [page.get("overview", data=data)["kind"] for data in (0, 1)] == ["tfrecord", "zarr"]
     assert page.get("rows", data=0, stop=50)["cells"] == page.get("rows", data=1, stop=50)["cells"]
     page.get("shard", 400, data=1)
+
+
+def run_code(code: str, **known: Any) -> Any:
+    """Return the data set that copied code opens."""
+    exec(code, known)
+    return known["ds"]
+
+
+def test_copied_code_opens_the_rows_that_are_shown(golden: Path, tmp_path: Path) -> None:
+    numbers = [0, 1, -1_500_000_000, 10**18 + 120_000, 86_400 * 10**9]
+    times, message = write_times(tmp_path, numbers)
+    hostile = tmp_path / 'it\'s "quoted" \\n.tfrecord'
+    dtf.to_tfrecord({"a == b": np.arange(9), "b": np.arange(9) % 2}, hostile)
+    schema = dtf.Schema({"i": dtf.FixedLenFeature((), "int64")})
+    (tmp_path / "i.json").write_text(schema.to_json())
+    dtf.read_tfrecord(golden / "scalars.tfrecord").to_zarr(tmp_path / "store.zarr")
+    cases: list[tuple[Path, dict[str, Any], str]] = [
+        (times, {"message": message}, "at >= '1970-01-01T00:00:00.000000001Z' and took < '86400s'"),
+        (times, {"message": message, "where": [("took", ">", "0s")]}, "at < '2000'"),
+        (hostile, {}, "'a == b' >= 3 and b == 1 or 'a == b' == 0"),
+        (hostile, {"compression": None, "where": [("b", "==", 1)]}, "'a == b' < 5"),
+        (golden / "scalars.tfrecord", {"features": str(tmp_path / "i.json")}, "i > 0"),
+        (tmp_path / "store.zarr", {"where": [("i", ">", 0)]}, "i < 100"),
+    ]
+    for path, options, expression in cases:
+        with Server([open_path(0, str(path), MEMORY, BlockCache(MEMORY // 4), **options)]) as server:
+            page = Page(server)
+            overview, messages = page.get("overview"), page.events("filter", expression=expression)
+            found = page.get("rows", stop=100, filter=expression)
+            for code, rows in ((overview["code"], page.get("rows", stop=100)), (messages[-1]["code"], found)):
+                ds = run_code(code)
+                assert list(ds) == [column["name"] for column in overview["columns"]]
+                assert ds.nrows == len(rows["rows"]) > 0, code
+                name = next(name for name in ds if rows["cells"][name] and "value" in rows["cells"][name][0])
+                values = [str(json_value(value)) for value in ds[name].compute()]
+                assert [str(cell["value"]) for cell in rows["cells"][name]] == values
+
+
+def test_the_code_of_a_filter_continues_that_of_a_view_in_python(serve: Serve) -> None:
+    dataset = dtf.Dataset.from_arrays({"x": np.arange(10)})
+    page = serve(dataset)
+    assert run_code(page.events("filter", expression="x > 6")[-1]["code"], ds=dataset).nrows == 3
+
+
+def test_the_command_of_repair_repairs(serve: Serve, golden: Path, tmp_path: Path) -> None:
+    path = tmp_path / 'it\'s a "name".tfrecord'
+    shutil.copy(golden / "damaged_payload_bit.tfrecord", path)
+    plan = serve(path).get("repair")
+    assert CliRunner().invoke(tfrecord, shlex.split(plan["command"])[1:]).exit_code == 0
+    assert dtf.read_tfrecord(f"{path}.repaired").nrows == plan["kept"]
 
 
 def test_steps_of_an_episode(serve: Serve) -> None:

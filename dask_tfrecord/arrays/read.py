@@ -30,18 +30,17 @@ from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks
-from dask_tfrecord.columns.message_fields import leaf_paths
+from dask_tfrecord.columns.message_fields import wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
-from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.paths import ResolvedPath, resolve_collection
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run
 from dask_tfrecord.runtime.dask_private import refuse_query_planning
-from dask_tfrecord.schema import Schema, given_features
+from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shards
 
@@ -219,13 +218,7 @@ def read_tfrecord(
         ).where(filters)
         return opened if columns is None else opened[list(columns)]
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
-    if isinstance(features, str | os.PathLike):
-        features = Schema.read(features, storage_options=storage_options)
-    if message is not None and features is None:
-        message = MessageType.of(message)
-        features = leaf_paths(message)
-    are_given = features is not None or sequence_features is not None or example_features is not None
-    given = given_features(features, sequence_features, example_features, message) if are_given else None
+    given = wanted_schema(features, sequence_features, example_features, message, storage_options)
     if errors != "raise":
         intact = IntactRecords.from_shards(found.shards)
         _log_damage(intact, errors)

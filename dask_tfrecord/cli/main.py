@@ -426,14 +426,10 @@ def describe(
 def view(
     *,
     paths: tuple[str, ...],
-    split: str | None,
-    features: str | None,
-    message: str | None,
-    where: list[tuple[str, str, Any]],
-    compression: str | None,
     port: int,
     browser: bool,
     memory_limit: str | None,
+    **reading: Any,
 ) -> None:
     """Show rows, statistics, episodes and bytes in the browser.
 
@@ -443,24 +439,9 @@ def view(
     from dask_tfrecord.view.opened import KEPT, BlockCache, open_path
     from dask_tfrecord.view.server import Server, memory_nbytes
 
-    schema = None
-    if features is not None:
-        from dask_tfrecord.schema import Schema
-
-        schema = Schema.read(features)
-    if message is not None:
-        from dask_tfrecord.columns.message_fields import leaf_paths
-        from dask_tfrecord.message_types import MessageType
-        from dask_tfrecord.schema import given_features
-
-        type_ = MessageType.of(message)
-        schema = given_features(leaf_paths(type_) if schema is None else schema, None, message=type_)
     memory = memory_nbytes(memory_limit)
     cache = BlockCache(memory // KEPT)
-    sets = [
-        open_path(number, path, memory, cache, schema=schema, split=split, compression=compression, where=where)
-        for number, path in enumerate(paths)
-    ]
+    sets = [open_path(number, path, memory, cache, **reading) for number, path in enumerate(paths)]
     with Server(sets, port) as server:
         click.echo(server.url)
         if browser:

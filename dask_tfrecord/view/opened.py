@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from dask_tfrecord.arrays.counting import IntactRecords
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.columns.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error
+from dask_tfrecord.columns.message_fields import wanted_schema
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
@@ -363,42 +365,71 @@ def open_path(
     memory: int,
     cache: BlockCache,
     *,
-    schema: Schema | None = None,
-    split: str | None = None,
-    compression: str | None = "infer",
+    features: str | None = None,
     where: Sequence[tuple[str, str, Any]] = (),
-    storage_options: Mapping[str, Any] | None = None,
+    compression: str | None = "infer",
+    **reading: Any,
 ) -> Opened:
-    """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
-    arguments = "" if split is None else f", split={split!r}"
-    code = f"import dask_tfrecord as dtf\n\nds = dtf.read_tfrecord({path!r}{arguments})"
-    if isinstance(path, str) and is_zarr_group(path, storage_options):
+    """Open shards, or a Zarr group that this library wrote, without counting the records of shards.
+
+    `reading` are the arguments `message` and `split` of `read_tfrecord`.
+    """
+    name = path if isinstance(path, str) else f"{path[0]} and {len(path) - 1:,} more"
+    if isinstance(path, str) and is_zarr_group(path, None):
         from dask_tfrecord.stores.zarr.read import from_zarr
 
-        dataset = from_zarr(path, storage_options=storage_options)
-        code = f"import dask_tfrecord as dtf\n\nds = dtf.from_zarr({path!r})"
-        return open_dataset(number, dataset, memory, cache, name=path, code=code)
-    found = resolve_collection(path, split, compression=compression, storage_options=storage_options)
-    name = path if isinstance(path, str) else f"{path[0]} and {len(path) - 1:,} more"
+        return _filtered(number, from_zarr(path), where, memory, cache, name, _code("from_zarr", path))
+    known = wanted_schema(features, message=reading.get("message"))
+    found = resolve_collection(path, reading.get("split"), compression=compression, storage_options=None)
     report = _report(found.shards)
-    known = schema if schema is not None else found.schema()
+    known = found.schema() if known is None else known
     if known is None and isinstance(report, Report):
         try:
             known = report.schema if report.features else None
         except TFRecordError as error:
             report = describe_error(error)
+    given = {name: value for name, value in reading.items() if value is not None}
+    given |= {} if compression == "infer" else {"compression": compression}
+    code = _code("read_tfrecord", path, *([] if features is None else [features]), **given)
     if known is not None and (where or found.rows is not None or _has_open_lengths(known)):
         from dask_tfrecord.arrays.read import read_tfrecord
 
-        dataset = read_tfrecord(path, known, split=split, compression=compression, storage_options=storage_options)
-        if where:
-            from dask_tfrecord.arrays.filters import as_stored
-
-            dataset = dataset.where(as_stored(dataset.schema, where))
-            code += f"\nds = ds.where({list(where)!r})"
-        return open_dataset(number, dataset, memory, cache, name=name, code=code)
+        split = reading.get("split")
+        dataset = read_tfrecord(path, known, split=split, compression=compression)
+        return _filtered(number, dataset, where, memory, cache, name, code)
     viewed = None if known is None else _with_encoded_images(known)
     return Opened(number, name, code, viewed, found.shards, None, report, memory, cache)
+
+
+def _code(function: str, *arguments: Any, **named: Any) -> str:
+    """Return Python code that opens a data set, without credentials."""
+    first, *others = (redact_url(each) if isinstance(each, str) else each for each in arguments)
+    texts = [repr(first), *map(repr, others), *(f"{name}={value!r}" for name, value in named.items())]
+    return f"import dask_tfrecord as dtf\n\nds = dtf.{function}({', '.join(texts)})"
+
+
+def filtered_code(code: str, filters: Sequence[Any]) -> str:
+    """Return Python code that opens a data set and keeps some of its rows."""
+    condition = f"ds = ds.where({list(filters)!r})"
+    imported = "import numpy as np\n" if re.search(r"\bnp\.\w+64\(", condition) else ""
+    return f"{imported}{code}\n{condition}"
+
+
+def _filtered(
+    number: int,
+    dataset: Dataset,
+    where: Sequence[tuple[str, str, Any]],
+    memory: int,
+    cache: BlockCache,
+    name: str,
+    code: str,
+) -> Opened:
+    if where:
+        from dask_tfrecord.arrays.filters import as_stored
+
+        conditions = as_stored(dataset.schema, where)
+        dataset, code = dataset.where(conditions), filtered_code(code, conditions)
+    return open_dataset(number, dataset, memory, cache, name=name, code=code)
 
 
 def open_dataset(

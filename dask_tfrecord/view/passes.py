@@ -14,7 +14,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.settings import limits
 from dask_tfrecord.statistics.summaries import ColumnStatistics
 from dask_tfrecord.view.cells import number
-from dask_tfrecord.view.opened import Opened
+from dask_tfrecord.view.opened import Opened, filtered_code
 
 # Seconds of a step of a pass, after which the page gets a message.
 _STEP = 0.3
@@ -86,7 +86,7 @@ class Search(Pass):
         parsed = [as_stored(schema, each) for each in parse_expression(expression)]
         self.filters = Filters.parse(parsed).resolve(schema)
         super().__init__(data, self.filters.columns)
-        self.code = f"{data.code}\nds = ds.where({parsed[0] if len(parsed) == 1 else parsed!r})"
+        self.code = filtered_code(data.code, parsed[0] if len(parsed) == 1 else parsed)
         self._found: list[np.ndarray[Any, np.dtype[np.int64]]] = []
         self.count = 0
 

@@ -259,7 +259,7 @@ class View:
                 "columns": [column.to_dict() for column in columns],
                 "groups": [{"name": name, "columns": list(names)} for name, names in groups.items()],
                 "hints": [printable(hint) for hint in hints],
-                "code": redact_url(data.code) if "://" in data.code else data.code,
+                "code": data.code,
             }
         )
 
