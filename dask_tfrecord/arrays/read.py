@@ -29,8 +29,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
-from dask_tfrecord.columns.decoder import Decoder, decode_blocks
-from dask_tfrecord.columns.message_fields import wanted_schema
+from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow

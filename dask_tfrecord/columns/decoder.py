@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
@@ -42,6 +43,7 @@ from dask_tfrecord.columns.message_fields import (
     FieldColumn,
     MessageTables,
     columns_in_bytes,
+    leaf_paths,
     message_columns,
     message_tables,
 )
@@ -76,10 +78,11 @@ from dask_tfrecord.features import (
     stored_kind,
 )
 from dask_tfrecord.inspection.payload_type import payload_error
+from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import HEADER, Window, framing_error
 from dask_tfrecord.records.index import Run, check_following_splits, kept_ends, truncation_error
-from dask_tfrecord.schema import ITEMS, Sampling, Schema, unset_keys
+from dask_tfrecord.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.settings import limits
 
 # Limit of NumPy.
@@ -194,6 +197,27 @@ class Decoder:
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Stores hold tokens: the name is that of their format.
         return "SchemaPlan", self.schema.__dask_tokenize__(), *([self.measure] if self.measure else [])
+
+
+def wanted_schema(
+    features: Mapping[str, Any] | str | os.PathLike[str] | None,
+    sequence_features: Mapping[str, Any] | None = None,
+    example_features: Mapping[str, Any] | None = None,
+    message: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Schema | None:
+    """Return the schema that the arguments of a reader describe, all fields of a message by default; None without any.
+
+    `features` may be the path of a schema file.
+    """
+    if isinstance(features, str | os.PathLike):
+        features = Schema.read(features, storage_options=storage_options)
+    if message is not None and features is None:
+        message = MessageType.of(message)
+        features = leaf_paths(message)
+    if features is None and sequence_features is None and example_features is None:
+        return None
+    return given_features(features, sequence_features, example_features, message)
 
 
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:

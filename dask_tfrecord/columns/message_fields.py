@@ -6,7 +6,6 @@ field adds a level of rows, whose splits all columns below it share.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -60,7 +59,6 @@ from dask_tfrecord.message_types import (
     oneofs_of,
     split_path,
 )
-from dask_tfrecord.schema import Schema, given_features
 
 _BYTES = FixedLenFeature((), "bytes")
 _DTYPES = {
@@ -172,27 +170,6 @@ def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str
                 f'features={{"name": ProtoFeature("path.to.field")}}'
             )
     return found
-
-
-def wanted_schema(
-    features: Mapping[str, Any] | str | os.PathLike[str] | None,
-    sequence_features: Mapping[str, Any] | None = None,
-    example_features: Mapping[str, Any] | None = None,
-    message: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Schema | None:
-    """Return the schema that the arguments of a reader describe, all fields of a message by default; None without any.
-
-    `features` may be the path of a schema file.
-    """
-    if isinstance(features, str | os.PathLike):
-        features = Schema.read(features, storage_options=storage_options)
-    if message is not None and features is None:
-        message = MessageType.of(message)
-        features = leaf_paths(message)
-    if features is None and sequence_features is None and example_features is None:
-        return None
-    return given_features(features, sequence_features, example_features, message)
 
 
 def _is_value(name: str) -> bool:
