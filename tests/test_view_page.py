@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
+from support.message_files import write_times
 from support.view_data import HOSTILE, write_episodes, write_gallery, write_hostile, write_numbers
 
 import dask_tfrecord as dtf
@@ -104,13 +105,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def show(driver: Any) -> Iterator[Show]:
     servers = []
 
-    def start(*paths: Path, width: int = 1360, height: int = 860) -> Tab:
+    def start(*paths: Path, width: int = 1360, height: int = 860, **reading: Any) -> Tab:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         # The driver is shared: what another test left in the console is not of this one.
         driver.get_log("browser")
         cache = BlockCache(MEMORY // 4)
-        servers.append(Server([open_path(at, str(path), MEMORY, cache) for at, path in enumerate(paths)]))
+        sets = [open_path(at, str(path), MEMORY, cache, **reading) for at, path in enumerate(paths)]
+        servers.append(Server(sets))
         return Tab(driver, servers[-1].url)
 
     yield start
@@ -271,16 +273,36 @@ def test_bar_of_the_overview_finds_its_rows(show: Show, gallery: Path, column: s
     assert tab.problems() == []
 
 
-def test_bars_of_names_that_no_expression_can_hold_are_not_offered(show: Show, tmp_path: Path) -> None:
-    arrays = {name: np.arange(9, dtype=np.float32) for name in ("log-in", "a == b", "a/b c")}
-    dtf.to_tfrecord(arrays, tmp_path / "names-{shard}.tfrecord")
+def test_bars_of_any_name_find_their_rows(show: Show, tmp_path: Path) -> None:
+    names = ["log-in", "a == b", "a/b c", "it's", 'say "x"', "x and y", " in ", "", "'", *HOSTILE]
+    dtf.to_tfrecord({name: np.arange(9, dtype=np.float32) for name in dict.fromkeys(names)}, tmp_path / "a.tfrecord")
     tab = show(tmp_path)
+    for at in range(len(set(names))):
+        tab.open("overview")
+        tab.settle()
+        charts = tab.driver.find_elements("css selector", ".bars.can")
+        assert len(charts) == len(set(names))
+        charts[at].find_element("css selector", "[role=option]").click()
+        tab.wait_for("1 found in 9 of 9 rows")
+    assert tab.problems() == []
+
+
+def test_bars_of_times_find_their_rows(show: Show, tmp_path: Path) -> None:
+    moments = np.datetime64("2001-09-09T01:46:40.5", "ns") + np.arange(40) * np.timedelta64(90_061_007, "us")
+    path, message = write_times(tmp_path, moments.astype(int).tolist())
+    tab = show(path, message=message)
     tab.open("overview")
     tab.settle()
-    offered = "return [...document.querySelectorAll('.bars.can')].map(e => e.getAttribute('aria-label'))"
-    assert tab.run(offered) == ["Histogram of a/b c"]
-    tab.driver.find_element("css selector", ".bars.can [role=option]").click()
-    tab.wait_for("1 found in 9 of 9 rows")
+    assert "2001-09-09T01:46:40Z" in tab.text(".card") and "1000000000s" in tab.text(".card")
+    for column in ("at", "took"):
+        tab.open("overview")
+        tab.settle()
+        bar = tab.driver.find_element("css selector", f'[aria-label="Histogram of {column}"] [role=option]:last-child')
+        label = bar.get_attribute("title")
+        bar.click()
+        count = label.split(": ")[-1].split(" ")[0]
+        tab.wait_for(f"{count} found in 40 of 40 rows")
+        assert 0 < int(count) < 9
     assert tab.problems() == []
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dask_tfrecord.columns.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.markup import time_text
 from dask_tfrecord.settings import limits
-from dask_tfrecord.statistics.summaries import ColumnStatistics
+from dask_tfrecord.statistics.summaries import ColumnStatistics, Numbers
 from dask_tfrecord.view.cells import number
 from dask_tfrecord.view.opened import Opened, filtered_code
 
@@ -126,39 +128,86 @@ class Refined(Pass):
 
 
 def _statistics(column: ColumnStatistics) -> dict[str, Any]:
-    numbers = column.numbers or column.sizes
-    lengths, top, histogram = column.lengths, None, None
-    if column.frequencies is not None:
-        top = [
-            {"label": _label(value), "count": count, "expression": f"{column.name} == {_literal(value, column)}"}
-            for value, count in column.frequencies.top(_TOP)
-        ]
-        repeated = not column.frequencies.error and any(count > 1 for _, count in column.frequencies.top(1))
-        top = top if repeated and all(len(str(each["label"])) <= _LETTERS for each in top) else None
-    if numbers is not None and numbers.count:
-        bins = numbers.histogram(_BINS)
-        edges = [*(low for low, _, _ in bins), *(high for _, high, _ in bins[-1:])]
-        histogram = {"edges": list(map(number, edges)), "counts": [round(count) for _, _, count in bins]}
+    numbers, lengths = column.numbers or column.sizes, column.lengths
+    if numbers is not None and not numbers.count:
+        numbers = None
+    shown = _shown(column, numbers)
     return {
-        "count": column.values,
         "missing": column.missing,
-        "distinct": column.distinct,
-        "lengths": None
-        if lengths is None or not lengths.count
-        else {"min": number(lengths.minimum), "max": number(lengths.maximum), "mean": number(lengths.mean)},
-        "histogram": histogram,
-        "top": top,
+        "lengths": None if lengths is None or not lengths.count else [lengths.minimum, lengths.maximum],
+        "top": _top(column),
+        "bins": [] if numbers is None else list(_bins(column, numbers, shown)),
         "of": "sizes" if column.numbers is None else "values",
         **{
-            short: None if numbers is None or not numbers.count else number(getattr(numbers, name))
-            for short, name in (("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"))
+            short: None if numbers is None else shown(getattr(numbers, name))
+            for short, name in (("min", "minimum"), ("max", "maximum"), ("mean", "mean"))
         },
     }
 
 
-def _label(value: bytes) -> str:
-    return value.decode("utf-8", "backslashreplace")
+def _shown(column: ColumnStatistics, numbers: Numbers | None) -> Callable[[Any], Any]:
+    """Return the function that makes numbers JSON values: times are text, with the digits that their range needs."""
+    if numbers is None or column.numbers is None or not column.dtype.startswith(("datetime64", "timedelta64")):
+        return number
+    extent = int(numbers.maximum or 0) - int(numbers.minimum or 0)
+    step = next(step for step in (10**9, 10**6, 10**3, 1) if extent >= 100 * step or step == 1)
+    return lambda value: _time(column, math.floor(value) // step * step)
 
 
-def _literal(value: bytes, column: ColumnStatistics) -> str:
-    return repr(value.decode("utf-8", "replace") if column.dtype == "text" else value)
+def _time(column: ColumnStatistics, nanoseconds: int) -> str:
+    return time_text(np.int64(nanoseconds).view(column.dtype))
+
+
+def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
+    """Return frequent values, if some occur several times and all are short."""
+    found = [] if column.frequencies is None else column.frequencies.top(_TOP)
+    if not found or column.frequencies is None or column.frequencies.error or found[0][1] < 2:
+        return []
+    values = [(value.decode("utf-8", "backslashreplace"), value, count) for value, count in found]
+    if any(len(label) > _LETTERS for label, _, _ in values):
+        return []
+    return [
+        {
+            "label": label,
+            "count": count,
+            "expression": _condition(column, ("==", label if column.dtype == "text" else value)),
+        }
+        for label, value, count in values
+    ]
+
+
+def _bins(column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
+    """Yield the bars of a histogram; those of integers and times hold whole numbers, the last one included."""
+    bins = numbers.histogram(_BINS)
+    is_whole = column.numbers is None or np.issubdtype(numbers.minima.dtype, np.integer)
+    for place, (low, high, count) in enumerate(bins):
+        is_last = place + 1 == len(bins)
+        first: Any = low
+        last: Any = high
+        if is_whole:
+            # Borders are floats, which large integers exceed.
+            first = numbers.minimum if place == 0 else math.ceil(low)
+            last = numbers.maximum if is_last else math.ceil(high) - 1
+            if first > last:
+                continue
+        expression = None
+        if column.numbers is not None:
+            ends = [_literal(column, value) for value in (first, last)]
+            pairs = [(">=", ends[0]), ("<=" if is_whole or is_last else "<", ends[1])]
+            expression = _condition(column, *([("==", ends[0])] if first == last else pairs))
+        yield {"low": shown(first), "high": shown(last), "count": round(count), "expression": expression}
+
+
+def _literal(column: ColumnStatistics, value: Any) -> Any:
+    if column.dtype == "bool":
+        return bool(value)
+    return _time(column, value) if column.dtype.startswith(("datetime64", "timedelta64")) else value
+
+
+def _condition(column: ColumnStatistics, *parts: tuple[str, Any]) -> str | None:
+    """Return the expression of a bar of a column with one value per row."""
+    if column.lengths is not None or column.shape:
+        return None
+    from dask_tfrecord.arrays.filters import condition_text
+
+    return " and ".join(condition_text(column.name, comparison, value) for comparison, value in parts)

@@ -1,7 +1,7 @@
 // Overview: what the data set is, its columns with statistics that grow, and its shards.
 
 import { follow } from "./api.js";
-import { bars, finite, topValues } from "./charts.js";
+import { bars, topValues } from "./charts.js";
 import {
   button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, title, typeOf, visible,
 } from "./dom.js";
@@ -9,8 +9,6 @@ import { scalar } from "./values.js";
 
 const MOST_SHARDS = 500;
 const MOST_VALUES = 5;
-// A name that an expression can hold: it has no quotes, comparisons or words that join conditions.
-const UNWRITABLE = /['"=<>!]|\bin\b|\s(and|or)\s|^\s|\s$/;
 
 export function overviewPage({ main, signal, set, go, link }) {
   const size = set.shards.reduce((sum, shard) => sum + (shard.size ?? 0), 0);
@@ -74,54 +72,28 @@ export function columnHead(column) {
   return [h("h3", { title: visible(column.name) }, data(column.name)), h("div", { class: "badges" }, badges)];
 }
 
-// The bars of a histogram: {low, high, closed, count}. Those of integers hold whole numbers, the last one included.
-function binsOf(column, { edges, counts }) {
-  const bins = counts.map((count, at) => {
-    return { low: edges[at], high: edges[at + 1], closed: at === counts.length - 1, count };
-  });
-  if (!/int|bool/.test(column.dtype) || edges.some((edge) => finite(edge) === null)) return bins;
-  const whole = ({ low, high, closed, count }) => {
-    return { low: Math.ceil(low), high: closed ? Math.floor(high) : Math.ceil(high) - 1, closed: true, count };
-  };
-  return bins.map(whole).filter((bin) => bin.low <= bin.high);
-}
-
-function between({ name, kind }, { low, high, closed }) {
-  const [first, last] = kind === "bool" ? [low, high].map((flag) => (flag ? "True" : "False")) : [low, high];
-  return first === last ? `${name} == ${first}` : `${name} >= ${first} and ${name} ${closed ? "<=" : "<"} ${last}`;
-}
-
-// Whether bars of a column can be conditions of a filter.
-export function canFilter({ kind, name }) {
-  return ["number", "bool", "text", "bytes"].includes(kind) && !UNWRITABLE.test(name);
-}
-
 // Nodes that show what the statistics know of a column. `choose` is called with the expression of a bar.
 export function distribution(column, found, choose) {
   const nodes = [];
   const sizes = found.of === "sizes";
-  const can = choose && canFilter(column);
-  if (found.top?.length) {
-    const pick = (at) => choose(found.top[at].expression);
-    nodes.push(topValues(`Frequent values of ${column.name}`, found.top.slice(0, MOST_VALUES), can && pick));
-  } else if (found.histogram?.counts.length && found.min !== found.max) {
-    const bins = binsOf(sizes ? { dtype: "int" } : column, found.histogram);
-    const text = (value) => (sizes ? bytes(value) : scalar(column, value));
-    const label = ({ low, high }) => (low === high ? text(low) : `${text(low)} to ${text(high)}`);
-    const entries = bins.map((bin) => ({ label: label(bin), count: bin.count }));
-    const pick = (at) => choose(between(column, bins[at]));
+  const text = (value) => (sizes ? bytes(value) : scalar(column, value));
+  const range = (low, high, show) => (low === high ? show(low) : `${show(low)} to ${show(high)}`);
+  const pick = (bars) => choose && bars[0].expression && ((at) => choose(bars[at].expression));
+  const { top, bins, mean, min, max, missing, lengths } = found;
+  if (top.length) {
+    nodes.push(topValues(`Frequent values of ${column.name}`, top.slice(0, MOST_VALUES), pick(top)));
+  } else if (min !== max && bins.length) {
+    const entries = bins.map(({ low, high, count }) => ({ label: range(low, high, text), count }));
     const ends = [bins[0].low, bins.at(-1).high].map((value) => h("span", {}, text(value)));
-    const what = sizes ? "Sizes" : "Histogram";
-    nodes.push(bars(`${what} of ${column.name}`, entries, can && !sizes && pick), h("div", { class: "ends" }, ends));
+    const what = `${sizes ? "Sizes" : "Histogram"} of ${column.name}`;
+    nodes.push(bars(what, entries, pick(bins)), h("div", { class: "ends" }, ends));
   }
-  const { mean, min, max, missing, lengths } = found;
-  const range = (low, high, text) => (low === high ? text(low) : `${text(low)} … ${text(high)}`);
   const known = {
-    value: !sizes && min !== null && min === max ? scalar(column, min) : null,
+    value: !sizes && min !== null && min === max ? text(min) : null,
     size: sizes && min !== null ? range(min, max, bytes) : null,
     mean: !sizes && min !== max ? number(mean) : null,
     missing: missing ? count(missing) : null,
-    lengths: lengths && range(lengths.min, lengths.max, count),
+    lengths: lengths && range(...lengths, count),
   };
   const measures = Object.entries(known).filter(([, value]) => value !== null);
   nodes.push(h("div", { class: "measures" }, measures.map(([name, value]) => h("span", {}, `${name} ${value}`))));

@@ -1,7 +1,7 @@
 // Rows and Filter: the same grid, over all rows, a random sample, or the rows that meet an expression.
 
 import { follow, get, sampleStatistics } from "./api.js";
-import { canFilter, columnHead, distribution } from "./overview.js";
+import { columnHead, distribution } from "./overview.js";
 import {
   button, copy, count, data, debounce, dialog, failure, h, notice, numberForm, plural, scrollable, title, visible,
 } from "./dom.js";
@@ -255,8 +255,8 @@ export function filterPage(page) {
   const hide = () => (strip.hidden = true);
   const draw = (found) => {
     const chart = (column) => distribution(column, found[column.name], add).slice(0, -1);
-    const known = set.columns.filter((column) => canFilter(column) && found[column.name]);
-    const cards = known.filter((column) => chart(column).length).slice(0, MOST_COLUMNS);
+    const offered = ({ name }) => [found[name]?.top, found[name]?.bins].flat().some((bar) => bar?.expression);
+    const cards = set.columns.filter((column) => offered(column) && chart(column).length).slice(0, MOST_COLUMNS);
     const card = (column) => h("article", { class: "panel card" }, columnHead(column)[0], chart(column));
     strip.replaceChildren(...cards.map(card));
     if (!cards.length) hide();
