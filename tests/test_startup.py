@@ -37,7 +37,7 @@ import sys, urllib.request
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
 
-with Server([open_path(0, sys.argv[1], 1 << 28, BlockCache(1 << 26))]) as server:
+with Server([open_path(sys.argv[1], BlockCache())]) as server:
     for name in ("overview", "rows?stop=50", "shard"):
         print(len(urllib.request.urlopen(f"{server.url}api/{name}").read()))
 print(*sys.modules)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import numpy as np
 import pytest
@@ -49,13 +49,13 @@ class Page:
         return found
 
     def get(self, name: str, status: int = 200, **parameters: Any) -> Any:
-        query = "&".join(f"{key}={quote(str(value))}" for key, value in parameters.items())
+        query = urlencode(parameters, doseq=True)
         found, _, body = self.request(f"{self.root}api/{name}?{query}")
         assert found == status, body[:500]
         return json.loads(body, parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
 
     def events(self, name: str, **parameters: Any) -> list[Any]:
-        query = "&".join(f"{key}={quote(str(value))}" for key, value in parameters.items())
+        query = urlencode(parameters, doseq=True)
         body = self.request(f"{self.root}api/{name}?{query}")[2].decode()
         return [json.loads(line[6:]) for line in body.split("\n") if line.startswith("data: ")]
 
@@ -68,8 +68,8 @@ def serve() -> Iterator[Serve]:
         if isinstance(paths[0], dtf.Dataset):
             servers.append(paths[0].view(memory_limit=MEMORY))
         else:
-            cache = BlockCache(MEMORY // 4)
-            sets = [open_path(at, str(path), MEMORY, cache) for at, path in enumerate(paths)]
+            cache = BlockCache(MEMORY)
+            sets = [open_path(str(path), cache) for path in paths]
             servers.append(Server(sets))
         return Page(servers[-1])
 
@@ -93,7 +93,7 @@ def test_rows_statistics_and_filters_agree_with_the_arrays_of_tensorflow(serve: 
         "i": "number",
     }
     assert len(expected.files)
-    rows = page.get("rows", start=5, stop=25, columns='["i"]')
+    rows = page.get("rows", start=5, stop=25, column="i")
     assert rows["rows"] == list(range(5, 25))
     assert [int(cell["value"]) for cell in rows["cells"]["i"]] == numbers[5:25].tolist()
     last = page.events("statistics")[-1]
@@ -215,7 +215,7 @@ def test_copied_code_opens_the_rows_that_are_shown(golden: Path, tmp_path: Path)
         (tmp_path / "store.zarr", {"where": [("i", ">", 0)]}, "i < 100"),
     ]
     for path, options, expression in cases:
-        with Server([open_path(0, str(path), MEMORY, BlockCache(MEMORY // 4), **options)]) as server:
+        with Server([open_path(str(path), BlockCache(MEMORY), **options)]) as server:
             page = Page(server)
             overview, messages = page.get("overview"), page.events("filter", expression=expression)
             found = page.get("rows", stop=100, filter=expression)
@@ -253,8 +253,8 @@ def test_steps_of_an_episode(serve: Serve) -> None:
     )
     episode = serve(dataset).get("episode", row=1, group="steps")
     assert (episode["length"], episode["instruction"]) == (5, "stop")
-    assert episode["curves"]["steps/reward"]["values"] == [[4, 5, 6, 7, 8]]
-    assert episode["curves"]["steps/state"]["values"] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+    assert episode["curves"]["steps/reward"] == [[4, 5, 6, 7, 8]]
+    assert episode["curves"]["steps/state"] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
 
 
 def test_rows_that_are_not_counted_and_rows_of_arrays(serve: Serve) -> None:
@@ -288,11 +288,11 @@ def test_sides_of_boxes_that_are_columns_draw_on_the_image(serve: Serve, tmp_pat
     page = serve(dtf.read_tfrecord(tmp_path / "a.tfrecord", features))
     columns = {column["name"]: column for column in page.get("overview")["columns"]}
     boxes = columns["image/object/bbox"]
-    assert (boxes["kind"], boxes["draws_on"], boxes["shape"]) == ("boxes", "image/encoded", [None, 4])
+    assert (boxes["kind"], boxes["draws_on"], boxes["type"]) == ("boxes", "image/encoded", "float32 (?, 4)")
     assert boxes["group"] == columns["image/object/class/text"]["group"]
     assert columns["image/object/bbox/xmin"]["kind"] == "sequence"
     assert columns["image/object/mask"]["draws_on"] == "image/encoded"
-    cells = page.get("rows", columns='["image/object/bbox", "image/object/class/text"]')["cells"]
+    cells = page.get("rows", column=["image/object/bbox", "image/object/class/text"])["cells"]
     assert cells["image/object/bbox"] == [{"boxes": [[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]}, None]
     assert cells["image/object/class/text"][0]["values"] == ["cat", "dog"]
     assert page.get("row", row=0)["cells"]["image/object/bbox"] == cells["image/object/bbox"][0]
@@ -303,7 +303,7 @@ def test_sides_of_boxes_with_different_lengths_are_an_error_of_the_cell(serve: S
     pictures = [encode_png(np.zeros((8, 8, 3), np.uint8))] * 2
     rows = {side: [np.ones(2), np.ones(3)] for side in ("ymin", "xmin", "ymax")}
     page = serve(dtf.Dataset.from_arrays({**rows, "xmax": [np.ones(2), np.ones(1)], "image": pictures}))
-    first, second = page.get("rows", columns='["boxes"]')["cells"]["boxes"]
+    first, second = page.get("rows", column="boxes")["cells"]["boxes"]
     assert first == {"boxes": [[1, 1, 1, 1], [1, 1, 1, 1]]}
     assert "3, 3, 3, 1 values" in second["error"]
 
@@ -317,7 +317,7 @@ def test_the_first_page_of_a_remote_set_reads_a_part_of_it(tmp_path: Path) -> No
     files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     names = sorted(name for name in files if name.endswith(".tfrecord"))
     with servers.running(servers.FileServer, files=files, etags={}) as (address, log):
-        sets = [open_path(0, [f"{address}/{name}" for name in names], MEMORY, BlockCache(MEMORY // 4))]
+        sets = [open_path([f"{address}/{name}" for name in names], BlockCache(MEMORY))]
         with Server(sets) as server:
             page = Page(server)
             assert len(page.get("overview")["columns"]) == 2
@@ -424,8 +424,7 @@ def test_headers_of_every_answer(serve: Serve, golden: Path) -> None:
         ("rows", {"start": -1}),
         ("rows", {"start": 0, "stop": 10**6}),
         ("rows", {"start": "9" * 30}),
-        ("rows", {"columns": "{}"}),
-        ("rows", {"columns": '["absent"]'}),
+        ("rows", {"column": "absent"}),
         ("rows", {"sample": 10**9}),
         ("rows", {"filter": "i == 1 or " * 1000}),
         ("row", {}),
@@ -439,19 +438,20 @@ def test_headers_of_every_answer(serve: Serve, golden: Path) -> None:
 )
 def test_parameters_out_of_bounds(serve: Serve, golden: Path, name: str, parameters: dict[str, Any]) -> None:
     error = serve(golden / "scalars.tfrecord").get(name, 400, **parameters)["error"]
-    assert error["title"]
+    assert error
 
 
 @pytest.mark.parametrize("expression", ["", "i", "i == __import__('os')", "absent == 1", "i == 'text'"])
 def test_expressions_that_cannot_be_used(serve: Serve, golden: Path, expression: str) -> None:
-    assert serve(golden / "scalars.tfrecord").get("filter", 422, expression=expression)["error"]["title"]
+    assert serve(golden / "scalars.tfrecord").get("filter", 422, expression=expression)["error"]
 
 
 def test_blocks_stay_within_their_memory(serve: Serve, tmp_path: Path) -> None:
     columns = {"x": np.arange(200_000).reshape(2000, 100), "text": ["t" * 1000] * 2000}
     dtf.to_tfrecord(columns, str(tmp_path / "a.tfrecord"))
-    cache = BlockCache(1 << 20)
-    with Server([open_path(0, str(tmp_path / "a.tfrecord"), MEMORY, cache)]) as server:
+    cache = BlockCache(MEMORY)
+    cache.limit = 1 << 20
+    with Server([open_path(str(tmp_path / "a.tfrecord"), cache)]) as server:
         page, rng = Page(server), np.random.default_rng(0)
         for start in rng.integers(0, 1990, 40).tolist():
             cells = page.get("rows", start=start, stop=start + 3)["cells"]["x"]

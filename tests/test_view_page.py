@@ -110,8 +110,8 @@ def show(driver: Any) -> Iterator[Show]:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         # The driver is shared: what another test left in the console is not of this one.
         driver.get_log("browser")
-        cache = BlockCache(MEMORY // 4)
-        sets = [open_path(at, str(path), MEMORY, cache, **reading) for at, path in enumerate(paths)]
+        cache = BlockCache(MEMORY)
+        sets = [open_path(str(path), cache, **reading) for path in paths]
         servers.append(Server(sets))
         return Tab(driver, servers[-1].url)
 

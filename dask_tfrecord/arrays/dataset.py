@@ -1088,9 +1088,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         ...     print(view.url.partition(":")[0])
         http
         """
-        from dask_tfrecord.view.server import view_dataset
+        from dask_tfrecord.view.opened import BlockCache, open_dataset
+        from dask_tfrecord.view.server import NOTEBOOKS, Server
 
-        return view_dataset(self, port, memory_limit)
+        return Server([open_dataset(self, BlockCache(memory_limit))], port, NOTEBOOKS)
 
     def describe(self) -> Statistics:
         """Compute statistics of all columns, in one pass over the rows.

@@ -436,12 +436,11 @@ def view(
     Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
     until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
     """
-    from dask_tfrecord.view.opened import KEPT, BlockCache, open_path
-    from dask_tfrecord.view.server import Server, memory_nbytes
+    from dask_tfrecord.view.opened import BlockCache, open_path
+    from dask_tfrecord.view.server import Server
 
-    memory = memory_nbytes(memory_limit)
-    cache = BlockCache(memory // KEPT)
-    sets = [open_path(number, path, memory, cache, **reading) for number, path in enumerate(paths)]
+    cache = BlockCache(memory_limit)
+    sets = [open_path(path, cache, **reading) for path in paths]
     with Server(sets, port) as server:
         click.echo(server.url)
         if browser:

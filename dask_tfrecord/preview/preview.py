@@ -611,7 +611,7 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
     A row is a value as `Dataset.compute` returns it, or the `MemoryLimitError` of a row that was not read. Images are
     reduced one by one, while the rows are iterated.
     """
-    title, about = printable(name), _about(feature)
+    title, about = printable(name), type_text(feature)
     images, values = _images(feature, rows)
     if images is not None:
         cells, note = _scaled(images)
@@ -641,7 +641,8 @@ def _above_limit(error: MemoryLimitError) -> str:
     return _clipped(printable(error.message.removeprefix(feature)))
 
 
-def _about(feature: Feature) -> str:
+def type_text(feature: Feature) -> str:
+    """Return dtype and shape of a row: ``float32 (?, 4)``."""
     dtype = "text" if feature.item_dtype.kind == "T" else "bytes" if feature.is_bytes else str(feature.item_dtype)
     sizes = [*["?"] * (feature.own_shapes or feature.ragged_rank), *map(str, feature.item_shape)]
     return f"{dtype} ({', '.join(sizes)})" if sizes else dtype
@@ -670,7 +671,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
     values = list(rows)
     read = [value for value in values if not isinstance(value, MemoryLimitError)]
     if feature.is_bytes and not feature.own_shapes:
-        if all(isinstance(item, bytes) for value in read for item in _items(value)):
+        if all(isinstance(item, bytes) for value in read for item in flat_items(value)):
             images = _converted(values, _detected_images)
             return (images if any(isinstance(row, list) for row in images) else None), values
     elif read and all(isinstance(value, np.ndarray) and is_picture(value.shape, value.dtype) for value in read):
@@ -679,28 +680,30 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
 
 
 def _row_images(value: Any) -> list[_Reduced] | str:
-    return [_reduced(image) for image in islice(_flat_images(value), _PICTURES)] or "no image"
+    return [_reduced(image) for image in islice(flat_images(value), _PICTURES)] or "no image"
 
 
 def _detected_images(value: Any) -> list[_Reduced] | str:
     """Decode bytes that are images; describe other bytes."""
-    items = _items(value)
+    items = flat_items(value)
     images = [image for item in items[:_PICTURES] if (image := _decoded(item))]
     return images or ", ".join(map(_bytes, items[:_LISTED])) or "no values"
 
 
-def _items(value: Any) -> list[Any]:
+def flat_items(value: Any) -> list[Any]:
+    """Return the items of a row of bytes, text or rows of them."""
     return [value] if isinstance(value, bytes) else list(np.ravel(value))
 
 
-def _flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the images of a row as arrays of shape (height, width, channels)."""
     if value.dtype != object and value.ndim == 2:
         yield value[..., None]
     elif value.dtype != object and value.ndim == 3:
         yield value
     else:
         for item in value:
-            yield from _flat_images(item)
+            yield from flat_images(item)
 
 
 def _decoded(value: bytes) -> _Reduced | None:
@@ -879,14 +882,14 @@ def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
         return _objects(array)
     if array.ndim != 1:
         shape = f"({', '.join(map(str, array.shape))})"
-        extent = _extent(array)
+        extent = extent_text(array)
         return f"{shape}: {extent}" if extent else shape
     if not array.size:
         return "no values"
     if classes or not spread or array.dtype.kind in "cmM":
         more = ", …" if array.size > _LISTED else ""
         return ", ".join(_scalar(each, classes) for each in array[:_LISTED]) + more
-    return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {_extent(array)}")
+    return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
 
 
 def _objects(array: NDArray[Any]) -> str:
@@ -916,7 +919,7 @@ def _doubles(array: NDArray[Any]) -> NDArray[np.float64]:
         return array.astype(np.float64)
 
 
-def _extent(array: NDArray[Any]) -> str:
+def extent_text(array: NDArray[Any]) -> str:
     """Return the range of the finite values, and the number of others."""
     if array.dtype.kind == "c" or not array.size:
         return ""

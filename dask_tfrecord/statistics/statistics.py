@@ -434,7 +434,7 @@ def _pictures(column: ColumnStatistics) -> str:
         if numbers is not None and numbers.count:
             show = partial(_number, dtype=column.dtype) if is_time and not label else "{:,}".format
             short = float if is_time else _short
-            bins = [(short(low), short(high), round(count)) for low, high, count in numbers.histogram(_BINS)]
+            bins = [(short(low), short(high), count) for low, high, count in numbers.bars(_BINS)]
             drawn.append(f"{bins_svg(bins, text=show)}{label}")
     return "".join(drawn)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -229,6 +229,23 @@ class Numbers:
         at[-1] = np.searchsorted(self.points, borders[-1], side="right")
         counts = np.diff(np.append(0, np.cumsum(self.weights))[at]).tolist()
         return list(zip(borders[:-1].tolist(), borders[1:].tolist(), counts, strict=True))
+
+    def bars(self, bins: int = 10) -> Iterator[tuple[Any, Any, int]]:
+        """Yield first value, last value and estimated frequency of each bar of a histogram.
+
+        Those of integers are whole numbers. Of floats, the last value of each bar but the last is the first of the
+        next one, and no part of the bar.
+        """
+        histogram = self.histogram(bins)
+        for place, (low, high, count) in enumerate(histogram):
+            first: Any = low
+            last: Any = high
+            if self.minima.dtype.kind in "iu":
+                # Borders are floats, which large integers exceed.
+                first = math.ceil(low) if place else self.minimum
+                last = math.ceil(high) - 1 if place + 1 < len(histogram) else self.maximum
+            if first <= last:
+                yield first, last, round(count)
 
 
 def _thinned(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,25 @@ from dask_tfrecord.columns.blocks import ArraysBlock, Block, RaggedBlock, to_arr
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import encode_png, shrink_image
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
-from dask_tfrecord.preview.preview import averaged, is_picture, json_rows, json_value, picture
+from dask_tfrecord.preview.preview import (
+    averaged,
+    extent_text,
+    flat_images,
+    flat_items,
+    is_picture,
+    json_value,
+    picture,
+    type_text,
+)
 from dask_tfrecord.schema import Schema, prefix_groups
 
 # Letters, bytes and numbers of a cell of the grid, and of the cell of one record.
 _LETTERS = {False: 2_000, True: 65_536}
 _HEX = {False: 64, True: 4_096}
 _NUMBERS = {False: 512, True: 16_384}
+# Steps and components of an episode.
+_STEPS = 5_000
+_CURVES = 64
 # Sides of a tensor that is drawn, images whose sizes are listed, values of the JSON of a record.
 _DRAWN = 64
 _IMAGES = 256
@@ -61,25 +72,16 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the column as JSON values."""
-        feature = self.feature
-        sizes = [None] * (feature.own_shapes or feature.ragged_rank)
-        dtype = "text" if feature.item_dtype.kind == "T" else "bytes" if feature.is_bytes else str(feature.item_dtype)
-        return {
-            "name": self.name,
-            "feature": str(feature),
-            "dtype": dtype,
-            "shape": [*sizes, *feature.item_shape, *([4] if self.sides else [])],
-            "ragged_rank": feature.ragged_rank,
-            "group": self.group,
-            "kind": self.kind,
-            "classes": list(self.classes) or None,
-            "draws_on": self.draws_on,
+        names = ("name", "kind", "group", "classes", "draws_on")
+        return {name: getattr(self, name) for name in names} | {
+            "type": type_text(self.feature) if not self.sides else f"{self.feature.item_dtype} (?, 4)",
+            "shape": [*[None] * (self.feature.own_shapes or self.feature.ragged_rank), *self.feature.item_shape],
         }
 
 
-def groups_of(schema: Schema) -> dict[str, tuple[str, ...]]:
+def groups_of(schema: Schema) -> Mapping[str, Sequence[str]]:
     """Return the groups of the metadata, else the ragged columns under one prefix."""
-    return {name: tuple(names) for name, names in schema.groups.items()} or prefix_groups(schema)
+    return dict(schema.groups) or prefix_groups(schema)
 
 
 def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tuple[Column, ...]:
@@ -129,8 +131,9 @@ def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
     if dtype.kind == "T":
         return "sequence" if several else "text"
     if feature.is_bytes:
-        values = [value for row in rows for value in _values(row) if value]
-        if values and all(detect_image(value) for value in values):
+        items = [item for row in rows for item in flat_items(to_array(row)[0])]
+        values = [item for item in items if isinstance(item, bytes) and item]
+        if values and all(map(detect_image, values)):
             return "image"
         if several:
             return "sequence"
@@ -139,37 +142,24 @@ def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
         return "bool" if dtype.kind == "b" else "number"
     if shape[-1:] == (4,) and len(shape) + feature.ragged_rank <= 2 and _BOXES.search(name):
         return "boxes"
-    arrays = [to_array(row)[0] for row in rows[:1]] if feature.own_shapes or not feature.ragged_rank else []
-    if any(
-        isinstance(array, np.ndarray) and array.dtype == np.uint8 and is_picture(array.shape, array.dtype)
-        for array in arrays
-    ):
+    arrays = [np.asarray(to_array(row)[0]) for row in rows[:1] if feature.own_shapes or not feature.ragged_rank]
+    if any(array.dtype == np.uint8 and is_picture(array.shape, array.dtype) for array in arrays):
         return "image"
     if feature.own_shapes or len(shape) > 1:
         return "tensor"
     return "sequence" if feature.ragged_rank else "vector"
 
 
-def _values(row: Block) -> list[bytes]:
-    value = to_array(row)[0]
-    return [value] if isinstance(value, bytes) else [each for each in np.ravel(value) if isinstance(each, bytes)]
-
-
-def number(value: Any) -> Any:
-    """Return a number, or JSON values with numbers, as JavaScript represents them; large integers are text."""
+def as_json(value: Any) -> Any:
+    """Return any value as JSON values that JavaScript represents: large integers are text, like complex numbers."""
     if isinstance(value, dict):
-        return {name: number(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [number(each) for each in value]
-    if isinstance(value, complex | np.complexfloating):
-        return str(value)
-    found = value if isinstance(value, str | None) else json_value(value)
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, list | np.ndarray):
+        return [as_json(each) for each in value]
+    if isinstance(value, str | None):
+        return value
+    found = str(value) if isinstance(value, complex | np.complexfloating) else json_value(value)
     return str(found) if isinstance(found, int) and abs(found) > _SAFE else found
-
-
-def numbers(array: NDArray[Any]) -> list[Any]:
-    """Return numbers as JSON values; float32 with its own digits."""
-    return list(map(number, array.ravel()))
 
 
 def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = False) -> Any:
@@ -187,31 +177,28 @@ def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = Fal
         sides = [np.ravel(to_array(each)[0]) for each in rows]
         if len({len(side) for side in sides}) > 1:
             return {"error": f"the sides of the boxes have {', '.join(str(len(side)) for side in sides)} values"}
-        return {"boxes": [numbers(box) for box in np.stack(sides, axis=1)[: _NUMBERS[whole]]]}
+        return {"boxes": as_json(np.stack(sides, axis=1)[: _NUMBERS[whole]])}
     value = to_array(row)[0]
     if column.kind in ("number", "bool"):
-        return {"value": number(value)}
+        return {"value": as_json(value)}
     if column.kind in ("text", "bytes"):
-        return _text(value, whole) if column.kind == "text" else _bytes(value, whole)
+        is_text = column.kind == "text" and (isinstance(value, str) or is_probably_text(value) or not value)
+        return _text(value, whole) if is_text else _bytes(value, whole)
     if column.kind == "image":
-        return _images(column, row)
+        return _images(row)
     array = np.asarray(value)
     if array.dtype.kind in "OT":
         return _objects(array, whole)
     if column.kind == "boxes":
-        return {"boxes": [numbers(box) for box in array.reshape(-1, 4)[: _NUMBERS[whole]]]}
+        return {"boxes": as_json(array.reshape(-1, 4)[: _NUMBERS[whole]])}
     if array.ndim > 1:
         return _tensor(array)
-    return {"values": numbers(array[: _NUMBERS[whole]]), "length": len(array), **_extent(array)}
+    return {"values": as_json(array[: _NUMBERS[whole]]), "length": len(array), "range": extent_text(array)}
 
 
-def _text(value: Any, whole: bool) -> dict[str, Any]:
-    if isinstance(value, bytes):
-        if not is_probably_text(value) and value:
-            return _bytes(value, whole)
-        value = value.decode()
-    most = _LETTERS[whole]
-    return {"value": str(value[:most]), **({"length": len(value)} if len(value) > most else {})}
+def _text(value: bytes | str, whole: bool) -> dict[str, Any]:
+    text = value.decode() if isinstance(value, bytes) else value
+    return {"value": str(text[: _LETTERS[whole]]), "length": len(text)}
 
 
 def _bytes(value: bytes, whole: bool) -> dict[str, Any]:
@@ -224,67 +211,44 @@ def _objects(array: NDArray[Any], whole: bool) -> dict[str, Any]:
     """Return texts, bytes, or rows of rows."""
     flat = array.ravel()[: _NUMBERS[whole]].tolist()
     if flat and isinstance(flat[0], np.ndarray):
-        rows = [_inner(np.asarray(each), whole) for each in flat[:_DRAWN]]
-        return {"rows": rows, "shape": [len(array), None], "length": len(array)}
+        rows = [np.asarray(each).ravel()[: _LETTERS[False] if whole else _DRAWN] for each in flat[:_DRAWN]]
+        return {"rows": [[_short(each, whole) for each in row] for row in rows], "length": len(array)}
     return {"values": [_short(each, whole) for each in flat], "length": int(array.size)}
-
-
-def _inner(array: NDArray[Any], whole: bool) -> list[Any]:
-    part = array.ravel()[: _DRAWN if not whole else _LETTERS[False]]
-    return [_short(each, whole) for each in part.tolist()] if part.dtype.kind in "OT" else numbers(part)
 
 
 def _short(value: Any, whole: bool) -> Any:
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"
-    if isinstance(value, bytes):
-        return (
-            value[: _LETTERS[False]].decode("utf-8", "backslashreplace")
-            if is_probably_text(value)
-            else (f"0x{value[:16].hex()}{'…' if len(value) > 16 else ''}")
-        )
-    return str(value)[: _LETTERS[whole] if whole else _LETTERS[False]]
-
-
-def _extent(array: NDArray[Any]) -> dict[str, Any]:
-    if not array.size or array.dtype.kind == "c":
-        return {"min": None, "max": None}
-    wide = array if array.dtype.kind in "biu" else array.astype(np.float64)
-    finite = wide[np.isfinite(wide)]
-    return {"min": number(finite.min()), "max": number(finite.max())} if finite.size else {"min": None, "max": None}
+    if isinstance(value, bytes) and not is_probably_text(value):
+        return f"0x{value[:16].hex()}{'…' if len(value) > 16 else ''}"
+    return _text(value, whole)["value"] if isinstance(value, bytes | str) else as_json(value)
 
 
 def _tensor(array: NDArray[Any]) -> dict[str, Any]:
     """Reduce an array to a matrix that is drawn: means of neighbours along the first axis and the others."""
     flat = array.reshape(len(array), -1) if array.size else np.zeros((0, 0))
-    if flat.dtype.kind == "c":
-        flat = np.abs(flat)
+    flat = np.abs(flat) if flat.dtype.kind == "c" else flat
     high, wide = min(_DRAWN, flat.shape[0]), min(_DRAWN, flat.shape[1])
     drawn = averaged(flat[..., None].astype(np.float64), high, wide)[..., 0] if flat.size else flat
-    return {"values": numbers(drawn), "shape": list(array.shape), "drawn": list(drawn.shape), **_extent(array)}
+    return {"rows": as_json(drawn), "shape": list(array.shape), "range": extent_text(array)}
 
 
-def _images(column: Column, row: Block) -> dict[str, Any]:
+def _images(row: Block) -> dict[str, Any]:
     found = _image_values(row)
     sizes: list[Any] = []
     for value in found[:_IMAGES]:
-        if isinstance(value, bytes):
-            content = detect_image(value)
-            sizes.append([None, None, None] if content is None else list(content.shape))
-        else:
-            sizes.append([*value.shape, 1][:3])
+        content = detect_image(value) if isinstance(value, bytes) else value
+        sizes.append([None, None] if content is None else content.shape[:2])
     return {"count": len(found), "sizes": sizes}
 
 
 def _image_values(row: Block) -> Sequence[Any]:
-    """Return the images of a row: encoded, or arrays of pixels."""
+    """Return the images of a row: encoded, or arrays of pixels of shape (height, width, channels)."""
     value = to_array(row)[0]
     if isinstance(value, bytes):
         return [value] if value else []
-    array = np.asarray(value)
-    if array.dtype == object:
-        return list(array.ravel())
-    return list(array) if array.ndim == 4 else [array]
+    is_encoded = value.dtype == object and value.size and isinstance(value.flat[0], bytes)
+    return flat_items(value) if is_encoded else list(flat_images(value))
 
 
 def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
@@ -299,10 +263,9 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
     """
     value = _image_values(row)[index]
     if not isinstance(value, bytes):
-        array = value if value.ndim == 3 else value[..., None]
-        if array.dtype == np.uint8 and array.shape[1] > width:
-            array = averaged(array, max(1, array.shape[0] * width // array.shape[1]), width)
-        pixels = array if array.dtype == np.uint8 and array.shape[2] in (1, 3, 4) else picture(array).pixels
+        if value.dtype == np.uint8 and value.shape[1] > width:
+            value = averaged(value, max(1, value.shape[0] * width // value.shape[1]), width)
+        pixels = value if value.dtype == np.uint8 and value.shape[2] in (1, 3, 4) else picture(value).pixels
         return encode_png(np.ascontiguousarray(pixels)), "image/png"
     found = detect_image(value)
     if found is None:
@@ -317,9 +280,22 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
 
 def record_json(blocks: Mapping[str, Block | str]) -> Any:
     """Return the values of a record as JSON values; long columns are left out."""
-    arrays = {
-        name: to_array(block)
+    return {
+        name: as_json(json_value(to_array(block)[0]))
         for name, block in blocks.items()
         if not isinstance(block, str) and block.nbytes <= _JSON_VALUES
     }
-    return number(json.loads(next(json_rows(arrays)))) if arrays else {}
+
+
+def curves_of(columns: Sequence[Column], blocks: Mapping[str, Block | str]) -> tuple[int, dict[str, list[list[Any]]]]:
+    """Return the number of steps of a row, and the numbers of each component of the columns of a group."""
+    rows = {each.name: blocks[each.name] for each in columns}
+    values = {name: np.atleast_1d(to_array(row)[0]) for name, row in rows.items() if not isinstance(row, str)}
+    steps = min([len(array) for array in values.values() if len(array)], default=0)
+    drawn = {each.name for each in columns if each.kind != "image"}
+    curves = {
+        name: as_json(array.reshape(steps, -1)[:_STEPS, :_CURVES].T)
+        for name, array in values.items()
+        if steps and name in drawn and array.dtype.kind in "biuf" and not array.size % steps
+    }
+    return min(steps, _STEPS), curves

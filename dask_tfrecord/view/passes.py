@@ -15,7 +15,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.markup import time_text
 from dask_tfrecord.settings import limits
 from dask_tfrecord.statistics.summaries import ColumnStatistics, Numbers
-from dask_tfrecord.view.cells import number
+from dask_tfrecord.view.cells import as_json
 from dask_tfrecord.view.opened import Opened, filtered_code
 
 # Seconds of a step of a pass, after which the page gets a message.
@@ -50,7 +50,7 @@ class Pass:
                 if stop == self.rows:
                     if known.counted:
                         return
-                    self.data.changes(known, 0.1)
+                    self.data.wait(0, 0.1, known)
                     continue
                 nbytes = 0
                 for start, blocks in self.data.read_span(self.names, self.rows, stop):
@@ -118,9 +118,9 @@ class Refined(Pass):
         """Merge the statistics of a span."""
         for name in self.names:
             assert self.data.schema is not None
+            parts = [self.columns[name]] if name in self.columns else []
             part = ColumnStatistics.of(name, self.data.schema[name], blocks[name])
-            before = self.columns.get(name)
-            self.columns[name] = part if before is None else ColumnStatistics.merged([before, part])
+            self.columns[name] = ColumnStatistics.merged([*parts, part])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the statistics as JSON values."""
@@ -148,7 +148,7 @@ def _statistics(column: ColumnStatistics) -> dict[str, Any]:
 def _shown(column: ColumnStatistics, numbers: Numbers | None) -> Callable[[Any], Any]:
     """Return the function that makes numbers JSON values: times are text, with the digits that their range needs."""
     if numbers is None or column.numbers is None or not column.dtype.startswith(("datetime64", "timedelta64")):
-        return number
+        return as_json
     extent = int(numbers.maximum or 0) - int(numbers.minimum or 0)
     step = next(step for step in (10**9, 10**6, 10**3, 1) if extent >= 100 * step or step == 1)
     return lambda value: _time(column, math.floor(value) // step * step)
@@ -160,42 +160,28 @@ def _time(column: ColumnStatistics, nanoseconds: int) -> str:
 
 def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
     """Return frequent values, if some occur several times and all are short."""
-    found = [] if column.frequencies is None else column.frequencies.top(_TOP)
-    if not found or column.frequencies is None or column.frequencies.error or found[0][1] < 2:
+    known = column.frequencies
+    found = [] if known is None or known.error else known.top(_TOP)
+    if not found or found[0][1] < 2 or any(len(value) > _LETTERS for value, _ in found):
         return []
-    values = [(value.decode("utf-8", "backslashreplace"), value, count) for value, count in found]
-    if any(len(label) > _LETTERS for label, _, _ in values):
-        return []
+    labels, is_text = [value.decode("utf-8", "backslashreplace") for value, _ in found], column.dtype == "text"
     return [
-        {
-            "label": label,
-            "count": count,
-            "expression": _condition(column, ("==", label if column.dtype == "text" else value)),
-        }
-        for label, value, count in values
+        {"label": label, "count": count, "expression": _condition(column, ("==", label if is_text else value))}
+        for label, (value, count) in zip(labels, found, strict=True)
     ]
 
 
 def _bins(column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
-    """Yield the bars of a histogram; those of integers and times hold whole numbers, the last one included."""
-    bins = numbers.histogram(_BINS)
-    is_whole = column.numbers is None or np.issubdtype(numbers.minima.dtype, np.integer)
-    for place, (low, high, count) in enumerate(bins):
-        is_last = place + 1 == len(bins)
-        first: Any = low
-        last: Any = high
-        if is_whole:
-            # Borders are floats, which large integers exceed.
-            first = numbers.minimum if place == 0 else math.ceil(low)
-            last = numbers.maximum if is_last else math.ceil(high) - 1
-            if first > last:
-                continue
+    """Yield the bars of a histogram."""
+    bars = list(numbers.bars(_BINS))
+    for place, (first, last, count) in enumerate(bars):
         expression = None
         if column.numbers is not None:
-            ends = [_literal(column, value) for value in (first, last)]
-            pairs = [(">=", ends[0]), ("<=" if is_whole or is_last else "<", ends[1])]
-            expression = _condition(column, *([("==", ends[0])] if first == last else pairs))
-        yield {"low": shown(first), "high": shown(last), "count": round(count), "expression": expression}
+            low, high = _literal(column, first), _literal(column, last)
+            is_open = isinstance(last, float) and place + 1 < len(bars)
+            pairs = [("==", low)] if low == high else [(">=", low), ("<" if is_open else "<=", high)]
+            expression = _condition(column, *pairs)
+        yield {"low": shown(first), "high": shown(last), "count": count, "expression": expression}
 
 
 def _literal(column: ColumnStatistics, value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import printable, redact_url
+from dask_tfrecord.errors import TFRecordError, printable, redact_url
 from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, record_state, walk_states
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.storage.shard import Shard
@@ -19,6 +19,13 @@ from dask_tfrecord.view.opened import Opened
 _MAP_NBYTES = 32 << 20
 _HEX_NBYTES = 4 << 10
 _PARSED_NBYTES = 1 << 20
+# Shards of the overview.
+_LISTED = 10_000
+
+
+def shown_path(path: str) -> str:
+    """Return a path or URL as text, without credentials."""
+    return printable(redact_url(path))
 
 
 def shard_of(data: Opened, number: int) -> Shard:
@@ -34,10 +41,37 @@ def damage_of(data: Opened, number: int) -> ShardReport:
     return data.damage[number]
 
 
+def shard_list(data: Opened) -> list[dict[str, Any]]:
+    """Return size, records and compression of shards, and their damage as far as it is known."""
+    listed = []
+    shards = data.shards
+    for place in range(min(len(shards), _LISTED) if shards is not None else 0):
+        shard, (found, is_counted) = shard_of(data, place), data.known.report(place)
+        damage = data.damage.get(place, found if is_counted else None)
+        listed.append(
+            {
+                "name": shown_path(shard.path),
+                "size": shard.size,
+                "records": found.records if found is not None and is_counted else None,
+                "compression": None if found is None else found.compression,
+                "damage": None if damage is None else "; ".join(map(str, damage.lost[:5])) or None,
+            }
+        )
+    return listed
+
+
+def locate(data: Opened, row: int) -> dict[str, Any] | None:
+    """Return file, record and byte of a row, if they are known."""
+    try:
+        place = None if data.known.source is None else data.known.source.locate(row, "")
+    except (TFRecordError, OSError, NotImplementedError):
+        place = None
+    return None if place is None else {"file": printable(place.file), "record": place.record, "offset": place.offset}
+
+
 def shard_map(data: Opened, number: int, start: int, stop: int) -> dict[str, Any]:
     """Return offset, length and state of the records `start` to `stop`, or of fewer if they are large."""
-    shard = shard_of(data, number)
-    known = data.known.reports[number] if number < len(data.known.reports) else None
+    shard, (known, is_counted) = shard_of(data, number), data.known.report(number)
     record, offset = 0, 0
     if known is not None and len(known.entry_records) and (known.compression is None or shard.access):
         at = max(0, int(np.searchsorted(known.entry_records, start, side="right")) - 1)
@@ -55,16 +89,15 @@ def shard_map(data: Opened, number: int, start: int, stop: int) -> dict[str, Any
     report = data.damage.get(number)
     if report is None and any(state for _, _, state in cells):
         report = damage_of(data, number)
-    counted = known is not None and (data.known.counted or number + 1 < len(data.known.reports))
+    offsets, lengths, states = (list(column) for column in zip(*cells, strict=True)) if cells else ([], [], [])
     return {
-        "name": printable(redact_url(shard.path)),
         "size": shard.size,
-        "records": known.records if known is not None and counted else None,
+        "records": known.records if known is not None and is_counted else None,
         "start": start,
         "stop": max(start, record),
-        "offsets": [offset for offset, _, _ in cells],
-        "lengths": [length for _, length, _ in cells],
-        "states": [state for _, _, state in cells],
+        "offsets": offsets,
+        "lengths": lengths,
+        "states": states,
         "damaged": [] if report is None else _ranges(report),
     }
 
@@ -98,11 +131,8 @@ def _fields(payload: bytes) -> list[dict[str, Any]]:
     from dask_tfrecord.inspection.wire import WireField, wire_fields
 
     def listed(field: WireField) -> Iterator[dict[str, Any]]:
-        kind, value = field.candidates[0] if field.candidates else ("message", None)
-        place = {"path": field.path, "field": field.number, "wire": field.wire_type}
-        extent = {"offset": field.offset, "length": field.length}
-        candidates = [list(each) for each in field.candidates]
-        yield {**place, **extent, "type": kind, "value": value, "candidates": candidates}
+        value = field.candidates[0][1] if field.candidates else None
+        yield {"path": field.path, "wire": field.wire_type, "value": value}
         for child in field.children:
             yield from listed(child)
 
@@ -113,11 +143,11 @@ def _fields(payload: bytes) -> list[dict[str, Any]]:
 def repair_plan(data: Opened, number: int) -> dict[str, Any]:
     """Return what `dask-tfrecord repair` would keep of a shard."""
     report = damage_of(data, number)
-    path = printable(redact_url(report.path))
+    paths = shlex.join([report.path, f"{report.path}.repaired"])
     return {
         "kept": report.records,
         "kept_bytes": report.nbytes - sum((each.stop or report.nbytes) - each.start for each in report.lost),
         "dropped": report.lost_records,
         "ranges": _ranges(report),
-        "command": f"dask-tfrecord repair {shlex.quote(path)} {shlex.quote(path + '.repaired')}",
+        "command": f"dask-tfrecord repair {paths}",
     }

@@ -1,5 +1,7 @@
 // Requests to the server that sent this page. An aborted signal ends them, and with them the work of the server.
 
+const RUNNING = "Is dask-tfrecord view still running?";
+
 export class Failure extends Error {
   constructor(title, detail = "") {
     super(title);
@@ -9,8 +11,8 @@ export class Failure extends Error {
 
 // The parameters that have a value.
 export function queryOf(parameters) {
-  const known = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  return new URLSearchParams(known);
+  const pairs = Object.entries(parameters).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  return new URLSearchParams(pairs.filter(([name, value]) => name === "column" || (value ?? "") !== ""));
 }
 
 export function address(path, parameters = {}) {
@@ -23,11 +25,11 @@ export async function get(path, parameters, signal) {
     response = await fetch(address(path, parameters), { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Failure("The server does not answer", "Is dask-tfrecord view still running?");
+    throw new Failure("The server does not answer", RUNNING);
   }
   const answer = await response.json().catch(() => ({}));
   if (response.ok) return answer;
-  throw new Failure(answer.error?.title ?? `Error ${response.status}`, answer.error?.detail ?? "");
+  throw new Failure(answer.error ?? `Error ${response.status}`);
 }
 
 // Follow server-sent events until the last one, an error or the signal. `receive` gets each parsed message.
@@ -38,13 +40,9 @@ export function follow(path, parameters, signal, receive, failed) {
   signal.addEventListener("abort", close, { once: true });
   source.addEventListener("message", (event) => {
     const message = JSON.parse(event.data);
-    if (message.error) {
-      close();
-      failed(new Failure(message.error.title, message.error.detail));
-      return;
-    }
     if (message.done) close();
-    receive(message);
+    if (message.error) failed(new Failure(message.error));
+    else receive(message);
   });
   let opened = false;
   source.addEventListener("open", () => (opened = true));
@@ -54,7 +52,7 @@ export function follow(path, parameters, signal, receive, failed) {
     // An EventSource hides the answer of a request that was refused.
     const told = (error) => !signal.aborted && failed(error);
     if (!opened) get(path, parameters, signal).catch(told);
-    else told(new Failure("The server ended the connection", "Is dask-tfrecord view still running?"));
+    else told(new Failure("The server ended the connection", RUNNING));
   });
   return close;
 }

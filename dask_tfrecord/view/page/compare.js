@@ -2,7 +2,7 @@
 
 import { get, sampleStatistics } from "./api.js";
 import {
-  button, count, data, h, numberForm, plural, scrollable, select, table, title, typeOf, visible,
+  button, count, data, h, numberForm, plural, scrollable, select, table, title, visible,
 } from "./dom.js";
 import { distribution } from "./overview.js";
 import { brief } from "./values.js";
@@ -43,7 +43,7 @@ export async function comparePage({ main, query, set, signal, change, overviewOf
     });
   });
   const common = columns.filter(([one, other]) => one && other);
-  const wanted = { start, stop: start + ROWS, columns: JSON.stringify(common.map(([column]) => column.name)) };
+  const wanted = { start, stop: start + ROWS, column: common.map(([column]) => column.name) };
   const answers = await Promise.all(pair.map((one) => get("rows", { data: one.data, ...wanted }, signal)));
   const body = table(["#row", "column", ...pair.map((one) => one.name)], rowLines(pair, common, answers));
   rows.replaceChildren(body);
@@ -54,7 +54,7 @@ export async function comparePage({ main, query, set, signal, change, overviewOf
 }
 
 function typeRow(name, columns, bodies) {
-  const types = columns.map((column) => (column ? typeOf(column) : "–"));
+  const types = columns.map((column) => (column?.type ?? "–"));
   const differs = types[0] === types[1] ? "mono" : "mono bad";
   const cells = types.map((type, side) => h("td", {}, h("span", { class: differs }, type), bodies[side]));
   return h("tr", {}, h("th", { scope: "row", class: "wrap" }, data(name, 80)), cells);

@@ -45,11 +45,6 @@ export function number(value) {
   return String(Number(value.toPrecision(5)));
 }
 
-// The type and shape of a column: "float32 (?, 4)".
-export function typeOf({ dtype, shape }) {
-  return shape?.length ? `${dtype} (${shape.map((length) => length ?? "?").join(", ")})` : dtype;
-}
-
 export function bytes(size) {
   if (size === null || size === undefined) return "?";
   let value = size;

@@ -9,7 +9,7 @@ const FRAME_MS = 100;
 
 export async function episodesPage({ main, query, set, signal, change, remember }) {
   const row = Math.max(0, Number(query.get("row")) || 0);
-  const group = query.get("group") ?? set.groups[0]?.name;
+  const group = query.get("group") ?? set.groups[0];
   if (group === undefined) {
     main.append(notice("No groups", "No features share their row lengths, so there are no steps to show."));
     return {};
@@ -24,7 +24,6 @@ export async function episodesPage({ main, query, set, signal, change, remember 
   const slider = h("input", { type: "range", min: "0", max: String(last), "aria-label": "Step", id: "step" });
   const output = h("output", { for: "step" });
   const play = button("▶ Play", toggle, { class: "main" });
-  const instruction = h("p", { class: "instruction" });
   const frames = episode.images.map((name) => camera(set, row, set.columns.find((column) => column.name === name)));
   const plots = Object.entries(episode.curves).map(([name, found]) => plot(name, found, (at) => show(at)));
   const keep = debounce(200, () => !signal.aborted && remember({ step: step || null, row: row || null }));
@@ -35,12 +34,12 @@ export async function episodesPage({ main, query, set, signal, change, remember 
   const atEnd = row + 1 === set.nrows;
   const later = button("→", () => move(row + 1), { "aria-label": "Next episode", disabled: atEnd });
   const [form, focus] = numberForm("Episode", String(row), move, earlier, later);
-  const names = set.groups.map((one) => one.name);
-  const groups = names.length > 1 && select("Group", names, names.indexOf(group), (at) => change({ group: names[at] }));
+  const named = (at) => change({ group: set.groups[at] });
+  const groups = set.groups.length > 1 && select("Group", set.groups, set.groups.indexOf(group), named);
   const length = h("span", { class: "muted" }, plural(episode.length, "step"));
   main.append(
     title(h("h1", {}, `Episode ${count(row)}`), length, groups, form),
-    instruction,
+    episode.instruction && h("p", { class: "instruction" }, data(episode.instruction, 600)),
     h("div", { class: "scrubber" }, play, slider, output),
     h("div", { class: "cameras" }, frames.map((frame) => frame.element)),
     h("div", { class: "plots" }, plots.map((one) => one.element)),
@@ -52,9 +51,6 @@ export async function episodesPage({ main, query, set, signal, change, remember 
     slider.value = String(step);
     slider.setAttribute("aria-valuetext", `step ${step} of ${episode.length}`);
     output.textContent = `${step} / ${last}`;
-    const told = Array.isArray(episode.instruction) ? episode.instruction[step] : episode.instruction;
-    instruction.replaceChildren(data(told ?? "", 600));
-    instruction.hidden = !told;
     for (const one of plots) one.point(step);
     keep();
     return Promise.all(frames.map((frame) => frame.show(step)));
@@ -113,7 +109,7 @@ function camera(set, row, column) {
 }
 
 function plot(name, found, cursor) {
-  const lines = found.values.map((values, at) => ({ label: found.labels?.[at] ?? String(at), values }));
+  const lines = found.map((values, at) => ({ label: String(at), values }));
   const chart = curves(lines, { label: `Curves of ${name}`, cursor, height: 150 });
   const now = h("p", { class: "nows" });
   const head = h("h3", { title: visible(name) }, data(name.split("/").at(-1), 60));

@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { bars, topValues } from "./charts.js";
 import {
-  button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, title, typeOf, visible,
+  button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, title, visible,
 } from "./dom.js";
 import { scalar } from "./values.js";
 
@@ -66,7 +66,7 @@ function hintLine(hint) {
 export function columnHead(column) {
   const badges = [
     h("span", { class: "badge accent" }, column.kind),
-    typeOf(column) !== column.kind && h("span", { class: "badge" }, typeOf(column)),
+    column.type !== column.kind && h("span", { class: "badge" }, column.type),
     column.group && h("span", { class: "badge" }, data(column.group, 40)),
   ];
   return [h("h3", { title: visible(column.name) }, data(column.name)), h("div", { class: "badges" }, badges)];

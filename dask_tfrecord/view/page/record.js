@@ -6,7 +6,7 @@ import {
   button, bytes, count, data, dialog, facts, fill, h, note, number, plural, table, title, visible,
 } from "./dom.js";
 import { columnHead } from "./overview.js";
-import { brief, heat, image, range, scalar } from "./values.js";
+import { brief, heat, image, scalar } from "./values.js";
 
 const MOST_PICTURES = 24;
 const MOST_LETTERS = 1 << 20;
@@ -61,8 +61,8 @@ function describe(set, row, found, link, signal) {
   const nodes = [];
   const { location, cells } = found;
   if (location) {
-    const known = location.shard !== null && location.offset !== null;
-    const place = known && link("bytes", { data: set.data, shard: location.shard, offset: location.offset });
+    const at = set.shards.findIndex((shard) => shard.name === location.file);
+    const place = at >= 0 && location.offset !== null && link("bytes", { data: set.data, shard: at, offset: location.offset });
     const name = data(location.file, 80);
     const shard = place ? h("a", { href: place }, name) : name;
     const offset = location.offset === null ? null : count(location.offset);
@@ -98,9 +98,10 @@ function full(set, row, column, cells, signal) {
     case "sequence":
       return numbers(column, cell, signal);
     case "tensor": {
-      const width = Math.min(420, Math.max(120, cell.drawn[1] * 14));
-      const height = Math.min(320, Math.max(60, (width * cell.drawn[0]) / cell.drawn[1]));
-      const text = `shape ${cell.shape.join(" × ")}, ${range(cell)}`;
+      const [tall, wide] = [cell.rows.length, cell.rows[0]?.length ?? 1];
+      const width = Math.min(420, Math.max(120, wide * 14));
+      const height = Math.min(320, Math.max(60, (width * tall) / wide));
+      const text = `shape ${cell.shape.join(" × ")}, ${cell.range}`;
       return [heat(cell, width, height, `heat map of ${column.name}`), h("div", {}, note(text))];
     }
     case "boxes": {
@@ -122,7 +123,7 @@ function numbers(column, cell, signal) {
   const text = rows.map((values) => values.map((value) => scalar(column, value)).join(", ")).join("\n");
   const component = (_, at) => ({ label: String(at), values: cell.rows.map((step) => step[at]) });
   const lines = cell.rows ? (cell.rows[0] ?? []).map(component) : [{ label: column.name, values: rows[0] }];
-  const about = note(plural(cell.length, "value"), range(cell) && `, ${range(cell)}`);
+  const about = note(plural(cell.length, "value"), cell.range && `, ${cell.range}`);
   const known = lines.some((line) => line.values.some((value) => finite(value) !== null));
   if (!known || lines[0].values.length <= 4) return [pre(column.name, text || "no values"), about];
   const chart = curves(lines, { label: `Curve of ${column.name}`, height: 140 });

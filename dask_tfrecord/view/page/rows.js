@@ -61,8 +61,7 @@ class Loader {
     try {
       const where = this.request(page * PAGE, (page + 1) * PAGE);
       if (!where) return;
-      const columns = JSON.stringify(this.names);
-      const answer = await get("rows", { data: this.set.data, columns, ...where }, controller.signal);
+      const answer = await get("rows", { data: this.set.data, column: this.names, ...where }, controller.signal);
       this.pages.set(page, answer);
       if (this.pages.size > KEPT_PAGES) this.pages.delete(this.pages.keys().next().value);
       this.arrived(page * PAGE, answer.rows);
@@ -226,7 +225,7 @@ export async function rowsPage(page) {
 
 // Positions of a sample in the order of one of its columns; missing values last.
 async function sortedPositions(set, where, name, down, signal) {
-  const answer = await get("rows", { data: set.data, columns: JSON.stringify([name]), ...where }, signal);
+  const answer = await get("rows", { data: set.data, column: name, ...where }, signal);
   const keys = answer.cells[name].map((cell) => cell?.value ?? cell?.length ?? null);
   const compare = (a, b) => {
     if (a === null || b === null) return (a === null) - (b === null);

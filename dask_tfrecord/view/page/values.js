@@ -7,7 +7,7 @@ import { finite } from "./charts.js";
 const LETTERS = 160;
 
 export function className(column, value) {
-  return column.classes && typeof value === "number" ? column.classes[value] : undefined;
+  return typeof value === "number" ? column.classes[value] : undefined;
 }
 
 export function scalar(column, value) {
@@ -27,7 +27,7 @@ function drawnOver(set, column) {
   const boxes = over.find((other) => other.kind === "boxes");
   const beside = boxes ? set.columns.filter((other) => other.group === boxes.group) : [];
   const named = (other) => /label|class|categor/i.test(other.name);
-  const label = beside.find((other) => other.classes) ?? beside.find(named);
+  const label = beside.find((other) => other.classes.length) ?? beside.find(named);
   return { boxes, label, mask: over.find((other) => other.kind === "image") };
 }
 
@@ -113,10 +113,7 @@ function drawMask(frame, set, row, mask, index, size) {
 export function spark(values, width, height, label) {
   const [element, context] = canvas(width, height, label);
   const numbers = values.map(finite);
-  const known = numbers.filter((value) => value !== null);
-  if (!known.length) return element;
-  const low = Math.min(...known);
-  const range = Math.max(...known) - low || 1;
+  const [low, range] = extent(numbers);
   const x = (at) => 2 + ((width - 4) * at) / Math.max(1, numbers.length - 1);
   const y = (value) => height - 3 - ((height - 6) * (value - low)) / range;
   context.strokeStyle = colour("s1");
@@ -129,7 +126,6 @@ export function spark(values, width, height, label) {
     if (value !== null) context[joined ? "lineTo" : "moveTo"](x(at), y(value));
   });
   context.stroke();
-  if (known.length === 1) context.strokeRect(width / 2, y(known[0]), 1, 1);
   return element;
 }
 
@@ -137,26 +133,27 @@ export function spark(values, width, height, label) {
 const RAMP = [[38, 30, 92], [42, 72, 132], [30, 116, 138], [34, 156, 122], [118, 192, 78], [240, 228, 66]];
 
 export function heat(cell, width, height, label) {
-  const [rows, columns] = cell.drawn;
   const [element, context] = canvas(width, height, label);
-  const low = finite(cell.min) ?? 0;
-  const range = (finite(cell.max) ?? 1) - low || 1;
-  for (let row = 0; row < rows; row++) {
-    for (let column = 0; column < columns; column++) {
-      const value = finite(cell.values[row * columns + column]);
-      const place = (Math.max(0, Math.min(1, ((value ?? low) - low) / range)) * (RAMP.length - 1));
+  const rows = cell.rows.map((row) => row.map(finite));
+  const [low, range] = extent(rows.flat());
+  rows.forEach((values, row) => {
+    values.forEach((value, column) => {
+      const place = ((value ?? low) - low) / range * (RAMP.length - 1);
       const [first, second] = [RAMP[Math.floor(place)], RAMP[Math.ceil(place)]];
       const tone = first.map((part, at) => Math.round(part + (second[at] - part) * (place % 1)));
       context.fillStyle = value === null ? colour("raised") : `rgb(${tone.join(" ")})`;
-      const [left, top] = [Math.floor((column * width) / columns), Math.floor((row * height) / rows)];
-      context.fillRect(left, top, Math.ceil(width / columns) + 1, Math.ceil(height / rows) + 1);
-    }
-  }
+      const [left, top] = [Math.floor((column * width) / values.length), Math.floor((row * height) / rows.length)];
+      context.fillRect(left, top, Math.ceil(width / values.length) + 1, Math.ceil(height / rows.length) + 1);
+    });
+  });
   return element;
 }
 
-export function range(cell) {
-  return cell.min === undefined || cell.min === null ? "" : `${number(cell.min)} … ${number(cell.max)}`;
+// The least of some values, and the distance of the greatest one from it; null is no value.
+function extent(values) {
+  const known = values.filter((value) => value !== null);
+  const low = known.length ? Math.min(...known) : 0;
+  return [low, (known.length ? Math.max(...known) : 1) - low || 1];
 }
 
 // Nodes of a cell of the grid.
@@ -183,11 +180,11 @@ export function brief(set, row, column, cells, height) {
       if (cell.length <= 4 && cell.values) return [data(cell.values.map((value) => scalar(column, value)).join(", "))];
       if (!cell.values?.some((value) => finite(value) !== null)) return [data((cell.values ?? []).join(", "), LETTERS)];
       return [
-        spark(cell.values, 96, Math.min(height - 10, 40), `${plural(cell.length, "value")}, ${range(cell)}`),
+        spark(cell.values, 96, Math.min(height - 10, 40), `${plural(cell.length, "value")}, ${cell.range}`),
         note(count(cell.length)),
       ];
     case "tensor":
-      return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${range(cell)}`), note(cell.shape.join(" × "))];
+      return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${cell.range}`), note(cell.shape.join(" × "))];
     case "boxes":
       return [h("span", {}, plural(cell.boxes.length, "box"))];
     default:
