@@ -71,6 +71,7 @@ WRITERS = {
         "interop.xarray",
         "preview.preview",
         "statistics.statistics",
+        "view.opened",
         "view.server",
     },
 }
