@@ -36,6 +36,7 @@ FEW, ROWS = 10, 12
 SHARDS, SHARD_ROWS = 130, 2
 NAMES = "part-{shard}.tfrecord"
 LAST, DAMAGED = NAMES.format(shard=FEW - 1), "part-damaged.tfrecord"
+TENSOR = f"{Path(__file__).parent / 'data' / 'protos' / 'event.desc'}:tensorflow.TensorProto"
 # Records without payload, so that writing the index of their shard takes long.
 MANY, RECORDS = "part-many.tfrecord", 300_000
 
@@ -56,6 +57,13 @@ def slowly(blocks: dict[str, Any], log: Path) -> dict[str, Any]:
 def to_tfrecord(source: Path, target: Path, mode: Any, log: Path) -> None:
     ds = dtf.read_tfrecord(source / "few")
     ds.map_blocks(partial(slowly, log=log), dict(ds.schema)).to_tfrecord(target / NAMES, mode=mode, index=True)
+
+
+def to_messages(source: Path, target: Path, mode: Any, log: Path) -> None:
+    fields = {"label": dtf.ProtoFeature("version_number"), "tokens": dtf.ProtoFeature("int64_val")}
+    ds = dtf.read_tfrecord(source / "few")[["label", "tokens"]]
+    ds = ds.map_blocks(partial(slowly, log=log), dict(ds.schema))
+    ds.to_tfrecord(target / NAMES, mode=mode, index=True, features=fields, message=TENSOR)
 
 
 def copy(source: Path, target: Path, mode: Any, log: Path) -> None:
@@ -84,7 +92,7 @@ def build_index(source: Path, target: Path, mode: str, log: Path) -> str:
     return str([Path(path).name for path in dtf.build_index(target)])
 
 
-WRITES = (to_tfrecord, copy, to_zarr)
+WRITES = (to_tfrecord, to_messages, copy, to_zarr)
 
 
 class Indexing:
@@ -185,6 +193,9 @@ def reference(request: pytest.FixtureRequest, source: Path, tmp_path_factory: py
     if call in (to_tfrecord, copy):
         for path in (source / "few").iterdir():
             assert oracle.read_oracle(target / path.name) == oracle.read_oracle(path)
+    if call is to_messages:
+        ds = dtf.read_tfrecord(target, message=TENSOR)
+        assert ds["version_number"].compute().tolist() == [*range(FEW * ROWS)]
     if call is repair:
         payloads = 50 * oracle.read_payloads(source / "many" / "part-0.tfrecord")
         assert oracle.read_payloads(target / "repaired.tfrecord") == payloads[:50] + payloads[51:]
@@ -244,7 +255,7 @@ class Round:
             # Tasks of a killed client may publish more shards meanwhile.
             assert names <= {Path(shard.path).name for shard in report.files} <= set(self.published.wanted)
             assert report.ok
-            assert dtf.read_tfrecord(self.target).nrows >= report.records
+            assert dtf.read_tfrecord(self.target, {}).nrows >= report.records
         if self.reference.call is to_zarr:
             with contextlib.suppress(IncompleteStoreError, FileNotFoundError):
                 assert dtf.from_zarr(self.target / "x.zarr").nrows == FEW * ROWS

@@ -21,6 +21,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from google.protobuf.wrappers_pb2 import Int64Value
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -29,6 +30,8 @@ from dask_tfrecord.errors import StoreInUseError
 
 ROWS, SHARD = 12, 4
 NAMES = "x-{shard}.tfrecord"
+# Outputs that have the bytes of their sources.
+RECORDS = ("tfrecord", "messages", "copy")
 PATHS = ("open", "replace", "rename", "unlink", "mkdir", "read_bytes")
 REMOTE = ("_open", "rm_file", "cat_file", "pipe_file", "put_file")
 
@@ -84,13 +87,14 @@ class Outputs(RuleBasedStateMachine):
     """One output at a time, against the rows that it should hold."""
 
     @initialize(
-        kind=st.sampled_from(["tfrecord", "copy", "parquet", "zarr"]), place=st.sampled_from(["directory", "memory"])
+        kind=st.sampled_from(["tfrecord", "messages", "copy", "parquet", "zarr"]),
+        place=st.sampled_from(["directory", "memory"]),
     )
     def begin(self, kind: str, place: str) -> None:
         self.folder, self.kind, self.place = Path(tempfile.mkdtemp()), kind, place
         for seed in range(3):
             name = self.folder / f"source-{seed}" / NAMES
-            dtf.to_tfrecord({"x": rows(seed)}, name, records_per_shard=SHARD)
+            dtf.to_tfrecord({"x": rows(seed)}, name, records_per_shard=SHARD, **self.spec())
         self.root = str(self.folder / "out") if place == "directory" else f"memory://outputs/{self.folder.name}"
         # Rows of the last complete run; None if there is none, or a run has damaged it since.
         self.stored: int | None = None
@@ -98,6 +102,12 @@ class Outputs(RuleBasedStateMachine):
         self.has_parts = False
         # Hidden files of a run that failed or was killed.
         self.has_leftovers = False
+
+    def spec(self) -> dict[str, Any]:
+        """Return the arguments that read and write the column."""
+        if self.kind == "messages":
+            return {"features": {"x": dtf.ProtoFeature("value")}, "message": Int64Value}
+        return {"features": {"x": dtf.FixedLenFeature((), "int64")}}
 
     def write(self, seed: int, act: Callable[[], None] = lambda: None, **options: Any) -> None:
         called: list[bool] = []
@@ -110,10 +120,10 @@ class Outputs(RuleBasedStateMachine):
 
         source, target = f"{self.folder}/source-{seed}/*", self.root
         with dask.config.set(scheduler="synchronous"):
-            ds = dtf.read_tfrecord(source, {"x": dtf.FixedLenFeature((), "int64")})
+            ds = dtf.read_tfrecord(source, **self.spec())
             ds = ds.map_blocks(call, dict(ds.schema))
-            if self.kind == "tfrecord":
-                ds.to_tfrecord(f"{target}/{NAMES}", records_per_shard=SHARD, **options)
+            if self.kind in ("tfrecord", "messages"):
+                ds.to_tfrecord(f"{target}/{NAMES}", records_per_shard=SHARD, **self.spec(), **options)
             elif self.kind == "copy":
                 dtf.copy_tfrecord(source, f"{target}/{NAMES}", **options)
             elif self.kind == "parquet":
@@ -128,7 +138,7 @@ class Outputs(RuleBasedStateMachine):
             parquet, fs = pytest.importorskip("pyarrow.parquet"), fsspec.url_to_fs(self.root)[0]
             files = sorted(fs.glob(f"{self.root}/part.*"))
             return [int(x) for file in files for x in parquet.read_table(fs.open(file))["x"].to_pylist()]
-        return dtf.read_tfrecord(f"{self.root}/x-*", {"x": dtf.FixedLenFeature((), "int64")})["x"].compute().tolist()  # type: ignore[no-any-return]
+        return dtf.read_tfrecord(f"{self.root}/x-*", **self.spec())["x"].compute().tolist()  # type: ignore[no-any-return]
 
     def files(self) -> dict[str, bytes]:
         fs, path = fsspec.url_to_fs(self.root)
@@ -209,7 +219,7 @@ class Outputs(RuleBasedStateMachine):
         self.stored, self.has_parts = 0, False
 
     @rule()
-    @precondition(lambda self: self.kind in ("tfrecord", "copy") and self.stored is not None)
+    @precondition(lambda self: self.kind in RECORDS and self.stored is not None)
     def damage(self) -> None:
         """Flip a byte, find it, and write again."""
         fs, path = fsspec.url_to_fs(f"{self.root}/x-1.tfrecord")
@@ -223,6 +233,10 @@ class Outputs(RuleBasedStateMachine):
     def holds_what_was_written(self) -> None:
         if getattr(self, "stored", None) is not None:
             assert self.read() == rows(self.stored).tolist()  # type: ignore[arg-type]
+            if self.kind in RECORDS:
+                source = self.folder / f"source-{self.stored}"
+                wanted = {f"/{path.name}": path.read_bytes() for path in source.iterdir()}
+                assert {name: data for name, data in self.files().items() if "/." not in name} == wanted
             assert self.has_leftovers or not [name for name in self.files() if "/." in name]
 
     def teardown(self) -> None:
