@@ -190,7 +190,7 @@ def _leaves(
         left = depth - (inner.full_name in within and not is_map(each))
         if left >= 0:
             yield from _leaves(pool, inner, (*parts, name), (*within, inner.full_name), left)
-        elif each.type != each.TYPE_GROUP:
+        else:
             yield (*parts, name), True
     for oneof in oneofs_of(descriptor):
         yield (*parts, oneof.name), False

@@ -137,7 +137,9 @@ private:
         const MessageTable& spec = specs_[index];
         Table& table = tables_[index];
         for (const MessageField& field : spec.fields) {
-            if (field.column < 0 && field.message < 0 && field.presence < 0) continue;
+            // An entry of a map has a value, even if it is a message without fields.
+            const bool empty = table.entry && is_message(field.type);
+            if (field.column < 0 && field.message < 0 && field.presence < 0 && !empty) continue;
             Put put;
             put.field = &field;
             put.tag = field.number << 3 | static_cast<std::uint32_t>(wire_type_of(field.type));

@@ -64,7 +64,7 @@ class PlaceField:
     @property
     def is_opaque(self) -> bool:
         """Whether the column holds the bytes of messages."""
-        return bool(self.place is None and self.declared.type == Field.TYPE_MESSAGE)
+        return self.place is None and self.declared.type in (Field.TYPE_MESSAGE, Field.TYPE_GROUP)
 
 
 @dataclass(slots=True)
@@ -187,14 +187,12 @@ class Unrolled:
         is_group = one.declared.type == Field.TYPE_GROUP
         # The entry of a map is no message of its own.
         left = depth - (name in above and not one.is_map)
-        if one.is_map or is_group:
+        if one.is_map or (is_group and left >= 0):
             # These are part of the message that has the field.
             nested = made.nested_type.add(name=f"{one.attribute.title()}Entry")
             nested.options.CopyFrom(message.options)
             copied.type_name = f".{path}.{nested.name}"
-            one.place = Place()
-            if left >= 0:
-                one.place = self._fill(nested, f"{path}.{nested.name}", message, (*above, name), left, file)
+            one.place = self._fill(nested, f"{path}.{nested.name}", message, (*above, name), left, file)
             return
         if left >= 0:
             type_name, one.place = self._unroll(name, above, left)
@@ -236,12 +234,10 @@ class Unrolled:
         """Return whether each field with presence is set, by its path; maps are in the order of their keys."""
         return _presences(self.root, "", messages)
 
-    def content(self, payload: bytes) -> bytes:
-        """Return what columns hold of a record, serialized: equal for equal content."""
-        message = self.message()
-        message.MergeFromString(payload)
+    def held(self, payload: bytes) -> bytes:
+        """Return a record without what no column holds: items without fields of their own."""
+        message = self.message.FromString(payload)
         _drop_unread(self.root, message)
-        message.DiscardUnknownFields()
         return bytes(message.SerializePartialToString(deterministic=True))
 
     @property
@@ -358,10 +354,12 @@ def _presences(place: Place, prefix: str, messages: Sequence[Any]) -> dict[str, 
             below = one.place if not one.whole else None
         if not one.repeated and _has_presence(one, messages):
             found[path] = Column("bool", 0, [message.HasField(one.attribute) for message in messages])
-        if below is not None and one.repeated:
+        if below is None or not _has_columns(below):
+            continue
+        if one.repeated:
             flat = [value for values in held for value in values]
             found |= _grouped(_presences(below, f"{path}.", flat), [len(values) for values in held])
-        elif below is not None:
+        else:
             found |= _presences(below, f"{path}.", held)
     return found
 
