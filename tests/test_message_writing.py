@@ -316,6 +316,25 @@ def test_errors_name_the_column(arrays: dict[str, Any], features: dict[str, Any]
     assert not [*tmp_path.iterdir()]
 
 
+def test_fields_of_messages_in_bytes_are_not_written(tmp_path: Path) -> None:
+    path, again = tmp_path / "a", tmp_path / "b"
+    payloads = [All(number=number, part={"id": 1}).SerializeToString() for number in range(3)]
+    dtf.to_tfrecord({"payload": payloads, "n": [1, 2, 3]}, path)
+    features = {"payload": dtf.ProtoFeature(All, "part"), "n": dtf.FixedLenFeature((), "int64")}
+    ds = dtf.read_tfrecord(path, features)
+    remedy = r"bytes, which are written as they are: read the bytes by features=\{'payload': FixedLenFeature"
+    with pytest.raises(dtf.SchemaError, match=f"column 'payload.id' is a field of messages in {remedy}"):
+        ds.to_tfrecord(again)
+    with pytest.raises(dtf.SchemaError, match=remedy):
+        dtf.to_tfrecord({"payload": [1]}, again, features={"payload": dtf.ProtoFeature(All, "number")})
+    ds[["n"]].to_tfrecord(tmp_path / "n")
+    ds[["payload.id"]].to_tfrecord(again, features={"payload.id": dtf.FixedLenFeature((), "int64")})
+    assert dtf.read_tfrecord(again)["payload.id"].compute().tolist() == [1, 1, 1]
+    stored = features | {"payload": dtf.FixedLenFeature((), "bytes")}
+    dtf.read_tfrecord(path, stored).to_tfrecord(again, mode="w")
+    assert read_payloads(again) == read_payloads(path)
+
+
 def test_images_are_encoded(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     features = {"image": dtf.ProtoFeature("pixels", values=dtf.ImageFeature((2, 3, 3)))}

@@ -45,6 +45,7 @@ from dask_tfrecord.features import (
     FixedLenSequenceFeature,
     ImageFeature,
     KeyedPartition,
+    ProtoFeature,
     RaggedFeature,
     RawFeature,
     RowLimits,
@@ -360,11 +361,18 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         return True
 
     for name, feature in given.items():
+        if isinstance(feature, ProtoFeature):
+            raise _no_bytes(name, name)
         if not take(name, feature, steps=given.has_steps(name)):
             raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
         read_columns = Decoder(read).columns
         for name, feature in read.items():
+            if isinstance(feature, ProtoFeature):
+                labels = Decoder(read.select([name])).columns
+                for column in columns:
+                    if column in labels and column not in used:
+                        raise _no_bytes(column, name)
             steps = read.has_steps(name)
             names = names_of(name, feature, steps) or ()
             kept = all(columns[column] == read_columns.get(column, columns[column]) for column in names)
@@ -387,6 +395,14 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]
     ragged = [name for name, feature in schema.items() if feature.ragged_rank and name not in items]
     return schema.with_groups(grouping.groups_of(ragged))
+
+
+def _no_bytes(column: str, name: str) -> SchemaError:
+    return SchemaError(
+        f"column {column!r} is a field of messages in bytes, which are written as they are: read the bytes by "
+        f"features={{{name!r}: FixedLenFeature((), 'bytes')}}, drop the column, or state by features={{{column!r}: …}} "
+        f"how Examples store its values"
+    )
 
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
