@@ -58,6 +58,12 @@ _MESSAGES: _Table = {
         ("uint32_val", "packed", "uint32", 16),
         ("uint64_val", "packed", "uint64"),
     ),
+    # A SequenceExample whose maps are lists of entries.
+    "FeatureEntry": (("key", "one", "string"), ("value", "one", "Feature")),
+    "FeatureEntries": (("feature", "repeated", "FeatureEntry"),),
+    "ListEntry": (("key", "one", "string"), ("value", "one", "FeatureList")),
+    "ListEntries": (("feature_list", "repeated", "ListEntry"),),
+    "SequenceEntries": (("context", "one", "FeatureEntries"), ("feature_lists", "one", "ListEntries")),
 }
 # Name of the only oneof, in Feature.
 _ONEOF = "kind"
@@ -330,6 +336,8 @@ if TYPE_CHECKING:
 
     class TensorProto(_Message): ...  # noqa: D101
 
+    class SequenceEntries(_Message): ...  # noqa: D101
+
 else:
 
     def _message_classes() -> Iterator[type[Any]]:
@@ -342,7 +350,7 @@ else:
 
     (
         BytesList, FloatList, Int64List, Feature, Features, Example, FeatureList, FeatureLists, SequenceExample,
-        ExampleListWithContext, Dim, TensorShapeProto, TensorProto,
+        ExampleListWithContext, Dim, TensorShapeProto, TensorProto, *_, SequenceEntries,
     ) = _message_classes()  # fmt: skip
 
 # Schema of TensorFlow Metadata; its fields lead to the nested messages.
@@ -353,12 +361,24 @@ FeatureStatisticsList: Any = message_factory.GetMessageClass(
 )
 
 
-def has_dropped_entries(record: SequenceExample) -> bool:
-    """Return whether the parser stored map entries as unknown fields.
+def parse_sequence(payload: bytes) -> SequenceExample:
+    """Parse a SequenceExample; entries of its maps may have unknown fields.
 
-    The upb parser does so with entries that contain an unknown field.
+    The upb parser of protobuf treats an entry with an unknown field as an unknown entry, so its key is lost. Other
+    parsers, and the column decoder, skip the field alone.
+
+    Raises
+    ------
+    DecodeError
+        If protobuf can't parse the payload.
     """
-    return 1 in unknown_fields(record.context) | unknown_fields(record.feature_lists)
+    record = SequenceExample.FromString(payload)
+    maps = record.context, record.feature_lists
+    if any(field.field_number == 1 for each in maps for field in UnknownFieldSet(each)):  # type: ignore[attr-defined]
+        entries = SequenceEntries.FromString(payload)
+        entries.DiscardUnknownFields()
+        record = SequenceExample.FromString(entries.SerializeToString())
+    return record
 
 
 def unknown_fields(message: Any) -> set[int]:

@@ -7,15 +7,17 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import oracle
 import pytest
+from support import wire
 from support.wire import delimited, example
 
 from dask_tfrecord import inspect_records
 from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.inspection.payload_type import parse_example_list, parse_record
 from dask_tfrecord.inspection.wire import WireField, wire_fields
 
 NUCLEUS = "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord"
@@ -193,3 +195,55 @@ def test_values_are_printable_and_short() -> None:
     assert found is not None
     values = [value for field in found.descendants() for _, value in field.candidates]
     assert all(value.isprintable() and len(value) < 500 for value in values)
+
+
+def nested(payload: bytes, levels: int) -> bytes:
+    heads, size = [], len(payload)
+    for _ in range(levels):
+        heads.append(b"\x0a" + wire.varint(size))
+        size += len(heads[-1])
+    return b"".join([*reversed(heads), payload])
+
+
+# Payloads of about n bytes, by what they repeat.
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "entries with unknown fields": lambda n: nested(delimited(1, delimited(1, b"a") + b"\x18\x01") * (n // 7), 1),
+    "lists with unknown fields": lambda n: delimited(2, delimited(1, b"\x18\x01") * (n // 4)),
+    "unknown fields of an entry": lambda n: nested(b"\x18\x01" * (n // 2), 2),
+    "empty messages": lambda n: b"\x0a\x00" * (n // 2),
+    "numbers": lambda n: b"\x08\x01" * (n // 2),
+    "groups": lambda n: (b"\x1b" * 50 + b"\x1c" * 50) * (n // 100),
+    "open groups": lambda n: b"\x1b" * n,
+    "nested messages": lambda n: nested(b"", n // 4),
+    "messages of line feeds": lambda n: b"\n" * (n // 12 * 12),
+    "packed numbers in messages": lambda n: nested(delimited(3, b"\0" * 4096) * (n // 4100), 9),
+    "features of one name": lambda n: nested(delimited(1, b"a") * (n // 3), 2),
+    "brackets": lambda n: b"[" * n,
+}
+
+
+@pytest.mark.parametrize("payload_of", HOSTILE.values(), ids=[*HOSTILE])
+@pytest.mark.parametrize(("inspect", "steps"), [(parse_record, 2), (parse_example_list, 2), (wire_fields, 10)])
+def test_work_grows_no_faster_than_the_payload(
+    inspect: Callable[[bytes], object], steps: int, payload_of: Callable[[int], bytes]
+) -> None:
+    small, large = steps_of(inspect, payload_of(100_000)), steps_of(inspect, payload_of(400_000))
+    assert large <= 5 * small
+    assert large <= steps * 400_000
+
+
+def steps_of(call: Callable[[bytes], object], payload: bytes) -> int:
+    """Count the calls of functions and methods."""
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call(payload)
+    finally:
+        sys.setprofile(before)
+    return steps

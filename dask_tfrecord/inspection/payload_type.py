@@ -7,7 +7,6 @@ for the detected type. Records that decode never pass through it.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -26,8 +25,7 @@ from dask_tfrecord.messages import (
     ExampleListWithContext,
     SequenceExample,
     TensorProto,
-    delimited,
-    has_dropped_entries,
+    parse_sequence,
     unknown_fields,
 )
 
@@ -164,13 +162,10 @@ def parse_record(payload: bytes) -> SequenceExample | None:
         An Example is returned as a context without feature lists. The bytes of an Example and of a SequenceExample
         without feature lists do not differ.
     """
-    record: SequenceExample | None = _parsed(SequenceExample, payload)
     try:
-        if record is not None and has_dropped_entries(record):
-            record = _parsed(SequenceExample, _known_entries(payload))
-    except NoMessageError:
-        return None
-    if record is None:
+        record = parse_sequence(payload)
+    # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
+    except (DecodeError, UnicodeDecodeError):
         return None
     # A typed list at this depth is conclusive; without one, the fields decide.
     for feature in record.context.feature.values():
@@ -201,28 +196,6 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
     known.CopyFrom(record)
     known.DiscardUnknownFields()
     return record if known.ByteSize() == record.ByteSize() else None
-
-
-def _known_entries(payload: bytes) -> bytes:
-    """Remove unknown fields from map entries.
-
-    The upb parser of protobuf treats an entry with an unknown field as an unknown entry, so its key is lost. Other
-    parsers, and the column decoder, skip the field alone.
-    """
-    kept = bytearray()
-    for number, wire_type, entries in message_fields(memoryview(payload), itertools.count()):
-        if wire_type != DELIMITED or number not in (1, 2):
-            continue
-        known_entries = bytearray()
-        for *key, entry in message_fields(entries, itertools.count()):
-            if key == [1, DELIMITED]:
-                known = bytearray()
-                for field, field_type, data in message_fields(entry, itertools.count()):
-                    if field in (1, 2) and field_type == DELIMITED:
-                        known += delimited(field, data)
-                known_entries += delimited(1, known)
-        kept += delimited(number, known_entries)
-    return bytes(kept)
 
 
 def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
