@@ -1,16 +1,20 @@
 """Readers of other libraries, each run in the library's own environment, which has neither this library nor dask.
 
-PEER_PYTHON benchmarks/peers.py {read,tensorflow,batches,rows} --help
+PEER_PYTHON benchmarks/peers.py {read,tensorflow,batches,rows,droid} --help
 """
 
+import argparse
 import contextlib
 import functools
+import io
 import itertools
 import json
 import logging
 import os
 import struct
+import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -629,6 +633,107 @@ def columns_of(message: Any) -> dict[str, Any]:
     return columns
 
 
+def extracted(repository: Path, folder: str, target: Path) -> None:
+    """Put a folder of the newest commit of a repository on the path of imports."""
+    archive = subprocess.run(["git", "-C", repository, "archive", "HEAD", folder], check=True, capture_output=True)
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(target, filter="data")
+    sys.path.insert(0, str((target / folder).parent))
+
+
+# Ways of resizing to 224 by 224 pixels: TensorFlow's default, and the function of dlimp.
+RESIZED = ("bilinear", "lanczos")
+
+
+def run_droid() -> None:
+    """Loader of openpi, on the data sets of `robot.py`.
+
+    `frames` writes each distinct frame of the first batches, read in order: actions, state, instruction, key, and the
+    images, stored and resized in both ways. Other modes time batches: `stored` is the loader without a change, whose
+    images have 180 by 320 pixels; `bilinear` and `lanczos` resize them in parallel to 224 by 224 pixels, the latter by
+    the function of dlimp. The shuffle buffer is full before the clock starts.
+    """
+    parser = parser_of(run_droid)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("mode", choices=["frames", "stored", *RESIZED])
+    parser.add_argument("--openpi", type=Path, required=True)
+    parser.add_argument("--dlimp", type=Path, required=True)
+    parser.add_argument("--weights", type=json.loads, required=True)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--buffer", type=int, default=1024)
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        extracted(arguments.dlimp, "dlimp", Path(folder))
+        extracted(arguments.openpi, "src/openpi", Path(folder))
+        batches = iter(droid_batches(arguments))
+        if arguments.mode == "frames":
+            print(json.dumps({"frames": write_frames(batches, arguments.batches, arguments.out)}))
+            return
+        for _ in range(5):
+            next(batches)
+        start, used = time.perf_counter(), time.process_time()
+        for _ in range(arguments.batches):
+            next(batches)
+        print(json.dumps({"seconds": time.perf_counter() - start, "processor": time.process_time() - used}))
+
+
+def droid_batches(arguments: argparse.Namespace) -> Any:
+    """Return openpi's data set of batches with the images of a mode."""
+    import dlimp
+    import tensorflow as tf
+    from openpi.training.droid_rlds_dataset import DroidRldsDataset, RLDSDataset
+
+    parts = [
+        RLDSDataset(name, arguments.version, weight, str(arguments.data / f"{name}.json"))
+        for name, weight in arguments.weights.items()
+    ]
+    in_order = arguments.mode == "frames"
+    loader = DroidRldsDataset(
+        str(arguments.data), arguments.batch, parts, shuffle=not in_order, shuffle_buffer_size=arguments.buffer
+    )
+
+    def bilinear(images: Any) -> Any:
+        return tf.cast(tf.round(tf.image.resize(images, (224, 224))), tf.uint8)
+
+    def lanczos(images: Any) -> Any:
+        return dlimp.transforms.resize_image(images, (224, 224))
+
+    functions: dict[str, Callable[[Any], Any]] = {"bilinear": bilinear, "lanczos": lanczos}
+
+    def resized(batch: dict[str, Any]) -> dict[str, Any]:
+        images = {name: batch["observation"].pop(name) for name in ("image", "wrist_image")}
+        if in_order:
+            for way, function in functions.items():
+                batch["observation"] |= {f"{name}.{way}": function(images[name]) for name in images}
+            batch["observation"] |= images
+        else:
+            batch["observation"] |= {name: functions[arguments.mode](images[name]) for name in images}
+        return batch
+
+    if arguments.mode != "stored":
+        loader.dataset = loader.dataset.map(resized, num_parallel_calls=tf.data.AUTOTUNE)
+    return loader
+
+
+def write_frames(batches: Iterator[Any], number: int, out: Path) -> int:
+    """Write a file for each column of the distinct frames of some batches; return their number."""
+    rows: dict[bytes, dict[str, Any]] = {}
+    for _ in range(number):
+        batch = next(batches)
+        columns = {**batch, **batch.pop("observation")}
+        columns.pop("observation", None)
+        for row, key in enumerate(columns["step_id"]):
+            rows.setdefault(key, {name: column[row] for name, column in columns.items()})
+    for name in next(iter(rows.values())):
+        values = np.array([row[name] for row in rows.values()])
+        np.save(out / f"{name}.npy", values.astype(bytes) if values.dtype == object else values)
+    return len(rows)
+
+
 if __name__ == "__main__":
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    dispatch({"read": run_read, "tensorflow": run_tensorflow, "batches": run_batches, "rows": run_rows}, __doc__)
+    commands = {"read": run_read, "tensorflow": run_tensorflow, "batches": run_batches}
+    dispatch({**commands, "rows": run_rows, "droid": run_droid}, __doc__)

@@ -1,0 +1,306 @@
+"""Compare batches of DROID-like episodes with those of openpi's loader: values, speed, and memory over a long run.
+
+    python benchmarks/robot.py write DATA [--episodes 2000]
+    python benchmarks/robot.py compare DATA --peer PEER_PYTHON --openpi REPOSITORY --dlimp REPOSITORY
+    python benchmarks/robot.py speed DATA --peer PEER_PYTHON --openpi REPOSITORY --dlimp REPOSITORY
+    python benchmarks/robot.py memory DATA [--batches 20000] [--chart memory.svg]
+
+`PEER_PYTHON` is the interpreter of an environment with `tensorflow-cpu`, `tensorflow-datasets`, `fsspec`, `filelock`
+and `tqdm-loggable`. The repositories are git clones of Physical-Intelligence/openpi and kvablack/dlimp, with or without
+a work tree. `peers.py droid` runs the loader of their newest commit without a change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from harness import HERE, dispatch, parser_of, run, spread
+from numpy.typing import NDArray
+
+import dask_tfrecord as dtf
+
+OBSERVATION, ACTIONS = "steps/observation", "steps/action_dict"
+CAMERAS = [f"{OBSERVATION}/{name}_left" for name in ("exterior_image_1", "exterior_image_2", "wrist_image")]
+INSTRUCTIONS = ["steps/language_instruction", "steps/language_instruction_2", "steps/language_instruction_3"]
+KEY = ["episode_metadata/recording_folderpath", "episode_metadata/file_path"]
+NUMBERS = {
+    **{f"{OBSERVATION}/{name}": size for name, size in {"joint_position": 7, "gripper_position": 1}.items()},
+    f"{OBSERVATION}/cartesian_position": 6,
+    **{f"{ACTIONS}/{name}_position": size for name, size in {"joint": 7, "gripper": 1, "cartesian": 6}.items()},
+    **{f"{ACTIONS}/{name}_velocity": size for name, size in {"joint": 7, "gripper": 1, "cartesian": 6}.items()},
+    "steps/action": 7,
+}
+STATE = [f"{OBSERVATION}/joint_position", f"{OBSERVATION}/gripper_position"]
+CHUNKS = [f"{ACTIONS}/joint_position", f"{ACTIONS}/gripper_position"]
+STEPS: dict[str, Any] = {
+    **{name: dtf.ImageFeature((-1, 180, 320, 3)) for name in CAMERAS},
+    **{name: dtf.VarLenFeature("float64", shape=(-1, size)) for name, size in NUMBERS.items()},
+    **dict.fromkeys(INSTRUCTIONS, dtf.TextFeature(count=-1)),
+    **{f"steps/{name}": dtf.VarLenFeature("bool") for name in ("is_first", "is_last", "is_terminal")},
+}
+FEATURES: dict[str, Any] = {**STEPS, **dict.fromkeys(KEY, dtf.TextFeature())}
+# Data sets, their shares of the episodes, and their weights.
+SETS = {"droid": (0.75, 0.7), "kitchen": (0.25, 0.3)}
+VERSION, SIZE, AHEAD = "1.0.1", (224, 224), 16
+
+
+def schema_of(features: dict[str, Any]) -> dtf.Schema:
+    """Return the schema of episodes."""
+    return dtf.Schema(features, groups={"steps": [name for name in features if name.startswith("steps/")]})
+
+
+def pictures(number: int) -> list[bytes]:
+    """Return JPEG files with the sizes of those of DROID: sums of noise at several scales."""
+    from PIL import Image
+
+    rng, files = np.random.default_rng(0), []
+    for _ in range(number):
+        pixels = np.full((180, 320, 3), 120.0)
+        for scale in (60, 20, 6, 2, 1):
+            coarse = Image.fromarray(rng.integers(0, 256, (180 // scale + 1, 320 // scale + 1, 3), np.uint8))
+            pixels += (np.asarray(coarse.resize((320, 180), Image.Resampling.BICUBIC), float) - 128) * (scale**0.5 / 6)
+        file = io.BytesIO()
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=85)
+        files.append(file.getvalue())
+    return files
+
+
+def lengths_of(numbers: NDArray[np.int64]) -> list[int]:
+    """Return the number of steps of each episode: 40 to 160."""
+    return [40 + number * 7919 % 121 for number in numbers.tolist()]
+
+
+def file_of(number: int) -> str:
+    """Return the name of the file that an episode was made from; every fifth one is a failure."""
+    return f"/raw/{'failure' if number % 5 == 4 else 'success'}/{number}"
+
+
+def episodes_of(blocks: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
+    """Return the features of episodes, which pause for four of twenty steps."""
+    numbers = blocks["number"].tolist()
+    lengths = lengths_of(blocks["number"])
+    splits = np.append(0, np.cumsum(lengths))
+    steps = np.concatenate([np.arange(length) for length in lengths] or [np.zeros(0, int)])
+    episode = np.repeat(np.array(numbers, int), lengths)
+    moved = np.concatenate([(np.arange(length) % 20 < 16).cumsum() / 50 for length in lengths] or [np.zeros(0)])
+    pool = np.array(files, object)
+    columns: dict[str, Any] = {}
+    for place, name in enumerate(CAMERAS):
+        columns[name] = pool[(episode * 31 + place * 97 + steps) % len(files)]
+    for place, (name, size) in enumerate(NUMBERS.items()):
+        values = moved[:, None] + np.sin(episode[:, None] + place + np.arange(size))
+        # The floats of an Example are float32.
+        columns[name] = values.astype(np.float32).astype(np.float64)
+    for place, name in enumerate(INSTRUCTIONS):
+        columns[name] = np.array([f"task {number % 50} in words {place}" for number in episode.tolist()], "T")
+    last = steps == np.repeat(np.array(lengths, int), lengths) - 1
+    columns |= {"steps/is_first": steps == 0, "steps/is_last": last, "steps/is_terminal": last}
+    rows: dict[str, Any] = {name: dtf.RaggedBlock(values, splits) for name, values in columns.items()}
+    rows[KEY[0]] = np.array([f"/recordings/{number}" for number in numbers], "T")
+    rows[KEY[1]] = np.array([file_of(number) for number in numbers], "T")
+    return rows
+
+
+def write() -> None:
+    """Write the data sets in the form of RLDS, with the features and image sizes of DROID, and the ranges of motion."""
+    parser = parser_of(write)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--episodes", type=int, default=2000)
+    arguments = parser.parse_args()
+    files, first = pictures(1024), 0
+    for name, (share, _) in SETS.items():
+        numbers = np.arange(first, first + round(arguments.episodes * share))
+        first += len(numbers)
+        write_set(arguments.data, name, numbers, files)
+
+
+def write_set(data: Path, name: str, numbers: NDArray[np.int64], files: list[bytes]) -> None:
+    """Write one data set, without encoding its images again: they are written as bytes, and described as images."""
+    stored = {**FEATURES, **dict.fromkeys(CAMERAS, dtf.VarLenFeature("bytes"))}
+    chunks = dtf.Dataset.from_arrays({"number": da.from_array(numbers, chunks=10)})
+    episodes = chunks.map_blocks(partial(episodes_of, files=files), schema_of(stored))
+    described = {"name": name, "version": VERSION, "split": "train"}
+    folder = data / name / VERSION
+    episodes.to_tfrecord(folder, records_per_shard=20, tfds=described, mode="w")
+    with tempfile.TemporaryDirectory() as other:
+        rows = episodes_of({"number": numbers[:1]}, files)
+        pixels = np.zeros((len(rows[CAMERAS[0]].values), 180, 320, 3), np.uint8)
+        rows |= {camera: [pixels] for camera in CAMERAS}
+        encoding = dict.fromkeys(CAMERAS, "jpeg")
+        dtf.to_tfrecord(rows, Path(other, "one"), features=schema_of(FEATURES), encoding=encoding, tfds=described)
+        text = Path(other, "one", "features.json").read_text()
+    # Steps of RLDS are a data set within a record, which TFDS stores as it does a sequence.
+    (folder / "features.json").write_text(text.replace("sequence_feature.Sequence", "dataset_feature.Dataset"))
+    ranges = {
+        f"/recordings/{number}--{file_of(number)}": [[start, min(start + 16, length)] for start in range(0, length, 20)]
+        for number, length in zip(numbers.tolist(), lengths_of(numbers), strict=True)
+    }
+    (data / f"{name}.json").write_text(json.dumps(ranges))
+
+
+def succeeded(blocks: dict[str, Any]) -> NDArray[np.bool_]:
+    """Keep the episodes whose file is that of a success."""
+    return np.array(["success" in path for path in blocks[KEY[1]]], bool)
+
+
+def open_mixture(data: Path, size: tuple[int, int] | None, cameras: list[str]) -> tuple[list[dtf.Dataset], Any]:
+    """Open the frames that openpi trains on: of both data sets, and their mixture."""
+    # TensorFlow decodes by the fast DCT.
+    image = dtf.ImageFeature((-1, *(size or (180, 320)), 3), size=size, fast=True)
+    parts = []
+    for name in SETS:
+        features = {**dtf.Schema.read(data / name / VERSION / "features.json"), **dict.fromkeys(cameras, image)}
+        episodes = dtf.read_tfrecord(data / name / VERSION, features, split="train").where(succeeded, columns=KEY[1:])
+        around = [*cameras, *STATE, *INSTRUCTIONS]
+        windows = episodes.windows(CHUNKS, future=AHEAD - 1, items=around, repeat=KEY, number="step")
+        parts.append(windows.where_ranges(KEY, data / f"{name}.json", number="step"))
+    weights = [weight for _, weight in SETS.values()]
+    return parts, dtf.sample_from_datasets(parts, weights, seed=0, stop_on_empty_dataset=True)
+
+
+def arguments_of_peer(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the environment of openpi."""
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--peer", required=True, help="python of an environment with tensorflow-cpu")
+    parser.add_argument("--openpi", required=True, help="git repository of openpi")
+    parser.add_argument("--dlimp", required=True, help="git repository of dlimp")
+
+
+def run_peer(arguments: argparse.Namespace, mode: str, *options: str) -> tuple[dict[str, Any], int]:
+    """Run the loader of openpi; return its report and its peak resident memory."""
+    weights = json.dumps({name: weight for name, (_, weight) in SETS.items()})
+    command = [arguments.peer, str(HERE / "peers.py"), "droid", str(arguments.data), mode, "--version", VERSION]
+    repositories = ["--openpi", arguments.openpi, "--dlimp", arguments.dlimp]
+    return run([*command, "--weights", weights, *repositories, *options])
+
+
+def compare() -> None:
+    """Compare the frames of openpi with the same frames of this library.
+
+    Keys, actions, state and instructions have to be equal, and no frame may be missing on either side: `--batches` has
+    to be enough for all frames. Images are compared by level: as they are stored, resized by TensorFlow's default,
+    which `ImageFeature(size=)` follows, and by the function of dlimp (Lanczos, antialiased).
+    """
+    parser = parser_of(compare)
+    arguments_of_peer(parser)
+    parser.add_argument("--batches", type=int, default=400)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run_peer(arguments, "frames", "--out", folder, "--batches", str(arguments.batches), "--buffer", "1")
+        theirs = {path.stem: np.load(path, allow_pickle=False) for path in Path(folder).glob("*.npy")}
+    stored, resized = (frames_of(arguments.data, size) for size in (None, SIZE))
+    print(compared(theirs, stored, ""))
+    for way in ("bilinear", "lanczos"):
+        print(compared(theirs, resized, f".{way}"))
+
+
+def frames_of(data: Path, size: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
+    """Read the frames of both data sets, with the keys of openpi."""
+    parts = [part.compute() for part in open_mixture(data, size, CAMERAS)[0]]
+    frames = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    keys = zip(frames[KEY[0]], frames[KEY[1]], frames["step"], strict=True)
+    return {**frames, "step_id": np.array([f"{folder}--{file}--{step}".encode() for folder, file, step in keys])}
+
+
+def compared(theirs: dict[str, NDArray[Any]], ours: dict[str, NDArray[Any]], suffix: str) -> str:
+    """Compare all columns, and return what was found."""
+    order = [np.argsort(frames["step_id"]) for frames in (theirs, ours)]
+    theirs, ours = ({n: c[by] for n, c in each.items()} for each, by in zip((theirs, ours), order, strict=True))
+    state = {name: ours[f"{OBSERVATION}/{name}"] for name in ("joint_position", "gripper_position")}
+    actions = np.concatenate([ours[name] for name in CHUNKS], axis=-1)
+    for name, column in {"step_id": ours["step_id"], "actions": actions, **state}.items():
+        if not np.array_equal(theirs[name], column):
+            raise SystemExit(f"{name} differs")
+    prompts = theirs["prompt"].astype(str).astype("T")
+    if not np.any([prompts == ours[name] for name in INSTRUCTIONS], axis=0).all():
+        raise SystemExit("prompt differs")
+    # openpi takes one of both exterior cameras at random.
+    exterior = [differences(ours[name], theirs[f"image{suffix}"]) for name in CAMERAS[:2]]
+    found = np.concatenate([np.minimum(*exterior), differences(ours[CAMERAS[2]], theirs[f"wrist_image{suffix}"])])
+    worst, mean = found.max(axis=0)[1], found.mean(axis=0)[0]
+    return f"{len(actions):,} frames; images{suffix}: {mean:.4f} levels apart in the mean, {worst:g} at most"
+
+
+def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return the mean and the largest difference of each image."""
+    apart = np.abs(ours.astype(np.int16) - theirs).reshape(len(ours), -1)
+    return np.stack([apart.mean(axis=1), apart.max(axis=1)], axis=1)
+
+
+def measure() -> None:
+    """Time batches of this library, and print a line of JSON."""
+    parser = parser_of(measure)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--size", type=int, nargs=2)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--buffer", type=int, default=1024)
+    parser.add_argument("--batches", type=int, default=100)
+    arguments = parser.parse_args()
+    size = None if arguments.size is None else tuple(arguments.size)
+    mixture = open_mixture(arguments.data, size, [CAMERAS[0], CAMERAS[2]])[1]
+    options: Any = {"shuffle": "window", "window": arguments.buffer, "seed": 0, "epochs": None}
+    with mixture.batches(arguments.batch, **options) as batches:
+        for _ in range(5):
+            next(batches)
+        start, used = time.perf_counter(), time.process_time()
+        for _ in range(arguments.batches):
+            next(batches)
+        print(json.dumps({"seconds": time.perf_counter() - start, "processor": time.process_time() - used}))
+
+
+def speed() -> None:
+    """Compare batches per second on `--cores` cores: with images as they are stored, and with resized ones.
+
+    Both sides shuffle in a buffer of `--buffer` frames and run alternately, each time in a process of its own.
+    """
+    parser = parser_of(speed)
+    arguments_of_peer(parser)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--buffer", type=int, default=1024)
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cores", type=int, default=2)
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        # Children inherit it, and TensorFlow sizes its thread pools by it.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
+    options = [f"--{name}={getattr(arguments, name)}" for name in ("batch", "buffer", "batches")]
+    ours = [sys.executable, __file__, "measure", str(arguments.data), *options]
+    runs: dict[str, list[tuple[dict[str, float], int]]] = {}
+    for _ in range(arguments.rounds):
+        for mode in ("stored", "bilinear", "lanczos"):
+            runs.setdefault(f"openpi {mode}", []).append(run_peer(arguments, mode, *options))
+            if mode != "lanczos":
+                resized = [] if mode == "stored" else ["--size", *map(str, SIZE)]
+                runs.setdefault(f"ours {mode}", []).append(run([*ours, *resized]))
+    print(
+        f"batches of {arguments.batch}  batches/s            CPU ms/frame   peak MB   time ratio            CPU ratio"
+    )
+    for name, found in runs.items():
+        rates = [arguments.batches / report["seconds"] for report, _ in found]
+        frames = arguments.batches * arguments.batch
+        used = [report["processor"] * 1000 / frames for report, _ in found]
+        line = f"{name:16}{statistics.median(rates):8.1f} ({spread(rates, '.1f'):>12}) {statistics.median(used):10.2f}"
+        line += f"{max(peak for _, peak in found) / 1e6:12,.0f}"
+        if name.startswith("openpi"):
+            same = runs["ours stored" if name.endswith("stored") else "ours bilinear"]
+            for key in ("seconds", "processor"):
+                ratios = [one[key] / other[key] for (one, _), (other, _) in zip(found, same, strict=True)]
+                line += f"{statistics.median(ratios):8.2f} ({spread(ratios, '.2f'):>12})"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    dispatch({"write": write, "compare": compare, "speed": speed, "measure": measure}, __doc__)
