@@ -26,7 +26,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from harness import HERE, dispatch, parser_of, run, spread
+from harness import HERE, dispatch, parser_of, resident, run, spread
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
@@ -302,5 +302,50 @@ def speed() -> None:
         print(line, flush=True)
 
 
+def memory() -> None:
+    """Sample the resident memory of a training that reads batches and rests `--rest` seconds after each.
+
+    The chart shows all samples; the last line has the peak, and the means of the second and the last quarter.
+    """
+    parser = parser_of(memory)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--batches", type=int, default=20_000)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rest", type=float, default=0.05)
+    parser.add_argument("--every", type=float, default=4, help="seconds between samples")
+    parser.add_argument("--chart", type=Path)
+    arguments = parser.parse_args()
+    mixture = open_mixture(arguments.data, SIZE, [CAMERAS[0], CAMERAS[2]])[1]
+    samples: list[tuple[int, float]] = []
+    with mixture.batches(arguments.batch, shuffle="window", seed=0, epochs=None) as batches:
+        following = start = time.perf_counter()
+        for made in range(1, arguments.batches + 1):
+            next(batches)
+            time.sleep(arguments.rest)
+            if time.perf_counter() >= following or made == arguments.batches:
+                samples.append((made, resident("VmRSS") / 2**20))
+                following = time.perf_counter() + arguments.every
+            if made % 1000 == 0:
+                print(f"{made} batches, {time.perf_counter() - start:.0f} s, {samples[-1][1]:.0f} MiB", flush=True)
+    values = np.array([value for _, value in samples])
+    quarter = len(values) // 4
+    second, last = values[quarter : 2 * quarter].mean(), values[-quarter:].mean()
+    print(f"peak {resident('VmHWM') / 2**20:.0f} MiB; mean of the second quarter {second:.0f}, of the last {last:.0f}")
+    if arguments.chart:
+        draw(samples, arguments.chart)
+
+
+def draw(samples: list[tuple[int, float]], chart: Path) -> None:
+    """Draw the resident memory against the batches."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 2.4), layout="constrained")
+    axes.plot(*zip(*samples, strict=True), linewidth=0.8)
+    axes.axhline(1024, color="gray", linestyle="dashed", linewidth=0.8)
+    axes.set(ylim=(0, 1100), xlim=(0, samples[-1][0]), xlabel="batches", ylabel="resident memory, MiB")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(chart, metadata={"Date": None})
+
+
 if __name__ == "__main__":
-    dispatch({"write": write, "compare": compare, "speed": speed, "measure": measure}, __doc__)
+    dispatch({"write": write, "compare": compare, "speed": speed, "measure": measure, "memory": memory}, __doc__)

@@ -1188,14 +1188,15 @@ class ExplodedSource(Source):
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
-            return _fill([self._items(names, blocks, lengths, picked, first)], out or {})
+            return _fill([self._items(names, blocks, lengths, picked, first, out)], out or {})
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
         lengths = counts.lengths[ascending].astype(np.int64)
         blocks = self._source_of(names).read(needed, ascending) if needed else {}
         self._lengths(blocks, lengths, ascending)
-        return _fill([self._items(names, blocks, lengths, splits_of(lengths)[order] + within, ascending)], out or {})
+        positions = splits_of(lengths)[order] + within
+        return _fill([self._items(names, blocks, lengths, positions, ascending, out)], out or {})
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -1256,13 +1257,14 @@ class ExplodedSource(Source):
         lengths: NDArray[np.int64],
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64],
+        out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Block]:
-        return self.plan.items(
-            names, blocks, lengths, picked, first_record, partial(self._decode_images, lengths, first_record)
-        )
+        decode = partial(self._decode_images, out or {}, lengths, first_record)
+        return self.plan.items(names, blocks, lengths, picked, first_record, decode)
 
     def _decode_images(
         self,
+        out: Mapping[str, NDArray[Any]],
         lengths: NDArray[np.int64],
         first_record: int | NDArray[np.int64],
         name: str,
@@ -1273,11 +1275,14 @@ class ExplodedSource(Source):
         assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
         assert isinstance(self.source, RecordSource)
         limit = memory_limit(self.source.most_nbytes)
+        # Windows of images have more axes.
+        array = out.get(name)
+        into = array if array is not None and array.shape == (len(files), *feature.item_shape) else None
         try:
             if limit is not None:
                 limit.check_rows(len(files), feature)
             with allocating(name, feature):
-                return image_values(feature, Decoded.of(files))
+                return image_values(feature, Decoded.of(files)._replace(out=into))
         except RowError as error:
             record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
             number = first_record + record if isinstance(first_record, int) else int(first_record[record])

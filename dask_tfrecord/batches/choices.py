@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.mixing import CHOICES, EpochUnits, RowOrder, ascending_rows, permutation, random_bits
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import Block, concatenate
+from dask_tfrecord.columns.blocks import Block, concatenate, zero_rows
 
 # Rows of a mixture whose choices are computed together, and bits of the random number of a choice.
 _CHOICE_ROWS, _CHOICE_BITS = 4096, 53
@@ -172,16 +172,25 @@ class ChainedReader(RowReader):
         self._starts = np.append(0, np.cumsum([dataset.nrows or 0 for dataset in datasets]))
         self.names, self.schema = tuple(datasets[0]), datasets[0].schema
 
-    def read(self, key: Any, scheduler: Any = None) -> dict[str, Block]:
+    def read(self, key: Any, scheduler: Any = None, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows by ascending numbers."""
         cuts = np.searchsorted(key, self._starts)
         parts = []
+        # Parts of dense columns are read to their places.
+        none = {name: zero_rows(self.schema[name]) for name in self.names}
+        dense = {
+            name: rows for name, rows in none.items() if isinstance(rows, np.ndarray) and rows.dtype.kind in "biufc"
+        }
+        into = {name: np.empty((len(key), *rows.shape[1:]), rows.dtype) for name, rows in dense.items()} | dict(
+            out or {}
+        )
         for reader, first, (start, stop) in zip(self._readers, self._starts.tolist(), pairwise(cuts), strict=False):
             rows = key[start:stop] - first
             if len(rows):
                 adjacent = rows[-1] - rows[0] + 1 == len(rows)
-                parts.append(reader.read(slice(int(rows[0]), int(rows[-1]) + 1) if adjacent else rows, scheduler))
-        return {name: concatenate([part[name] for part in parts]) for name in self.names}
+                here = {name: array[start:stop] for name, array in into.items()}
+                parts.append(reader.read(slice(int(rows[0]), int(rows[-1]) + 1) if adjacent else rows, scheduler, here))
+        return {n: into[n] if n in into else concatenate([part[n] for part in parts]) for n in self.names}
 
     def describe(self, number: int) -> str:
         """Return the file and the record of a row as text for errors."""

@@ -35,6 +35,8 @@ _VERSION = 1
 _STATE = ("version", "position", "options", "data")
 # Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
+# Most times that units are larger if records are read for several of them, and units that tell how often they are.
+_MOST_LARGER, _SAMPLED_UNITS = 3, 64
 # Of a unit of a mixture, which has rows of all data sets.
 _MIXED_UNIT_NBYTES = 32 << 20
 _UNKNOWN_ROW_NBYTES = float(1 << 16)
@@ -386,8 +388,18 @@ def _unit_borders(dataset: Dataset, row_nbytes: float) -> NDArray[np.int64]:
     """Return the borders of the units of a data set: those of existing chunks, or parts of chunks that are read."""
     borders = dataset._borders
     assert borders is not None
+    source = dataset._source
     # Assigned columns are existing chunks.
-    return borders if dataset._source is None else _divided(borders, max(int(_UNIT_NBYTES / row_nbytes), 1))
+    if source is None:
+        return borders
+    rows = max(int(_UNIT_NBYTES / row_nbytes), 1)
+    units = _divided(borders, rows)
+    # A record of many items is read again for each unit that holds some of them: fewer units read it less often.
+    first = units[: _SAMPLED_UNITS + 1]
+    each, whole = source.cost(np.stack([first[:-1], first[1:]], axis=1)), source.cost(first[[0, -1]][None])
+    if each is None or whole is None or not whole.sum():
+        return units
+    return _divided(borders, int(rows * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
 
 
 def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:

@@ -29,6 +29,8 @@ Batch = dict[str, Any]
 Shuffle = Literal[False, "window", "full"]
 # Streams of random bits: two of an epoch, and the choices of a mixture.
 _ORDER, _DISTANCES, CHOICES = 0, 1, 2
+# Bytes of a dense row above which rows are gathered one by one.
+_LARGE_ROW = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -398,13 +400,28 @@ class BatchMixer:
         batch: dict[str, Any] = {}
         for name in self.reader.names:
             padding = self.paddings.get(name)
-            parts = [_picked(blocks[name], rows, padding is None) for blocks, rows in sources]
-            block = parts[0] if len(parts) == 1 else _merged(parts, places)
+            block = _gathered([(blocks[name], rows) for blocks, rows in sources], places, padding is None)
             if padding is not None:
                 assert isinstance(block, RaggedBlock)
                 block = padding.apply(block, describe)
             batch[name] = block
         return user_blocks(batch)
+
+
+def _gathered(sources: list[tuple[Block, NDArray[np.int64]]], places: list[NDArray[np.int64]], owned: bool) -> Block:
+    """Return rows of blocks, which have these places in the result; they share memory only if `owned` is False."""
+    first = sources[0][0]
+    if len(sources) == 1:
+        return _picked(first, sources[0][1], owned)
+    if not isinstance(first, np.ndarray) or first.dtype.kind == "T" or first[:1].nbytes < _LARGE_ROW:
+        return _merged([_picked(block, rows, owned) for block, rows in sources], places)
+    # Large rows are copied once.
+    out = np.empty((sum(map(len, places)), *first.shape[1:]), first.dtype)
+    for (block, rows), place in zip(sources, places, strict=True):
+        array = np.asarray(block)
+        for row, at in zip(rows.tolist(), place.tolist(), strict=True):
+            out[at] = array[row]
+    return out
 
 
 def _picked(block: Block, rows: NDArray[np.int64], owned: bool) -> Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import dask
@@ -14,7 +14,7 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.sources import GrowingSpans
+from dask_tfrecord.arrays.sources import GrowingSpans, fill
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.settings import limits
@@ -32,23 +32,29 @@ class RowReader:
         self.schema = dataset.schema
         self.is_lazy = self.backing.source is not None
 
-    def read(self, key: int | slice | NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
+    def read(
+        self,
+        key: int | slice | NDArray[np.int64],
+        scheduler: Any = None,
+        out: Mapping[str, NDArray[Any]] | None = None,
+    ) -> dict[str, Block]:
         """Read rows, which may share memory with chunks that are kept.
 
         The key is the number of a chunk whose rows are not counted; else rows, as a slice or as ascending numbers.
+        Arrays of `out` are filled and returned for dense columns.
         """
         if isinstance(key, np.ndarray) and len(key) == 1:
             # A slice is found faster.
             key = slice(int(key[0]), int(key[0]) + 1)
         if self.backing.source is not None:
-            blocks = self.backing.source.read(self.names, key)
+            blocks = self.backing.source.read(self.names, key, out)
             return {name: blocks[name] for name in self.names}
         if isinstance(key, int):
             chunks = self.backing.chunks(self.names)[key : key + 1]
         else:
             chunks = self.backing.select(key).chunks(self.names)
         parts = [part.blocks for part in dask.compute(*chunks.to_delayed(), scheduler=scheduler or chunk_scheduler())]
-        return {name: concatenate([part[name] for part in parts]) for name in self.names}
+        return fill({name: concatenate([part[name] for part in parts]) for name in self.names}, out)
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows in any order; a row that occurs twice is read once."""

@@ -51,6 +51,7 @@ _OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
     "WebP": open_webp,
     "BMP": open_bmp,
 }
+_DTYPES = frozenset(map(np.dtype, IMAGE_DTYPES))
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
@@ -193,7 +194,7 @@ def decode_image(
     [[[1, 2, 3], [4, 5, 6]]]
     """
     kind = np.dtype(dtype)
-    if kind.name not in IMAGE_DTYPES or not kind.isnative:
+    if kind not in _DTYPES or not kind.isnative:
         raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
     if reduced and size is None:
         raise ValueError("reduced=True needs the size to which images are resized")

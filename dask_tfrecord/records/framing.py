@@ -84,8 +84,9 @@ class Window:
     Attributes
     ----------
     buffer : uint8 array
-        Memory of the window. For a large record it is replaced by an array of twice the size whenever the bytes that
-        have arrived fill it, so a length field alone never allocates memory.
+        Memory of the window. For a large record it is replaced by an array of the size that is needed if the file has
+        these bytes. Where the size of the stream is unknown, it is replaced by one of twice the size whenever the bytes
+        that have arrived fill it, so a length field alone never allocates memory.
     begin, end : int
         ``buffer[begin:end]`` is in view.
     offset : int
@@ -166,7 +167,7 @@ class Window:
         if self._size is not None and self.offset + need > self._size:
             return False
         while have < need:
-            self._extend(have)
+            self._extend(have, need)
             last = self.end + max(self.block_size, need - have)
             count = self._stream.readinto(self._view[self.end : last])
             if not count:
@@ -175,13 +176,14 @@ class Window:
             have += count
         return True
 
-    def _extend(self, have: int) -> None:
-        """Move the bytes in view to the front; double the buffer if less than half a block is free."""
+    def _extend(self, have: int, need: int) -> None:
+        """Move the bytes in view to the front; enlarge the buffer if less than half a block is free."""
         if self.begin:
             self.buffer[:have] = self.buffer[self.begin : self.end]
             self.begin, self.end = 0, have
         if len(self.buffer) - have < self.block_size // 2 or len(self.buffer) == have:
-            grown = np.empty(2 * len(self.buffer), np.uint8)
+            # A file of known size has the bytes that are needed: `fill` has compared them.
+            grown = np.empty(max(2 * len(self.buffer), need if self._size is not None else 0), np.uint8)
             grown[:have] = self.buffer[:have]
             self.buffer = grown
             self._view = grown.data
