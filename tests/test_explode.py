@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from oracle import read_payloads, write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like, rows_of
-from support.repeating import Repeating
 from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock
 from dask_tfrecord.errors import Location, MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example, SequenceExample
+from dask_tfrecord.messages import Example
 
 FEATURES_OF_EPISODES = {
     "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
@@ -174,53 +173,6 @@ def test_errors_of_items_name_record_and_step(tmp_path: Path, name: str, wrong: 
         assert caught.value.place == expected
 
 
-def test_uncounted_items(shards: Path, records: list[dict[str, Any]]) -> None:
-    uncounted = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES, counts=None)
-    steps = uncounted.explode("steps", repeat="id")
-    assert np.isnan(steps.chunks).all()
-    assert "record" not in steps
-    expected = [{name: item[name] for name in [*GROUP, "id"]} for item in items_of(records, ["id"])]
-    assert rows_of(steps.compute()) == expected
-    assert rows_of(steps.head(4)) == expected[:4]
-    assert steps.count() == 18
-
-
-def test_functions_before_and_after(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
-    def halve(blocks: dict[str, Any]) -> dict[str, Any]:
-        """Keep every other value of a row."""
-        rewards = blocks["steps/reward"]
-        rows = [rewards.values[start:stop:2] for start, stop in pairwise(rewards.row_splits.tolist())]
-        ends = np.cumsum([0, *map(len, rows)])
-        return {"x/reward": RaggedBlock(np.concatenate([rewards.values[:0], *rows]), ends), "id": blocks["id"]}
-
-    steps = episodes.map_blocks(halve).explode("x", repeat=["id"])
-    steps = steps.map_blocks(lambda blocks: {"sum": blocks["x/reward"] + blocks["id"], "record": blocks["record"]})
-    kept = [item for values in records for item in items_of([values], ["id"])[::2]]
-    assert steps["sum"].compute().tolist() == [item["steps/reward"] + item["id"] for item in kept]
-    assert steps.rows[[3, 1]]["sum"].compute().tolist() == [
-        kept[item]["steps/reward"] + kept[item]["id"] for item in (3, 1)
-    ]
-    some = episodes.rows[[6, 3, 0]]
-    items = some.explode(["steps/reward"])
-    assert items["record"].compute().tolist() == [0] * 7 + [1] + [2] * 3
-    joined = some.rows[items["record"].compute()]["id"]
-    assert joined.compute().tolist() == (items["steps/reward"] // 1000 * 7).compute().tolist()
-
-
-def test_items_of_a_store_are_divided_again(episodes: dtf.Dataset, records: list[dict[str, Any]], store: Path) -> None:
-    steps = episodes.explode("steps")
-    steps.to_zarr(store, chunks=4)
-    expected = [word for values in records for row in values["steps/words"] for word in row]
-    for ds in (steps, steps.rows[:], dtf.from_zarr(store)):
-        words = ds[["steps/words", "steps/reward"]].explode("steps/words")
-        assert words["steps/words"].compute().tolist() == expected
-        assert words.rows[5:9]["steps/words"].compute().tolist() == expected[5:9]
-    # Each column on its own: writers read the sizes of rows first where columns vary in size.
-    for name in steps:
-        steps[[name]].to_zarr(store, chunks=4, mode="w")
-        assert listed(dtf.from_zarr(store)[name].compute()) == [item[name] for item in items_of(records)]
-
-
 def test_a_plan_counts_the_records_that_items_are_read_from(tmp_path: Path) -> None:
     peaks = []
     for lengths in ([1000] * 1000, [0] * 999 + [1_000_000]):
@@ -251,14 +203,6 @@ def test_an_interrupted_conversion_is_resumed(episodes: dtf.Dataset, shards: Pat
     assert found.tolist() == episodes.explode("steps")["steps/reward"].compute().tolist()
 
 
-def test_tasks_have_names_that_follow_from_the_rows(shards: Path) -> None:
-    one, other = (dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps") for _ in range(2))
-    assert one["steps/reward"].name == other["steps/reward"].name
-    assert one.rows[1:]["steps/reward"].name != one["steps/reward"].name
-    assert dask.base.tokenize(one) == dask.base.tokenize(other)
-    dask.compute(*one[tuple(one)], other.persist())
-
-
 @pytest.mark.parametrize(
     "name", [name for name, of in FEATURES.items() if of.ragged_rank or name in ("tensor", "strings")]
 )
@@ -277,35 +221,6 @@ def test_every_kind_of_column(name: str) -> None:
     assert items[name].dtype == found[name].dtype
     assert items[name].shape == found[name].shape
     assert repr(listed(items.rows[::-3].compute()[name])) == repr(expected[::-3])
-
-
-@pytest.fixture(scope="module")
-def public(corpus: Path) -> Path:
-    return corpus / "pytorch__data/test/_fakedata/tfrecord/sequence_example.tfrecord"
-
-
-LISTS = ["x_byte_seq", "x_float_seq", "x_int_seq"]
-
-
-@pytest.mark.parametrize("padded", [True, False])
-def test_feature_lists_of_a_public_file(public: Path, padded: bool) -> None:
-    schema = dtf.infer_schema(public)
-    if not padded:
-        lists = {name: dtf.VarLenFeature(schema[name].dtype) for name in LISTS}
-        schema = dtf.Schema(schema.context_features, sequence_features=lists)
-    steps = dtf.read_tfrecord(public, schema).explode(LISTS, repeat=["x_int"])
-    found = steps.compute()
-    messages = [SequenceExample.FromString(each) for each in read_payloads(public)]
-    wanted: dict[str, list[Any]] = {name: [] for name in LISTS}
-    for message in messages:
-        for name, kind in zip(LISTS, ("bytes_list", "float_list", "int64_list"), strict=True):
-            held = message.feature_lists.feature_list[name].feature
-            wanted[name] += [list(getattr(step, kind).value) for step in held]
-    for name in LISTS:
-        values = [[value] if name == "x_byte_seq" and padded else listed(value) for value in found[name]]
-        assert values == wanted[name]
-    lengths = [len(message.feature_lists.feature_list["x_int_seq"].feature) for message in messages]
-    assert found["record"].tolist() == np.repeat(np.arange(len(messages)), lengths).tolist()
 
 
 def test_only_the_images_of_the_items_are_decoded(tmp_path: Path) -> None:
@@ -451,12 +366,3 @@ def test_lost_records_are_filled(tmp_path: Path, records: list[dict[str, Any]]) 
     assert found["id"][3:5].tolist() == [-1, -1]
     assert found["record"][3:6].tolist() == [2, 2, 3]
     assert not ds.explode("steps/reward").verify().ok
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_repeated_tasks_give_the_same_items(episodes: dtf.Dataset, records: list[dict[str, Any]], seed: int) -> None:
-    repeating = Repeating(seed)
-    with dask.config.set(scheduler=repeating.get()):
-        for way in (episodes, episodes.persist()):
-            assert rows_of(way.explode("steps").compute()) == items_of(records)
-    assert not repeating.run_late()
