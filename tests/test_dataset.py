@@ -26,15 +26,12 @@ from dask.diagnostics import ProgressBar
 from dask.sizeof import sizeof
 from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads, write_oracle
-from support.any_columns import FEATURES as LAYOUTS
-from support.any_columns import rows_like
 from support.store_round_trip import assert_same, assert_same_array
 from support.waiting import PATIENCE
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, ShardNotFoundError, UnknownFeatureError
+from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError, UnknownFeatureError
 
 FEATURES: dict[str, Any] = {
     "label": dtf.FixedLenFeature((), "int64"),
@@ -198,16 +195,6 @@ def test_schedulers_and_options_of_dask(ds: dtf.Dataset, wanted: Columns, capsys
     with ProgressBar():
         ds.compute()
     assert "100% Completed" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_processes(ds: dtf.Dataset, wanted: Columns) -> None:
-    mapped = ds.map_blocks(lambda blocks: {"twice": blocks["label"] * 2})
-    with dask.config.set(scheduler="processes", num_workers=2):
-        check(ds.compute(), wanted)
-        both = dask.compute(mapped, ds.persist().rows[::-1][["tags"]])
-    check(both[0], {"twice": wanted["label"] * 2})
-    check(both[1], {"tags": wanted["tags"]}, slice(None, None, -1))
 
 
 def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
@@ -490,25 +477,6 @@ def test_a_function_cannot_change_persisted_chunks(ds: dtf.Dataset, wanted: Colu
 # -- rows of differing length ------------------------------------------------------------------------------------------
 
 
-def test_ragged_and_padded_of_any_data_set(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns) -> None:
-    """`test_ragged` tests every kind of column."""
-    rows = wanted["boxes"]
-    padded = np.full((ROWS, 5, 2), 0.5, np.float32)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-    for way in (ds, uncounted, ds.persist(), uncounted.persist(), ds.map_blocks(dict)):
-        found, ends = dask.compute(*way.ragged("boxes"))
-        assert_same_array(found, np.concatenate(rows))
-        assert_same_array(ends, np.cumsum([0, *map(len, rows)]))
-        assert_same_array(way.padded("boxes", 5, 0.5).compute(), padded)
-        with pytest.raises(FeatureError, match=r"'boxes' holds 3 values.* where padded\(length=2\)"):
-            way.padded("boxes", 2).compute()
-    with pytest.raises(UnknownFeatureError, match="did you mean 'tokens'"):
-        ds.ragged("token")
-    with pytest.raises(TypeError, match="float"):
-        ds.padded("tokens", 2.5)  # type: ignore[arg-type]
-
-
 # -- head, count, persist ----------------------------------------------------------------------------------------------
 
 
@@ -537,14 +505,6 @@ def test_persisted_rows_are_flat_and_outlive_their_files(tmp_path: Path, folder:
     blocks = [chunk[0] for chunk in dask.threaded.get(dict(some.__dask_graph__()), some.__dask_keys__()[0])]
     assert all(isinstance(block["tags"], dtf.RaggedBlock) for block in blocks)
     assert sizeof(blocks[0]["tags"]) > blocks[0]["tags"].nbytes > 8 * 5
-
-
-@pytest.mark.parametrize("name", [name for name, of in LAYOUTS.items() if of.block_dtype.kind != "T"])
-def test_chunks_report_their_size(name: str) -> None:
-    """Workers spill chunks by it."""
-    block = rows_like(LAYOUTS[name], 2000, np.random.default_rng(1))
-    stored = len(pickle.dumps(block, protocol=5))
-    assert stored / 1.5 - 1000 <= sizeof(Chunk({name: block})) <= 1.5 * stored + 1000
 
 
 # -- names, copies, text -----------------------------------------------------------------------------------------------
@@ -669,16 +629,6 @@ def test_wrong_arguments(
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
         dtf.read_tfrecord(**{"urlpath": folder, "features": FEATURES, "counts": counts} | arguments).compute()
-
-
-@pytest.mark.parametrize("scheduler", ["sync", "threads", pytest.param("processes", marks=pytest.mark.slow)])
-def test_errors_survive_workers(folder: Path, scheduler: str) -> None:
-    wrong = dtf.read_tfrecord(folder, {"label": dtf.FixedLenFeature((2,), "int64")}, chunks="shard")
-    with pytest.raises(FeatureError, match="holds 1 value where") as caught:
-        wrong["label"].compute(scheduler=scheduler, num_workers=1)
-    place = caught.value.place
-    assert place is not None
-    assert (place.record, place.offset, place.feature) == (0, 0, "label")
 
 
 # -- at the same time, and other processes -----------------------------------------------------------------------------
