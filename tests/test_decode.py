@@ -8,7 +8,6 @@ import struct
 import threading
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -351,18 +350,6 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
         assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
 
-@pytest.mark.parametrize("order", "<>")
-@pytest.mark.parametrize("dtype", ["u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16"])
-def test_raw_values_in_either_byte_order(tmp_path: Path, dtype: str, order: str) -> None:
-    values = np.arange(1, 13, dtype=order + dtype).reshape(2, 2, 3)
-    oracle.write_oracle(tmp_path / "x", [example(one=[row.tobytes()], some=[row.tobytes()]) for row in values])
-    features = {"one": dtf.RawFeature((2, 3), values.dtype), "some": dtf.RawFeature((-1, 3), values.dtype)}
-    blocks = read(tmp_path / "x", features, 2)
-    wanted = values.astype(dtype)
-    assert_blocks_equal({"one": blocks["one"]}, {"one": wanted})
-    assert [row.tolist() for row in dtf.read_tfrecord(tmp_path / "x", features)["some"].compute()] == wanted.tolist()
-
-
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 12, 13, 64, 1000])
 def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[..., Limits]) -> None:
     set_limits(window_nbytes=block, first_window_nbytes=block)
@@ -550,23 +537,6 @@ def test_damage_has_a_remedy(damage: str, tmp_path: Path) -> None:
 # ---- threads
 
 
-def test_threads_decode_beside_each_other(tmp_path: Path) -> None:
-    schema = {"i": dtf.FixedLenFeature((3,), "int64"), "v": dtf.VarLenFeature("bytes"), "t": dtf.TextFeature()}
-    paths = [tmp_path / str(number) for number in range(2)]
-    expected = []
-    for number, path in enumerate(paths):
-        payloads = [
-            example(i=[row, number, -row], v=[b"%d" % row] * (row % 4), t=["ü%d".encode() % row])
-            for row in range(number, 1000 + number)
-        ]
-        oracle.write_oracle(path, payloads)
-        expected.append(oracle.expected_columns(payloads, schema))
-    with ThreadPoolExecutor(2) as pool:
-        for _ in range(5):
-            for blocks, wanted in zip(pool.map(lambda path: read(path, schema, 1000), paths), expected, strict=True):
-                assert_blocks_equal(blocks, wanted)
-
-
 def test_a_decoder_works_for_one_thread_at_a_time() -> None:
     record = frame(example(k=[*range(1000)]))
     block = np.tile(record, 5000)
@@ -638,28 +608,9 @@ def test_invalid_column_specs(options: dict[str, Any]) -> None:
         _native.ColumnSpec(**{"key": b"k", "kind": INT64, "layout": RAGGED, **options})
 
 
-@pytest.mark.parametrize("columns", [[spec(b"k"), spec(b"k", FLOATS)], [None], [()], [b"k"]])
-def test_invalid_decoders(columns: list[Any]) -> None:
-    with pytest.raises((ValueError, TypeError, RuntimeError)):
-        _native.Decoder(columns, True, False)
-
-
 def decoder_of(*columns: _native.ColumnSpec) -> _native.Decoder:
     """Return a decoder that checks no CRC."""
     return _native.Decoder(list(columns), False, False)
-
-
-def test_counts_that_no_record_has() -> None:
-    record = frame(example(k=[1], b=[b"x"]))
-    for key, kind, layout in ((b"k", INT64, FIXED), (b"k", INT64, RAGGED), (b"b", BYTES, RAW)):
-        decoder = decoder_of(spec(key, kind, layout, count=2**59))
-        if layout != RAGGED:
-            decoder.set_output(0, np.empty(0, np.uint8))
-        assert decoder.feed(record, 0, len(record), -1).records == 0
-        assert decoder.problem().fault in (Fault.COUNT, Fault.SIZE, Fault.FULL)
-    decoder = decoder_of(spec(b"k", INT64, FIXED, count=0))
-    record = frame(delimited(1, entry(b"k", delimited(3, b""))))
-    assert decoder.feed(record, 0, len(record), -1).records == 1
 
 
 def test_lent_memory_that_does_not_fit() -> None:
@@ -708,37 +659,6 @@ def test_a_decoder_out_of_order() -> None:
         decoder.take_output(0)
     with pytest.raises(ValueError, match="already taken"):
         decoder.feed(record, 0, len(record), -1)
-
-
-def test_more_records_than_lent_memory_holds() -> None:
-    record = frame(example(k=[1, 2]))
-    block, memory = np.tile(record, 5), np.zeros(2 * 16 + 16, np.uint8)
-    decoder = decoder_of(spec(b"k", INT64, FIXED, count=2))
-    decoder.set_output(0, memory[:32])
-    walk = decoder.feed(block, 0, len(block), -1)
-    assert (walk.records, walk.consumed, walk.stop) == (2, 2 * len(record), Stop.FEATURE)
-    assert (decoder.problem().fault, decoder.problem().column) == (Fault.FULL, 0)
-    assert memory.view(np.int64).tolist() == [1, 2, 1, 2, 0, 0]
-
-
-@pytest.mark.parametrize("places", [0, 1, 5, 6, 7, 100])
-def test_values_begin_in_offered_memory_and_move_where_it_is_too_small(places: int) -> None:
-    block = np.concatenate([frame(example(k=[1, 300, 2], b=[b"xy"])), frame(example(k=[3, 4, 5], b=[b"", b"zzzz"]))])
-    numbers, letters = np.zeros(places, np.int64), np.zeros(places, np.uint8)
-    decoder = decoder_of(spec(b"k"), spec(b"b", BYTES))
-    decoder.offer_output(0, numbers.view(np.uint8))
-    decoder.offer_output(1, letters)
-    decoder.preallocate(1e6)
-    assert decoder.feed(block, 0, len(block), -1).records == 2
-    output = decoder.take_output(0)
-    assert output.row_splits is not None and output.row_splits.tolist() == [0, 3, 6]
-    assert (output.values is None) == (places >= 6)
-    held = numbers[:6] if output.values is None else output.values.view(np.int64)
-    assert held.tolist() == [1, 300, 2, 3, 4, 5]
-    output = decoder.take_output(1)
-    assert output.value_splits is not None and output.value_splits.tolist() == [0, 2, 2, 6]
-    assert output.row_splits is not None and output.row_splits.tolist() == [0, 1, 3]
-    assert (letters[:6] if output.values is None else output.values).tobytes() == b"xyzzzz"
 
 
 def text(*shape: int) -> NDArray[Any]:
