@@ -23,7 +23,6 @@ import pytest
 from PIL import Image
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.items import item_feature
 
 pytestmark = pytest.mark.tensorflow
 
@@ -158,41 +157,6 @@ def test_every_value_is_that_of_the_package(answers: list[Answer], tmp_path: Pat
     # The package raises errors for some of the features that it writes.
     assert len(answers) > 0.8 * len(SEEDS)
     assert min(compared[way] for way in ("as_dataset", "load", "as_data_source")) > compared["written"] // 2
-
-
-def test_items_are_those_of_the_package(answers: list[Answer], tmp_path: Path) -> None:
-    """The items of each group, and of each other sequence, as rows."""
-    exploded: Counter[str] = Counter()
-    for answer in answers:
-        ds = read(answer)
-        alone = [name for name in ds if ds.schema.group_of(name) is None and item_feature(ds.schema[name])]
-        for group in [*ds.schema.groups, *([name] for name in alone)]:
-            names = ds.schema.groups[group] if isinstance(group, str) else group
-            items = ds.explode(group)
-            columns = items.compute()
-            for name in names:
-                leaf = answer.leaves.get(name)
-                if leaf is None or leaf["lengths"] in ((), (2,)):
-                    # Rows of another name, or of a tensor.
-                    continue
-                wanted = [each[name] for each in answer.ways["written"]]
-                check_items(columns[name], leaf, wanted, (answer.folder, name))
-                record = [row for row, (_, steps) in enumerate(wanted) for _ in steps]
-                assert columns["record"].tolist() == record
-                exploded[type(group).__name__] += len(record)
-            if items.nrows:
-                picked = [items.nrows - 1, 0]
-                some = items.rows[picked].compute()
-                for name in names:
-                    assert repr(some[name].tolist()) == repr(columns[name][picked].tolist())
-    assert min(exploded["str"], exploded["list"]) > 200
-
-
-def check_items(items: Any, leaf: Mapping[str, Any], rows: Sequence[Any], where: Any) -> None:
-    wanted = [step for _, steps in rows for step in steps]
-    assert len(items) == len(wanted), where
-    for item, other in zip(items, wanted, strict=True):
-        check(decoded(item, leaf), other, where)
 
 
 def test_the_package_reads_what_is_written(answers: list[Answer], tmp_path: Path) -> None:
