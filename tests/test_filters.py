@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -18,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import write_oracle
 from support.any_columns import COMPARISONS, rows_of
-from support.golden import shard, spec
 from support.message_files import write_times
-from support.store_round_trip import assert_identity, assert_same
+from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.filters import as_stored, condition_text, parse_condition, parse_expression
@@ -159,27 +156,6 @@ def test_any_filters(files: Path, opened: str, alternatives: list[list[tuple[str
 
 
 FILTERS = [("score", ">", 1.0), ("label", "in", [1, 3])]
-
-
-def test_combinations(files: Path, tmp_path: Path) -> None:
-    ds, wanted = dtf.read_tfrecord(files, FEATURES, filters=FILTERS), expected_rows(FILTERS)
-    assert ds.nrows == len(wanted)
-    assert sum(ds.chunks) == len(wanted)
-    assert rows_of(ds.rows[::-1].compute()) == wanted[::-1]
-    assert rows_of(ds.head(2)) == wanted[:2]
-    assert ds.where([("label", "==", 1)])["label"].compute().tolist() == [1] * sum(
-        each["label"] == 1 for each in wanted
-    )
-    again = ds.explode(["tokens"], repeat=["label"]).where([("tokens", "==", 2)])
-    assert again["label"].compute().tolist() == [each["label"] for each in wanted if 2 in each["tokens"]]
-    assert ds.windows(["tokens"]).where([("any(mask)", "==", True)]).nrows == sum(
-        len(each["tokens"]) for each in wanted
-    )
-    batches = list(ds.batches(4))
-    assert rows_of({name: np.concatenate([batch[name] for batch in batches]) for name in ds}) == wanted
-    assert_same(assert_identity(ds, tmp_path / "a.zarr").compute(), ds.compute())
-    dtf.to_tfrecord(ds, f"{tmp_path}/{{shard}}.tfrecord", features=FEATURES)
-    assert rows_of(dtf.read_tfrecord(tmp_path / "*.tfrecord", FEATURES).compute()) == wanted
 
 
 @pytest.mark.parametrize("counts", ["auto", None])
@@ -366,87 +342,6 @@ def test_conditions_that_do_not_fit(files: Path, text: str, message: str) -> Non
     done = run("head", files, "--where", text)
     assert done.exit_code == 1
     assert message in done.stderr
-
-
-# Golden files, a column, and values to compare it with.
-WITH_TENSORFLOW: list[tuple[str, str, list[Any]]] = [
-    ("scalars", "i", [0, -1, 7, 2**40]),
-    # Not 0: kernels of TensorFlow take subnormal numbers for 0.
-    ("scalars", "f", [0.1, -1.5, 1e30]),
-    ("scalars", "b", [b"", b"a", b"\x00"]),
-    ("scalars_gzip", "i", [0, 3]),
-    ("varlen", "row", [40]),
-    ("varlen", "len(i)", [0, 1, 9]),
-    ("varlen", "any(i)", [0]),
-    ("fixed_shapes", "all(m)", [-2.0]),
-    ("unicode_names", "größe", [4]),
-    ("defaults", "i", [-7]),
-]
-SCRIPT = """
-import json, operator, sys
-import tensorflow as tf
-
-OPERATORS = {"==": tf.equal, "!=": tf.not_equal}
-OPERATORS |= {"<": tf.less, "<=": tf.less_equal, ">": tf.greater, ">=": tf.greater_equal}
-
-def feature(given):
-    name, given = given.pop("class"), dict(given)
-    if isinstance(given.get("default_value"), dict):
-        given["default_value"] = given["default_value"]["bytes"]
-    return getattr(tf.io, name)(**given)
-
-answers = []
-for path, kind, spec, column, comparison, value in json.load(sys.stdin):
-    reduction, _, name = column.rpartition("(")
-    name = name.removesuffix(")")
-    features = {key: feature(given) for key, given in spec.items()}
-
-    def keeps(number, record):
-        values = tf.io.parse_single_example(record, features)[name]
-        values = values.values if isinstance(values, tf.SparseTensor) else values
-        if reduction == "len":
-            return OPERATORS[comparison](tf.size(values), value)
-        operand = value.encode("latin-1") if values.dtype == tf.string else value
-        held = OPERATORS[comparison](values, tf.constant(operand, values.dtype))
-        return tf.reduce_any(held) if reduction == "any" else tf.reduce_all(held)
-
-    records = tf.data.TFRecordDataset(path, compression_type=kind).enumerate()
-    answers.append([int(number) for number, _ in records.filter(keeps)])
-print(json.dumps(answers))
-"""
-
-
-@pytest.mark.tensorflow
-def test_tensorflow_keeps_the_same_rows(tensorflow: str, golden: Path) -> None:
-    cases = [
-        (case, column, comparison, value)
-        for case, column, values in WITH_TENSORFLOW
-        for value in values
-        # TensorFlow has no order of strings.
-        for comparison in (["==", "!="] if isinstance(value, bytes) else ["==", "!=", "<", "<=", ">", ">="])
-    ]
-    requests = []
-    for case, column, comparison, value in cases:
-        stored = json.loads((golden / f"{case}.json").read_text("utf-8"))
-        operand = value.decode("latin-1") if isinstance(value, bytes) else value
-        requests.append(
-            [str(shard(golden, case)), stored["compression"], stored["features"], column, comparison, operand]
-        )
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [tensorflow, "-c", SCRIPT]
-    done = subprocess.run(
-        command, input=json.dumps(requests), capture_output=True, text=True, env=os.environ | quiet, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    sizes = set()
-    for (case, column, comparison, value), numbers in zip(cases, json.loads(done.stdout), strict=True):
-        for counts in ("auto", None):
-            ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), counts=counts)
-            kept = ds.where([(column, comparison, value)]).compute()
-            wanted = {name: each[np.array(numbers, int)] for name, each in ds.compute().items()}
-            assert_same(kept, wanted)
-        sizes.add(len(numbers))
-    assert len(sizes) > 10
 
 
 EPISODES = (7, 0, 12, 5, 1)
