@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import golden as cases
-from support.any_columns import FEATURES, any_features, dataset_of, fitting_rows
+from support.any_columns import any_features, dataset_of, fitting_rows
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
@@ -100,13 +100,6 @@ def assert_column(found: Any, feature: Any, column: Any) -> None:
         assert found.frequencies.error == 0
 
 
-@pytest.mark.parametrize("name", FEATURES)
-def test_every_kind_of_column(name: str) -> None:
-    blocks = {name: fitting_rows(FEATURES[name], 11, np.random.default_rng(1))}
-    ds = dataset_of(blocks, {name: FEATURES[name]}, (4, 5, 2))
-    assert_column(ds.describe()[name], FEATURES[name], ds.compute()[name])
-
-
 @given(st.data())
 def test_any_column_in_any_chunks(data: st.DataObject) -> None:
     feature = data.draw(any_features())
@@ -119,14 +112,6 @@ def test_any_column_in_any_chunks(data: st.DataObject) -> None:
     assert found.nrows == sum(sizes)
     json.loads(found.to_json())
     assert repr(found).count("\n") == 2 and "distribution" in found._repr_html_()
-
-
-@pytest.mark.parametrize("case", [case for case in cases.CASES if not case.startswith("images")])
-def test_files_of_tensorflow(golden: Path, case: str) -> None:
-    ds = dtf.read_tfrecord(cases.shard(golden, case), **cases.spec(golden, case), chunks=3)
-    found, columns = ds.describe(), ds.compute()
-    for name, feature in ds.schema.items():
-        assert_column(found[name], feature, columns[name])
 
 
 @given(st.data())
