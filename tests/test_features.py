@@ -84,45 +84,6 @@ def test_schemas_round_trip(schema: dtf.Schema) -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "dtype", "shape", "ragged_rank", "own_shapes"),
-    [
-        (dtf.FixedLenFeature((2, 3), "uint8"), "uint8", (2, 3), 0, 0),
-        (dtf.FixedLenFeature((2,), "bytes"), "O", (2,), 0, 0),
-        (dtf.VarLenFeature("float32", shape=(-1, 4)), "float32", (4,), 1, 0),
-        (dtf.VarLenFeature("int64", shape=(-1, -1, 2)), "int64", (2,), 2, 0),
-        (dtf.FixedLenSequenceFeature((3,), "int64", True, length=5), "int64", (5, 3), 0, 0),
-        (dtf.RaggedFeature("float32", partitions=[features.UniformRowLength(2)]), "float32", (2,), 1, 0),
-        (dtf.RaggedFeature("bytes", partitions=[features.RowLengths("l")] * 2), "O", (), 3, 0),
-        (
-            dtf.RaggedFeature("int64", partitions=[features.UniformRowLength(2), features.RowLengths("l")]),
-            *("int64", (), 3, 0),
-        ),
-        (dtf.RawFeature((2,), ">i2"), "int16", (2,), 0, 0),
-        (dtf.RawFeature((-1, 2), ">i2"), "int16", (2,), 1, 0),
-        (dtf.RawFeature((3, -1, 2), ">i2"), "int16", (), 0, 3),
-        (dtf.RawFeature((2,), ">i2", count=3), "int16", (3, 2), 0, 0),
-        (dtf.TensorFeature((2,), "int8", count=-1), "int8", (2,), 1, 0),
-        (dtf.ImageFeature((2, 4, 5, 3)), "uint8", (2, 4, 5, 3), 0, 0),
-        (dtf.TensorFeature((3, None), "bool"), "bool", (), 0, 2),
-        (dtf.ImageFeature(), "uint8", (), 0, 3),
-        (dtf.ImageFeature((None, 5, 3)), "uint8", (), 0, 3),
-        (dtf.ImageFeature((-1, 4, 5, 3), "float32"), "float32", (4, 5, 3), 1, 0),
-        (dtf.ImageFeature(size=(4, 5), channels=1), "uint8", (4, 5, 1), 0, 0),
-        (dtf.TextFeature(), "T", (), 0, 0),
-    ],
-    ids=repr,
-)
-def test_dtype_and_shape_of_blocks(
-    feature: Feature, dtype: str, shape: tuple[int, ...], ragged_rank: int, own_shapes: int
-) -> None:
-    assert feature.item_dtype == np.dtype(dtype)
-    assert (feature.item_shape, feature.ragged_rank, feature.own_shapes) == (shape, ragged_rank, own_shapes)
-    objects = bool(ragged_rank or own_shapes)
-    assert feature.block_dtype == (np.dtype(object) if objects else np.dtype(dtype))
-    assert feature.block_shape == (() if objects else shape)
-
-
-@pytest.mark.parametrize(
     ("cls", "arguments", "message"),
     [
         ("FixedLenFeature", [(-1,), "int64"], "expected known, non-negative sizes"),
