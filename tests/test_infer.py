@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import pickle
 import re
 import struct
@@ -400,40 +398,6 @@ def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- golden and corpus files
-
-
-@pytest.mark.parametrize(
-    "file", ["scalars.tfrecord", "scalars_gzip.tfrecord.gz", "fixed_shapes.tfrecord", "unicode_names.tfrecord"]
-)
-def test_golden_files_have_the_features_they_were_written_with(golden: Path, file: str) -> None:
-    spec = json.loads((golden / f"{file.split('.')[0]}.json").read_text("utf-8"))["features"]
-    assert dict(infer_schema(golden / file, sample=None)) == {
-        name: FixedLenFeature(math.prod(entry["shape"]) if entry["shape"] else (), entry["dtype"])
-        for name, entry in spec.items()
-    }
-
-
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_corpus_files_have_the_features_of_their_index(corpus: Path, whole: bool) -> None:
-    rows = [line.strip("|").split("|") for line in (corpus / "INDEX.md").read_text("utf-8").splitlines()]
-    files = [[cell.strip() for cell in row] for row in rows if len(row) == 8 and row[5].strip() == "Example"]
-    assert len(files) == 28
-    for name, _, _, _, records, _, counts, remarks in files:
-        if int(records) > 100 and not whole:
-            continue
-        schema = infer_schema(corpus / name, sample=None)
-        sampling = sampling_of(schema)
-        assert (sampling.records, sampling.shards) == (int(records), 1)
-        absent = re.findall(r"(\w+)\(\d+\)", remarks)
-        for key, kind, count in re.findall(r"([^ ;]+):(\w+)\[([0-9.]+)\]", counts):
-            if kind == "unset":
-                assert key in sampling.unset
-            elif ".." in count or key in absent:
-                assert schema[key] == VarLenFeature(kind)
-            else:
-                assert schema[key] == FixedLenFeature(() if count == "1" else (int(count),), kind)
-        for keys in re.findall(r"never set: ([^;]+)", remarks):
-            assert set(keys.split(", ")) <= set(sampling.unset)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
