@@ -340,18 +340,6 @@ def test_the_spec_comments_on_keys_that_are_not_features() -> None:
     assert lines == ["features = {", '    # "a": never set', '    # "x": int64 in 1 record; float32 in 1 record', "}"]
 
 
-def test_specs_of_real_files_are_their_schemas(corpus: Path) -> None:
-    for name in (
-        "google__trax/trax/data/testdata/squad/v1.1/3.0.0/squad-train.tfrecord-00000-of-00001",
-        "tensorflow__tfx/tfx/components/testdata/tfrecord_sequence/Split-eval/data_tfrecord_eval.gz",
-        "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0",
-    ):
-        found = dtf.inspect_records(corpus / name, sample=None)
-        check_spec(found)
-    images = [feature.suggestions for feature in found.features if feature.name.startswith("steps/observation/image_")]
-    assert [(each.feature, each.number) for (each,) in images] == [("dtf.ImageFeature(shape=(-1, 64, 64, 3))", 250)] * 4
-
-
 def test_json_has_every_field_of_the_report() -> None:
     found = report(example(a=[], x=[1], b=[b"text"]), example(x=[0.5], b=[b"more"]))
     document = json.loads(found.to_json())
