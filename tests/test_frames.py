@@ -15,7 +15,7 @@ from support.arrow_rows import rows_of, same
 from support.golden import expected, shard, spec
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, SchemaError
+from dask_tfrecord.errors import SchemaError
 
 
 def every_column(rows: int = 9, sizes: tuple[int, ...] = (4, 0, 5)) -> dtf.Dataset:
@@ -158,13 +158,3 @@ def test_tensors_of_any_layout_and_bool_come_back() -> None:
             frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(array[rows])})
             expected = stored[rows] if permutation is None else stored[rows].transpose(0, 2, 1)
             assert np.array_equal(dtf.Dataset.from_arrays(frame)["x"].compute(), expected)
-
-
-def test_an_error_of_a_record_is_that_of_the_library(tmp_path: Path) -> None:
-    dtf.to_tfrecord({"x": np.arange(10)}, tmp_path / "x.tfrecord")
-    content = bytearray((tmp_path / "x.tfrecord").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "x.tfrecord").write_bytes(content)
-    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
-    with pytest.raises(CorruptRecordError, match="record 9"):
-        ds.to_dataframe().compute()
