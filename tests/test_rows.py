@@ -230,15 +230,6 @@ def test_damage_is_found_where_it_is(tmp_path: Path, compression: str | None) ->
     assert caught.value.place == Location(str(path))
 
 
-def test_counts_that_are_too_small_are_noticed(tmp_path: Path) -> None:
-    oracle.write_oracle(tmp_path / "x", PAYLOADS)
-    ds = opened(tmp_path / "x", counts=[2_999])
-    with pytest.raises(CorruptRecordError, match="2,999 records expected, and more bytes follow them"):
-        ds.rows[PICKED].compute()
-    with pytest.raises(CorruptRecordError, match="2,999 records expected, 3,000 found"):
-        ds.rows[PICKED[:-1]].compute()
-
-
 def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path) -> None:
     wrong = [example(number=[1, 2]) if number == 1_002 else one for number, one in enumerate(PAYLOADS)]
     oracle.write_oracle(tmp_path / "x", wrong)
