@@ -13,8 +13,7 @@ import numpy as np
 import oracle
 import pytest
 from google.protobuf.internal import api_implementation
-from google.protobuf.unknown_fields import UnknownFieldSet
-from hypothesis import find, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.encodings import WireEncoder
 from oracle.strategies import STEPS
@@ -249,35 +248,3 @@ def test_encodings_have_every_oddity(meant: Any, oddities: str, seen: bytes) -> 
         if seed > 50 and re.search(seen, payload, re.DOTALL):
             return
     raise AssertionError(seen)
-
-
-@judged_by_upb
-def test_sequence_encodings_have_unknown_fields_at_every_level() -> None:
-    meant, seen = steps_of(k=[[5], [6]]), set()
-    for seed in range(100):
-        record = SequenceExample.FromString(WireEncoder({"unknown"}, random.Random(seed)).record(meant))
-        steps = record.feature_lists.feature_list["k"]
-        levels = {
-            "record": record,
-            "context": record.context,
-            "feature of the context": record.context.feature["c"],
-            "feature_lists": record.feature_lists,
-            "list": steps,
-            "step": steps.feature[0],
-            "list of a step": steps.feature[0].int64_list,
-        }
-        seen |= {level for level, message in levels.items() if len(UnknownFieldSet(message))}
-    assert seen == levels.keys()
-
-
-def test_examples_leave_out_optional_features() -> None:
-    schema = {"v": VarLenFeature("int64")}
-    for seen in (
-        lambda held: "v" not in held,
-        lambda held: "v" in held and held["v"].WhichOneof("kind") is None,
-        lambda held: "v" in held and held["v"].HasField("int64_list") and not held["v"].int64_list.value,
-        lambda held: "v" in held and len(held["v"].int64_list.value) > 1,
-    ):
-        assert seen(
-            find(oracle.examples(schema), lambda message, seen=seen: seen(message.features.feature)).features.feature
-        )
