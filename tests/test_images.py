@@ -50,7 +50,7 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.features import IMAGE_DTYPES
 from dask_tfrecord.images import png as png_module
-from dask_tfrecord.images.codecs import ImageError, require_pillow, simplejpeg_or_none
+from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import decode_image, image_shape
 
 Image = pytest.importorskip("PIL.Image")
@@ -632,16 +632,6 @@ def test_bombs_are_refused_where_pillow_refuses_them(name: str, monkeypatch: pyt
     assert re.search(message, answer(file))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     decode_image(file)
-
-
-def test_the_error_without_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_pillow.cache_clear()
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    try:
-        with pytest.raises(ImportError, match=r"^decoding images needs Pillow: pip install 'dask-tfrecord\[image\]'$"):
-            decode_image(FILES["jpeg"])
-    finally:
-        require_pillow.cache_clear()
 
 
 # ------------------------------------------------------------------------- the table of images in docs/tensorflow.md
