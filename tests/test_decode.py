@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dask
 import numpy as np
@@ -24,7 +24,7 @@ from support.wire import delimited, entry, example, mutate, wire_fields
 
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
-from dask_tfrecord._native import Cast, Fault, Kind, Stop, ValueLayout
+from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
@@ -327,19 +327,6 @@ def test_crcs_that_nobody_checks(small: Path) -> None:
             assert len(blocks["i"]) == len(blocks["b"]) == 3
 
 
-@pytest.mark.parametrize("length", [2**31, 2**62 + 1, 2**63 - 16, 2**64 - 16, 2**64 - 1])
-@pytest.mark.parametrize("check_crc", [True, False])
-def test_absurd_lengths(small: Path, length: int, check_crc: bool) -> None:
-    # A header whose CRC matches.
-    head = struct.pack("<Q", length)
-    header, data = head + struct.pack("<I", oracle.masked_crc(head)), small.read_bytes()
-    for record in range(3):
-        small.write_bytes(data[: BORDERS[record]] + header + data[BORDERS[record] + 12 :])
-        for count in (3, None):
-            error = refusal(small, record, count, check_crc=check_crc)
-            assert f"truncated payload: expected {length:,} bytes" in str(error)
-
-
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) -> None:
     sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]
@@ -570,44 +557,6 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
 # ---- misuse is an error, whatever it is
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"key": "k"}, {"kind": 4}, {"kind": -1}, {"kind": "3"}, {"layout": 6}, {"layout": -1}, {"count": 0}),
-        *({"layout": FIXED, "count": count} for count in (2**59 + 1, 2**61, 2**64, -1)),
-        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 4},
-        {"kind": BYTES, "layout": RAW, "count": 6, "swap": 0},
-        {"layout": RAW, "count": 8},
-        {"layout": FIXED, "text": True},
-        {"kind": BYTES, "layout": RAW, "count": 8, "text": True},
-        {"kind": BYTES, "layout": RAW, "count": 8, "list": True},
-        *({"cast": 12}, {"cast": -1}, {"cast": Cast.FLOAT16}, {"nothing": 1}),
-        {"kind": FLOATS, "cast": Cast.INT32},
-        {"kind": BYTES, "cast": Cast.INT32},
-        {"layout": ValueLayout.UNSET, "cast": Cast.INT32},
-        {"fallback": [b"12345678"]},  # of a ragged column
-        {"layout": FIXED, "fallback": [b"1234"]},
-        {"layout": FIXED, "fallback": [b"12345678", b"12345678"]},
-        {"layout": FIXED, "fallback": ["12345678"]},
-        {"list": True, "fallback": [b"12345678"]},  # of ragged items
-        {"layout": FIXED, "list": True, "fallback": [b"1234"]},
-        {"kind": BYTES, "layout": FIXED, "count": 2, "fallback": [b""]},
-        {"layout": FIXED, "counted": True},  # a column without splits
-        {"layout": ValueLayout.SKIPPED, "counted": True},
-        {"kind": BYTES, "layout": RAW, "counted": True},
-        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2], "counted": True},
-        {"kind": BYTES, "counted": True, "text": True},
-        {"kind": BYTES, "layout": TENSOR, "tensor_item": 17},
-        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [-2]},
-        {"kind": BYTES, "layout": TENSOR, "tensor_item": 4, "tensor_shape": [2**40, 2**40]},
-        {"layout": TENSOR, "tensor_item": 4},
-    ],
-)
-def test_invalid_column_specs(options: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        _native.ColumnSpec(**{"key": b"k", "kind": INT64, "layout": RAGGED, **options})
-
-
 def decoder_of(*columns: _native.ColumnSpec) -> _native.Decoder:
     """Return a decoder that checks no CRC."""
     return _native.Decoder(list(columns), False, False)
@@ -637,28 +586,6 @@ def test_lent_memory_that_does_not_fit() -> None:
             decoder_of(*columns).set_output(column, whole)
     with pytest.raises(IndexError):
         decoder_of(*columns).offer_output(4, whole)
-
-
-def test_a_decoder_out_of_order() -> None:
-    record = frame(example(k=[1, 2]))
-    decoder = decoder_of(spec(b"k"), spec(b"f", layout=FIXED, count=0))
-    walk = decoder.feed(record, 0, len(record), 0)
-    assert (walk.records, walk.consumed, walk.stop, walk.need) == (0, 0, Stop.LIMIT, 0)
-    with pytest.raises(ValueError, match="must be set before records are fed"):
-        decoder.set_output(1, np.empty(0, np.uint8))
-    with pytest.raises(ValueError, match="must be set before records are fed"):
-        decoder.offer_output(0, np.empty(8, np.uint8))
-    for begin, end in ((0, len(record) + 1), (5, 4), (2**63, 2**63 + 1)):
-        with pytest.raises(IndexError):
-            decoder.feed(record, begin, end, -1)
-    for wrong in (record[::2], record.view(np.int8), record.tobytes().decode("latin-1"), np.stack([record, record])):
-        with pytest.raises(TypeError):
-            decoder.feed(wrong, 0, 1, -1)  # type: ignore[arg-type]
-    decoder.take_output(0)
-    with pytest.raises(ValueError, match="once"):
-        decoder.take_output(0)
-    with pytest.raises(ValueError, match="already taken"):
-        decoder.feed(record, 0, len(record), -1)
 
 
 def text(*shape: int) -> NDArray[Any]:
@@ -695,32 +622,6 @@ def test_invalid_splits(function: str) -> None:
     for splits in ([0, 9], [2, 1], [-1, 3], [0, 2**62], [0, 2, -(2**62)], [9, 9]):
         with pytest.raises(ValueError, match="splits must ascend"):
             OF_SPLITS[function](np.array(splits))
-
-
-def test_memory_that_does_not_fit_the_rows() -> None:
-    ends, order = np.array([0, 1]), np.zeros(2, np.int64)
-    read_only = text(1)
-    read_only.flags.writeable = False
-    calls: list[Callable[[], object]] = [
-        *(lambda out=out: _native.pack_text(VALUES, ends, out) for out in (text(2), text(1, 1), read_only, order)),
-        *(
-            lambda filler=filler, length=length, size=size: _native.pad_rows(
-                VALUES, ends, filler, length, np.zeros(size, np.uint8)
-            )
-            for filler, length, size in ((b"", 2, 0), (b"12", 2, 3), (b"12", 2**62, 4), (b"12", 0, 0))
-        ),
-        *(
-            lambda axes=axes, splits=splits: _native.sort_rows(order, axes, np.array(splits, np.int64), order)
-            for axes, splits in ((0, [0, 2]), (2, [0, 2]), (1, [0, 1]), (1, [1, 2]), (1, []))
-        ),
-        lambda: _native.array_rows(np.array(3), np.array([0, 0]), False),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError):
-            call()
-    for values in ([1, 2], np.ma.masked_array([1, 2])):
-        with pytest.raises(TypeError):
-            _native.array_rows(cast(Any, values), ends, False)
 
 
 def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
