@@ -160,20 +160,6 @@ def test_an_attribute_with_the_name_of_a_column_hints_at_it(ds: dtf.Dataset) -> 
         ds.lable  # noqa: B018
 
 
-def test_strange_names_are_names(tmp_path: Path) -> None:
-    names = ["", "/", "a/b", "<b>&", "größe", "tfrecord-x", "('a', 0)", "_0", "__name__", "\0", "original-"]
-    write_oracle(tmp_path / "x", [example(**{name: [number] for number, name in enumerate(names)})] * 5)
-    ds = dtf.read_tfrecord(tmp_path / "x", chunks=2)
-    expected = {name: [number] * 5 for number, name in enumerate(names)}
-    for ways in (ds, ds.persist(), ds.map_blocks(dict)):
-        together = dask.compute(*ways[tuple(names)], scheduler="threads")
-        assert [array.tolist() for array in together] == list(expected.values())
-    assert len({array.name for array in ds.values()}) == len(names)
-    for name in names:
-        assert repr(name)[1:-1] in repr(ds.schema) and repr(name)[1:-1] in repr(ds)
-    assert "<b>" not in ds._repr_html_()
-
-
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
@@ -204,31 +190,6 @@ def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
             first[name][:] = 99
         first["tokens"][3][:] = 99
         check(way.compute(), wanted)
-
-
-def test_several_collections_at_once(ds: dtf.Dataset, folder: Path, wanted: Columns) -> None:
-    other = dtf.read_tfrecord(folder, FEATURES, chunks="shard")
-    first, total, second = dask.compute(ds, ds["label"].sum(), other[["label"]])
-    check(first, wanted)
-    assert total == wanted["label"].sum()
-    assert_same_array(second["label"], wanted["label"])
-    kept, array = dask.persist(ds, other["image"])
-    check(kept.compute(), wanted)
-    assert_same_array(array.compute(), wanted["image"])
-    assert dask.is_dask_collection(ds)
-    check(dask.optimize(ds)[0].compute(), wanted)
-    assert dask.delayed(sorted)(ds).compute() == sorted(FEATURES)
-
-
-@pytest.mark.parametrize(
-    ("chunks", "smallest", "largest"), [(np.int64(7), 2, 7), ("shard", 7, 13), ("300 B", 1, 2), ("auto", 1, 2)]
-)
-def test_chunks(folder: Path, chunks: Any, smallest: int, largest: int) -> None:
-    """`test_plan` tests the borders of chunks."""
-    with dask.config.set({"array.chunk-size": "200 B"}):
-        found = dtf.read_tfrecord(folder, FEATURES, chunks=chunks)
-    assert (min(found.chunks), max(found.chunks)) == (smallest, largest)
-    assert found["label"].compute().tolist() == list(range(ROWS))
 
 
 @pytest.mark.parametrize("chunks", [0, -1, True, None, 1.5, "x", "", "MiB", "0 B", "-5 MiB", [3, 4], "5 rows", b"auto"])
@@ -354,27 +315,6 @@ def test_fewer_rows_in_the_same_number_of_chunks(uncounted: dtf.Dataset) -> None
     for way in (fewer, fewer.map_blocks(dict)):
         with pytest.raises(SchemaError, match="columns must have the same number of rows"):
             way.compute()
-
-
-def test_map_blocks_from_rows_to_rows(ds: dtf.Dataset, wanted: Columns) -> None:
-    def brighten(blocks: dict[str, Any]) -> dict[str, Any]:
-        tokens = blocks["tokens"]
-        assert isinstance(tokens, dtf.RaggedBlock)
-        more = dtf.RaggedBlock(tokens.values * 10, tokens.row_splits)
-        kept = {name: blocks[name] for name in ("id", "text", "boxes")}
-        return {"bright": blocks["image"] * 2, "more": more, "small": blocks["label"].astype("u1"), **kept}
-
-    mapped = ds.map_blocks(brighten)
-    kept = ("id", "text", "boxes")
-    features = {"bright": FEATURES["image"], "more": dtf.VarLenFeature("int64"), "small": dtf.RawFeature((), "uint8")}
-    assert mapped.schema == {**features, **{name: FEATURES[name] for name in kept}}
-    tens = np.empty(ROWS, object)
-    tens[:] = [row * 10 for row in wanted["tokens"]]
-    expected = {"bright": wanted["image"] * 2, "more": tens, "small": wanted["label"].astype("u1")}
-    expected |= {name: wanted[name] for name in kept}
-    for way in (mapped, ds.persist().map_blocks(brighten)):
-        check(way.compute(), expected)
-    assert ds.map_blocks(lambda blocks: {}).compute() == {}
 
 
 def splits(values: Any, ends: Any) -> dict[str, Any]:
