@@ -305,24 +305,6 @@ def test_the_advice_for_floats_works_as_it_is_given(tmp_path: Path) -> None:
             assert written({"x": rows}, tmp_path, features={"x": feature})
 
 
-def test_rows_of_rows_are_written_as_feature_lists(tmp_path: Path) -> None:
-    rows = [[[1, 2], [3]], [], [[4]]]
-    dtf.to_tfrecord({"x": rows}, tmp_path / "x.tfrecord", sequence_features={"x": VALUES})
-    found = dtf.read_tfrecord(tmp_path / "x.tfrecord", {}, sequence_features={"x": VALUES}).compute()["x"]
-    assert listed(found) == rows
-
-
-def test_map_blocks_may_return_bytearrays() -> None:
-    def function(blocks: dict[str, Any]) -> dict[str, Any]:
-        many = [[bytearray(b"ab"), memoryview(b"cd")][: n % 3] for n in blocks["n"]]
-        return {"one": [bytearray(b"%d" % n) for n in blocks["n"]], "many": many}
-
-    ds = dtf.Dataset.from_arrays({"n": np.arange(3)})
-    found = ds.map_blocks(function, {"one": BYTES, "many": MANY}).compute()
-    assert listed(found["one"]) == [b"0", b"1", b"2"]
-    assert listed(found["many"]) == [[], [b"ab"], [b"ab", b"cd"]]
-
-
 @pytest.mark.parametrize("way", ["read", "persisted", "template"])
 def test_columns_that_pass_through_map_blocks_are_written_as_they_were_read(way: str, tmp_path: Path) -> None:
     classes: dict[str, tuple[Any, Any]] = {
@@ -416,19 +398,6 @@ def test_coordinates_and_attributes_of_xarray_are_kept(chunks: int | None, tmp_p
     assert {name: column.tolist() for name, column in found.items()} == {"a": [1, 2], "record": [7, 8], "aux": [5, 6]}
     records = [{"a": [1], "record": [7], "aux": [5]}, {"a": [2], "record": [8], "aux": [6]}]
     assert written(given, tmp_path) == written(given.drop_attrs(), tmp_path) == records
-
-
-def test_the_dimension_of_rows_keeps_its_name(tmp_path: Path) -> None:
-    given = xr.Dataset(
-        {"t": (("time", "lat"), np.arange(6.0).reshape(3, 2))},
-        coords={"station": ("time", np.array(["a", "b", "c"])), "time": [10, 20, 30]},
-    )
-    dtf.to_zarr(given, tmp_path / "x.zarr")
-    with xr.open_zarr(tmp_path / "x.zarr") as opened:
-        assert opened["t"].dims == ("time", "lat")
-        assert set(opened.coords) == {"time", "station"}
-        assert opened["station"].to_numpy().tolist() == ["a", "b", "c"]
-        assert (opened["t"].to_numpy() == given["t"].to_numpy()).all()
 
 
 def test_what_is_not_written_is_announced(tmp_path: Path) -> None:
