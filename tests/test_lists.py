@@ -487,15 +487,3 @@ def test_ranking_reads_generated_lists(ranking: str, tmp_path: Path) -> None:
     ds.to_tfrecord(tmp_path / "y")
     again = parse_with_ranking(ranking, read_payloads(tmp_path / "y"), RANKED_CONTEXT, RANKED_ITEMS)
     compare(again, ds, RANKED_CONTEXT, RANKED_ITEMS)
-
-
-@pytest.mark.tensorflow
-def test_ranking_reads_its_data(ranking: str, corpus: Path) -> None:
-    path = corpus / "tensorflow__ranking/tensorflow_ranking/examples/data/train_numerical_elwc.tfrecord"
-    items: dict[str, Any] = {
-        f"custom_features_{n}": ("FixedLenFeature", {"shape": (1,), "dtype": "float32", "default_value": [0.0]})
-        for n in range(1, 137)
-    }
-    items["utility"] = ("FixedLenFeature", {"shape": (), "dtype": "int64", "default_value": -1})
-    answers = parse_with_ranking(ranking, read_payloads(path), {}, items)
-    compare(answers, dtf.read_tfrecord(path, {}, example_features=features(items)), {}, items)
