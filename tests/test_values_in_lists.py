@@ -26,7 +26,6 @@ from dask_tfrecord.schema import Schema
 
 CONTEXT = {"words": dtf.TextFeature(count=-1), "states": dtf.RawFeature((2, 3), ">i2", count=-1)}
 LISTS = {"said": dtf.TextFeature(), "flags": dtf.RawFeature((2,), "bool")}
-SCHEMA = Schema(CONTEXT, sequence_features=LISTS)
 
 
 def record(words: list[bytes], states: list[bytes], said: list[bytes], flags: list[bytes]) -> messages.SequenceExample:
@@ -45,47 +44,11 @@ def write(path: Path, records: list[messages.SequenceExample]) -> list[bytes]:
     return payloads
 
 
-def same(found: Any, wanted: Any) -> None:
-    """Compare rows that are arrays of arrays."""
-    assert found.dtype == wanted.dtype
-    for row, other in zip(found, wanted, strict=True):
-        assert np.shape(row) == np.shape(other) and np.array_equal(row, other)
-        assert not isinstance(row, np.ndarray) or row.dtype == other.dtype
-
-
 def objects(rows: Any) -> Any:
     """Return rows in an array of objects."""
     out = np.empty(len(rows), object)
     out[:] = list(rows) or None
     return out
-
-
-def test_absent_empty_and_filled_values_survive_every_store(tmp_path: Path) -> None:
-    payloads = write(
-        tmp_path / "x",
-        [
-            record(["ä".encode(), b"", b"long " * 20], [bytes(range(12))], [b"a", b"b"], [b"\0\1"]),
-            messages.SequenceExample(),
-            record([], [bytes(12), bytes(range(12, 24))], [], [b"\1\1"] * 3),
-            record([b"one"], [], [b"\xc3\xa4"], []),
-        ],
-    )
-    expected = oracle.expected_columns(payloads, SCHEMA)
-    ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=3)
-    assert {name: ds.schema[name] for name in ("said", "flags")} == {
-        "said": dtf.TextFeature(count=-1),
-        "flags": dtf.RawFeature((2,), "bool", count=-1),
-    }
-    ds.to_zarr(tmp_path / "x.zarr", chunks=2)
-    stored = dtf.from_zarr(tmp_path / "x.zarr")
-    for number, columns in enumerate((ds, stored)):
-        columns.to_tfrecord(tmp_path / f"y{number}")
-        again = dtf.read_tfrecord(tmp_path / f"y{number}", CONTEXT, sequence_features=LISTS)
-        for made in (columns, again):
-            for name, array in made.compute().items():
-                same(array, expected[name])
-    for name in expected:
-        same(ds[name][[3, 0]].compute(), expected[name][[3, 0]])
 
 
 GOOD = {"words": [b"a"] * 20, "states": [bytes(12)] * 20, "said": [b"x"] * 20, "flags": [b"\0\1"] * 20}
