@@ -1,7 +1,6 @@
 """Reading, writing and counting of records, the window on a shard, and errors for damaged records and other formats."""
 
 import gzip
-import os
 import pickle
 import random
 import re
@@ -9,7 +8,6 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import fsspec
@@ -71,24 +69,6 @@ def check_index(index: ShardIndex, sizes: Sequence[int]) -> None:
 # -- intact files ------------------------------------------------------------------------------------------------------
 
 
-def test_golden_files_are_read_and_counted(golden: Path) -> None:
-    for path in sorted(golden.glob("*.tfrecord*")):
-        if not path.name.startswith("damaged_") or "none" in path.name:
-            payloads = read_payloads(path)
-            assert list(read_records(path)) == payloads, path
-            check_index(scan_shard(find_shards(path)[0]), [*map(len, payloads)])
-
-
-def test_files_of_the_corpus_are_read_and_counted(corpus: Path) -> None:
-    rows = [line.split("|") for line in (corpus / "INDEX.md").read_text().splitlines() if line.startswith("| ")]
-    files = [(row[1].strip(), row[4].strip(), int(row[5])) for row in rows[2:]]
-    assert len(files) > 30
-    for name, compression, count in files:
-        assert list(read_records(corpus / name)) == read_payloads(corpus / name), name
-        index = scan_shard(find_shards(corpus / name)[0])
-        assert (index.count, str(index.compression).lower()) == (count, compression), name
-
-
 def test_shards_follow_each_other_and_a_missing_path_fails_at_once(tmp_path: Path) -> None:
     for index in (2, 10, 1):
         write_oracle(tmp_path / f"x-{index}", [f"{index}.{record}".encode() for record in range(2)])
@@ -111,18 +91,6 @@ def test_counts_and_entries(tmp_path: Path, kind: str, compression: str | None) 
         fs.put_file(shard.path, f"/counted/{kind}")
         check_index(scan_shard(find_shards(f"memory://counted/{kind}")[0]), SIZES[kind])
         fs.rm("/counted", recursive=True)
-
-
-def test_entries_lead_to_their_records(tmp_path: Path) -> None:
-    payloads = [str(record).encode() * random.Random(record).randrange(2_000) for record in range(3_000)]
-    shard = shard_at(tmp_path / "x", framed(payloads))
-    index = scan_shard(shard)
-    assert len(index.records) > 3
-    for record, offset in zip(index.records.tolist(), index.offsets.tolist(), strict=True):
-        with Window(shard, offset) as window:
-            size = len(payloads[record])
-            assert window.fill(size + 16)
-            assert bytes(window.view(12, 12 + size)) == payloads[record]
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -152,28 +120,6 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
         noun = "byte" if expected == 1 else "bytes"
         assert f"truncated {part}: expected {expected} {noun}, found {found} before" in error.message
         assert str(scan_failure(shard)) == str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
-@pytest.mark.parametrize("compression", [None, "zlib"])
-def test_flipped_bits(golden: Path, tmp_path: Path, compression: str | None) -> None:
-    payloads = read_payloads(golden / "unicode_names.tfrecord")
-    data, at = (golden / "unicode_names.tfrecord").read_bytes(), borders(payloads)
-    path = tmp_path / "x"
-    near = {place for border in at for place in range(border - 5, border + 13)}
-    flips = sorted(near.union(range(0, len(data), 31)) & {*range(len(data))})
-    for flip in flips[:: 3 if compression else 1]:
-        flipped = bytearray(data)
-        flipped[flip] ^= 1 << flip % 8
-        shard = shard_at(path, bytes(flipped), compression)
-        record = next(index for index, (_, end) in enumerate(pairwise(at)) if flip < end)
-        count, error = failure(path)
-        assert (count, error.place) == (record, Location(str(path), record, at[record]))
-        which = "length" if flip - at[record] < 12 else "payload"
-        assert f"CRC of the {which} does not hold" in error.message
-        if which == "length":
-            assert str(scan_failure(shard)) == str(error)
-        else:
-            assert scan_shard(shard).count == len(payloads)
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -288,57 +234,6 @@ def test_any_walk_of_a_window_sees_the_stream(tmp_path: Path, compression: str |
             assert window.offset == len(data)
     with pytest.raises(CorruptRecordError, match="expected at least 20001 bytes, the stream ends after 20000"):
         Window(shard, 20_001)
-
-
-def test_the_buffer_of_a_window_is_kept_and_grows_with_what_arrives(tmp_path: Path) -> None:
-    with Window(shard_at(tmp_path / "x", bytes(100_000), "gzip"), block_size=1000) as window:
-        assert window.fill(1000)
-        kept = window.buffer
-        for _ in range(20):
-            window.advance(1000)
-            assert window.fill(1000)
-        assert window.buffer is kept
-        assert window.fill(10_000)
-        assert 10_000 <= len(window.buffer) <= 20_000
-        # Impossible lengths are refused, and memory is proportional to the bytes of the file.
-        assert not window.fill(2**64 - 1)
-        assert not window.fill(10**12)
-        assert len(window.buffer) <= 400_000
-    with Window(shard_at(tmp_path / "y", bytes(100_000)), block_size=1000) as window:
-        assert not window.fill(100_001)
-        assert len(window.buffer) == 1000
-        assert window.fill(100_000)
-        assert len(window.buffer) <= 200_000
-
-
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts system calls")
-def test_one_read_per_block(tmp_path: Path) -> None:
-    def calls() -> int:
-        return int(Path("/proc/self/io").read_text().split("syscr: ")[1].split()[0])
-
-    with Window(shard_at(tmp_path / "x", bytes(4 << 20)), block_size=1 << 16) as window:
-        calls()
-        before = calls()
-        overhead = calls() - before
-        before, blocks = calls(), 0
-        while window.fill(window.end - window.begin + 1):
-            blocks += 1
-            window.advance(window.end - window.begin - 7)
-            if (4 << 20) - window.offset == 7:
-                break
-        assert blocks <= (4 << 20) // ((1 << 16) - 7) + 1
-        assert calls() - before - overhead <= blocks
-
-
-def test_truncated_between_two_blocks(tmp_path: Path) -> None:
-    shard = shard_at(tmp_path / "x", framed([bytes(1000)] * 100))
-    with Window(shard, block_size=5000) as window:
-        assert window.fill()
-        os.truncate(shard.path, 7000)
-        window.advance(4 * 1016)
-        with pytest.raises(CorruptRecordError, match="ends after 7,000 now"):
-            while window.fill(1016):
-                window.advance(1016)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
