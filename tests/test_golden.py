@@ -91,34 +91,14 @@ def test_several_files_at_once(golden: Path) -> None:
     check(ds.compute(), {name: np.concatenate([array] * 3) for name, array in one.items()})
 
 
-def test_special_floats_are_among_the_golden_ones(golden: Path) -> None:
-    # Otherwise comparing bits would prove little.
-    floats = expected(golden, "scalars")["f"]
-    assert np.isnan(floats).any()
-    assert ((floats == 0) & np.signbit(floats)).any()
-
-
 def test_an_empty_file(golden: Path) -> None:
     path = shard(golden, "empty_file")
     with pytest.raises(SchemaError, match="no record to infer features from: give features="):
         dtf.read_tfrecord(path)
-    features = {
-        "x": dtf.FixedLenFeature((2,), "int64"),
-        "t": dtf.TextFeature(),
-        "v": dtf.VarLenFeature("float32"),
-        "b": dtf.FixedLenFeature((), "bytes"),
-        "r": dtf.RawFeature((3,), ">i2"),
-    }
+    features = {"x": dtf.FixedLenFeature((2,), "int64"), "v": dtf.VarLenFeature("float32")}
     for counts in ("auto", None, [0]):
         ds = dtf.read_tfrecord(path, features, counts=counts)
-        found = ds.compute()
-        assert {name: (array.shape, array.dtype) for name, array in found.items()} == {
-            "x": ((0, 2), np.int64),
-            "t": ((0,), np.dtypes.StringDType()),
-            "v": ((0,), object),
-            "b": ((0,), object),
-            "r": ((0, 3), np.int16),
-        }
+        check(ds.compute(), {"x": np.empty((0, 2), np.int64), "v": np.empty(0, object)})
         assert ds["x"].sum().compute() == 0
         assert ds.count() == 0
         values, splits = ds.ragged("v")
@@ -273,16 +253,10 @@ R = dtf.RaggedFeature
 INT, STEPS = dtf.FixedLenFeature((), "int64"), dtf.FixedLenSequenceFeature((), "int64")
 # Case, features, sequence features, message.
 MISFITS: list[tuple[str, dict[str, Any], dict[str, Any] | None, str]] = [
-    ("scalars", {"i": dtf.FixedLenFeature((), "float32")}, None, "'i' holds an int64 list where"),
-    ("scalars", {"i": dtf.FixedLenFeature((2,), "int64")}, None, "'i' holds 1 value where"),
-    ("scalars", {"i": dtf.VarLenFeature("bytes")}, None, "'i' holds an int64 list where"),
-    ("scalars", {"i": dtf.VarLenFeature("int64", shape=(-1, 2))}, None, "takes a multiple of 2"),
     ("scalars", {"i": dtf.TextFeature()}, None, "'i' holds an int64 list where"),
-    ("scalars", {"b": dtf.RawFeature((10_000,), "uint8")}, None, "bytes where"),
     ("scalars", {"f": dtf.RawFeature((1,), "float32")}, None, "'f' holds a float list where"),
     ("scalars", {"I": INT}, None, "; there are 'b', 'f', 'i'"),
     ("scalars", {}, {"i": STEPS}, "the record lacks feature lists: read Examples without"),
-    ("empty_records", {"i": INT}, None, "feature 'i' is missing"),
     ("sequence_example", {}, {"token": STEPS}, "did you mean 'tokens'"),
     ("sequence_example", {}, {"id": STEPS}, "it is a feature of the context: specify it in features"),
     ("sequence_example", {"frames": INT}, {}, "it is a feature list: specify it in sequence_features"),
