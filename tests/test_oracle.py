@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import oracle
 import pytest
 from google.protobuf.internal import api_implementation
@@ -22,7 +19,7 @@ from support.golden import CASES, check, expected, shard, spec
 from support.wire import example
 
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location
+from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -139,52 +136,11 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         assert caught.value.place == Location(str(tmp_path / "x"), 0, 0, "x"), says
 
 
-def test_every_mismatch_is_reported() -> None:
-    payloads = [example(x=[1], y=[1]), example(y=[1.0]), example(x=[1], y=[1]), example(x=[b""], y=[1])]
-    payloads += [b"\x12\0", b"\x18\1", b"\xff"]
-    schema = {"x": FixedLenFeature((), "int64"), "y": VarLenFeature("int64")}
-    places = [error.place for error in oracle.expected_refusals(payloads, schema)]
-    found = [(1, "x"), (1, "y"), (3, "x"), (4, None), (5, None), (6, None)]
-    assert places == [Location("payloads", record, None, feature) for record, feature in found]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_floats_are_rounded_as_numpy_does(dtype: str) -> None:
-    known = np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
-    random = np.random.default_rng(7)
-    # All exponents, and numbers half way between two neighbours.
-    found = random.integers(0, 2**32, 20_000, np.uint32)
-    found[::2] &= 0xFFFF8000
-    found[1::4] &= 0xFFFFF000
-    floats = np.concatenate([found.view(np.float32), np.array([0.0, -0.0, np.inf, -np.inf], np.float32)])
-    floats = floats[~np.isnan(floats)]
-    with np.errstate(over="ignore"):
-        rounded = floats.astype(known)
-    held = np.isinf(floats) | ~np.isinf(rounded)
-    column = oracle.expected_columns([example(x=floats[held].tolist())], {"x": VarLenFeature(dtype)})["x"]
-    assert bits(column[0]) == bits(rounded[held])
-    payloads = [example(x=[value]) for value in floats[~held][:200].tolist()]
-    assert len(oracle.expected_refusals(payloads, {"x": VarLenFeature(dtype)})) == len(payloads)
-
-
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
 def test_framing_by_hand(tmp_path: Path, compression: str | None) -> None:
     oracle.write_oracle(tmp_path / "x", [b"abc"], compression)
     assert oracle.read_payloads(tmp_path / "x") == [b"abc"]
     assert compression is not None or (tmp_path / "x").read_bytes() == FRAMED
-
-
-def test_damage_is_refused(tmp_path: Path, golden: Path) -> None:
-    path = tmp_path / "damaged"
-    for at in range(1, len(FRAMED)):
-        for data in (FRAMED[:at], FRAMED[:at] + bytes([FRAMED[at] ^ 0x40]) + FRAMED[at + 1 :]):
-            path.write_bytes(FRAMED + data)
-            with pytest.raises(CorruptRecordError, match=rf"record 1 \(byte {len(FRAMED)}\)"):
-                oracle.read_payloads(path)
-    damaged = json.loads((golden / "damaged.json").read_text("utf-8"))
-    for name, told in damaged["files"].items():
-        with pytest.raises(CorruptRecordError, match=f"record {told['records_before_error']} "):
-            oracle.read_payloads(golden / f"damaged_{name}.tfrecord")
 
 
 @judged_by_upb
@@ -203,48 +159,16 @@ def test_encodings_parse_as_their_message(data: st.DataObject, steps: Sequence[t
     assert {name: bits(column) for name, column in found.items()} == {name: bits(meant[name]) for name in meant}
 
 
-TWO = Example.FromString(example(k=[5, 6], other=[1.0, 2.0, 3.0]))
-STEPS_OF_TWO = steps_of(k=[[5], [6]], m=[[4]])
-STEP_5, STEP_6 = (b"\x0a\x05\x1a\x03\x0a\x01" + value for value in (b"\5", b"\6"))
-# The oddities of an encoder, and bytes that they make: of an Example, then of a SequenceExample.
-ODDITIES: list[tuple[Any, str, bytes]] = [
-    (TWO, "", re.escape(TWO.SerializeToString(deterministic=True))),
-    (TWO, "unpacked", rb"\x08\x05\x08\x06"),
-    (TWO, "unpacked", rb"\x0d\x00\x00\x80\x3f\x0d"),
-    (TWO, "unpacked chunked", rb"\x0a\x01\x05\x08\x06|\x08\x05\x0a\x01\x06"),
-    (TWO, "chunked", rb"\x0a\x01\x05\x0a\x01\x06"),
-    (TWO, "chunked", rb"\x0a\x00\x0a\x02\x05\x06"),  # an empty packed run
-    (TWO, "shuffled", rb"\x05\x06\x0a\x01k"),  # the value before the key
-    (TWO, "split", rb"^\x0a.\x0a.\x0a\x01k.*\x0a.\x0a.\x0a\x05other"),  # `features` twice
-    (TWO, "split chunked", rb"\x1a\x03\x0a\x01\x05\x1a\x03\x0a\x01\x06"),  # a list in two
-    (TWO, "split", rb"\x12\x00\x12\x06\x1a\x04\x0a\x02\x05\x06"),  # a value in two
-    (TWO, "overwritten", rb"another key\x0a\x01k"),
-    (TWO, "overwritten", rb"\x0a\x01k\x12.*\x0a\x01k\x12"),  # an entry twice
-    (TWO, "overwritten", rb"stale\x0a\x00\x1a\x04\x0a\x02\x05\x06"),  # a list of another kind before
-    (TWO, "overwritten", rb"\x07\xf9\xff.*stale"),  # a list of the same kind before that
-    (TWO, "unknown", rb"\x7b\x7c|\x23\x24"),  # a group
-    (TWO, "overlong", rb"\x8a\x80\x80\x80\x00"),  # a tag
-    (TWO, "overlong", rb"\x0a\x82\x80\x80\x80\x00\x05\x06"),  # a length
-    (TWO, "overlong", rb"\x05\x86\x80{8}\x00"),  # a value
-    (STEPS_OF_TWO, "shuffled", rb"^\x12.*\x0a\x01c\x12\x05\x1a\x03\x0a\x01\x07$"),  # the context last
-    (STEPS_OF_TWO, "split", rb"\x12.\x0a.\x0a\x01k.*\x12\x0e\x0a\x0c\x0a\x01m"),  # a list in each FeatureLists
-    (STEPS_OF_TWO, "split", b"\x12\x07" + STEP_5 + b"\x12\x07" + STEP_6),  # one list in two
-    (STEPS_OF_TWO, "overwritten", rb"\x0a\x01k\x12.*\x0a\x01k\x12"),  # a list twice
-    (STEPS_OF_TWO, "overwritten", rb"stale\x0a\x00\x1a\x03\x0a\x01\x05"),  # a step, after one of another kind
-    (STEPS_OF_TWO, "shuffled", STEP_5 + STEP_6 + rb"\x0a\x01k"),  # a list before its key
-    (STEPS_OF_TWO, "unpacked", rb"\x0a\x04\x1a\x02\x08\x05\x0a\x04\x1a\x02\x08\x06"),
-    (STEPS_OF_TWO, "overlong", rb"\x8a\x00"),
-]
+MEANT = (Example.FromString(example(k=[5, 6], other=[1.0, 2.0, 3.0])), steps_of(k=[[5], [6]], m=[[4]]))
 
 
 @judged_by_upb
-@pytest.mark.parametrize(("meant", "oddities", "seen"), ODDITIES, ids=range(len(ODDITIES)))
-def test_encodings_have_every_oddity(meant: Any, oddities: str, seen: bytes) -> None:
-    for seed in range(5000):
-        payload = WireEncoder({*oddities.split()}, random.Random(seed)).record(meant)
+@pytest.mark.parametrize("oddity", ["unpacked", "chunked", "shuffled", "split", "overwritten", "unknown", "overlong"])
+@pytest.mark.parametrize("meant", MEANT, ids=["Example", "SequenceExample"])
+def test_every_oddity_encodes_the_same_message_in_other_bytes(meant: Any, oddity: str) -> None:
+    payloads = {WireEncoder({oddity}, random.Random(seed)).record(meant) for seed in range(100)}
+    assert len(payloads - {meant.SerializeToString(deterministic=True)}) > 1
+    for payload in payloads:
         read = type(meant).FromString(payload)
         read.DiscardUnknownFields()
         assert read == meant
-        if seed > 50 and re.search(seen, payload, re.DOTALL):
-            return
-    raise AssertionError(seen)
