@@ -6,11 +6,8 @@ import gc
 import json
 import os
 import pickle
-import struct
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.index import full_run, iterate_payloads
-from dask_tfrecord.storage.listing import find_shards
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -55,13 +49,6 @@ ROWS = [100 * shard + row for shard in range(SHARDS) for row in range(40)]
 def row(payload: bytes) -> int:
     number: int = json.loads(payload)["row"]
     return number
-
-
-def event(payload: bytes) -> tuple[float, int]:
-    """The wall time and the step of a tf.Event, by its wire format."""
-    assert payload[0] == 0x09
-    step = payload[10] if payload[9:10] == b"\x10" else 0
-    return struct.unpack("<d", payload[1:9])[0], step
 
 
 def failing(payload: bytes) -> int:
@@ -154,18 +141,6 @@ def test_a_failing_function_is_reported_with_its_record(lines: Path) -> None:
     assert (str(again), again.place) == (str(caught.value), caught.value.place)
 
 
-def test_the_first_error_in_order_is_raised_not_the_first_in_time() -> None:
-    attempts = Attempts()
-
-    def fail(number: int) -> None:
-        raise FeatureError(f"call {number}")
-
-    later, skipped, earlier = (attempts.call(number, partial(fail, number)) for number in (2, 3, 1))
-    assert skipped is None
-    with pytest.raises(FeatureError, match="call 1"):
-        raise_first([earlier, later, skipped])
-
-
 def test_damage_is_met_where_it_is(lines: Path) -> None:
     path = lines / "part-2"
     data = bytearray(path.read_bytes())
@@ -178,35 +153,7 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
     assert len(dtf.read_bag(path, check_crc=False).compute()) == 40
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(41, "1 more record should follow after 40 records"), (39, "more bytes follow")]
-)
-def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
-    oracle.write_oracle(tmp_path / "file", [b"payload"] * 40)
-    (shard,) = find_shards(tmp_path)
-    with pytest.raises(CorruptRecordError, match=said):
-        list(iterate_payloads([replace(full_run(shard), count=count)]))
-    assert len(list(iterate_payloads([replace(full_run(shard), count=39, ends_shard=False)]))) == 39
-
-
-def test_a_file_that_has_changed_since_it_was_opened(tmp_path: Path) -> None:
-    oracle.write_oracle(tmp_path / "file", [b"payload"] * 40)
-    bag = dtf.read_bag(tmp_path, chunks=15)
-    oracle.write_oracle(tmp_path / "file", [b"payload"] * 30)
-    with pytest.raises(CorruptRecordError):
-        bag.compute()
-
-
 # -- of every kind --------------------------------------------------------------------------
-
-
-def test_events(tmp_path: Path) -> None:
-    payloads = [struct.pack("<Bd", 9, 1.7e9 + step) + bytes([0x10, step]) for step in range(1, 5)]
-    first = struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2"
-    oracle.write_oracle(tmp_path / "events.out.tfevents.1", [first, *payloads])
-    assert dtf.read_bag(tmp_path, decode=event).compute() == [(1.7e9 + step, step) for step in range(5)]
-    with pytest.raises(FeatureError, match=r"found a tf.Event of 24 bytes; .*read_bag\(urlpath, decode"):
-        dtf.read_tfrecord(tmp_path)
 
 
 # -- on workers --------------------------------------------------------------------------
