@@ -46,6 +46,11 @@ MISSING = {
     "av": (["dtf.to_lerobot({'record': [1], 'x': [1]}, 'never', fps=1)"], "pip install 'dask-tfrecord[lerobot]'"),
     "polars": (["ds.to_polars()"], "pip install 'dask-tfrecord[polars]'"),
     "awkward": (["ds.to_awkward()"], "pip install 'dask-tfrecord[awkward]'"),
+    "xarray": (["ds.to_xarray()"], "xarray Datasets need xarray, which is not installed: pip install"),
+    "PIL": (
+        ["(ds.preview()._repr_html_(), ds.preview().to_png('never'))"],
+        "PIL drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'",
+    ),
 }
 
 

@@ -4,8 +4,6 @@ import base64
 import io
 import os
 import re
-import subprocess
-import sys
 import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
@@ -319,20 +317,6 @@ def test_any_columns(data: st.DataObject) -> None:
         for width in (80, 30):
             lines_of(found, patch, width)
     assert coloured(found)
-
-
-@pytest.mark.integration
-def test_a_missing_pillow_is_one_sentence(tmp_path: Path) -> None:
-    code = (
-        "import sys, numpy, dask_tfrecord as dtf; sys.modules['PIL'] = None\n"
-        "p = dtf.Dataset.from_arrays({'x': numpy.zeros((2, 8, 8), 'u1')}).preview()\n"
-        "p._repr_html_(); str(p)\n"
-        "try: p.to_png('x.png')\n"
-        "except ImportError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert done.stdout == "drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'\n", done.stderr
-    assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.integration

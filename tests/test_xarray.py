@@ -354,18 +354,6 @@ def test_remote_shards_keep_their_credentials_to_themselves(shards: str, xarray_
         memory.rm("/xarray", recursive=True)
 
 
-@pytest.mark.integration
-def test_a_missing_xarray_names_the_extra(shards: str) -> None:
-    code = (
-        "import sys; sys.modules['xarray'] = None; import dask_tfrecord as dtf\n"
-        "try: dtf.read_tfrecord(sys.argv[1]).to_xarray()\n"
-        "except ImportError as error: print(error.name, error)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, shards], capture_output=True, text=True, timeout=120)
-    assert done.stdout.startswith("xarray xarray Datasets need xarray"), done.stderr
-    assert "pip install 'dask-tfrecord[xarray]'" in done.stdout
-
-
 # The last test: the client of a module is used by all tests after the first that requests it.
 @pytest.mark.integration
 @pytest.mark.usefixtures("client")
