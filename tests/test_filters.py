@@ -18,12 +18,12 @@ from oracle import write_oracle
 from support.any_columns import COMPARISONS, rows_of
 from support.message_files import write_times
 from support.store_round_trip import assert_same
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.filters import as_stored, condition_text, parse_condition, parse_expression
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example
 
 ROWS = 60
 FEATURES = {
@@ -55,17 +55,8 @@ TABLE = [row(number) for number in range(ROWS)]
 
 def payload(values: Mapping[str, Any]) -> bytes:
     """Serialize a record of these values."""
-    message = Example()
-    held = message.features.feature
-    held["label"].int64_list.value.append(values["label"])
-    held["score"].float_list.value.append(values["score"])
-    held["pair"].int64_list.value.extend(values["pair"])
-    held["name"].bytes_list.value.append(values["name"])
-    held["word"].bytes_list.value.append(values["word"].encode())
-    held["tokens"].int64_list.value.extend(values["tokens"])
-    held["keys"].bytes_list.value.extend(values["keys"])
-    data: bytes = message.SerializeToString()
-    return data
+    listed = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
+    return example(**{**listed, "word": [values["word"].encode()]})
 
 
 @pytest.fixture(scope="module")
