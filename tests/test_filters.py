@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,60 +89,26 @@ def expected_rows(filters: Any, table: list[dict[str, Any]] = TABLE) -> list[dic
     return [values for values in table if any(all(holds(values, each) for each in every) for every in alternatives)]
 
 
-OPERANDS: Mapping[str, st.SearchStrategy[Any]] = {
-    "label": st.integers(-1, 6),
-    "score": st.integers(0, 60).map(lambda eighths: eighths / 8),
-    "name": st.sampled_from([b"", b"a", b"ab", b"c", b"\0", b"a\0"]),
-    "word": st.sampled_from(["x", "y", "zz", "", "x\0"]),
-    "len(tokens)": st.integers(0, 4),
-    "any(tokens)": st.integers(0, 4),
-    "all(tokens)": st.integers(0, 4),
-    "any(keys)": st.sampled_from([b"", b"a", b"bb", b"c"]),
-    "all(keys)": st.sampled_from([b"", b"a", b"b"]),
-    "any(pair)": st.integers(0, 60),
-    "len(pair)": st.integers(1, 3),
-}
-
-
-@st.composite
-def conditions(draw: st.DrawFn) -> tuple[str, str, Any]:
-    """Draw a condition of any column."""
-    column = draw(st.sampled_from(sorted(OPERANDS)))
-    comparison = draw(st.sampled_from(sorted(COMPARISONS)))
-    if comparison in ("in", "not in"):
-        return column, comparison, draw(st.lists(OPERANDS[column], min_size=1, max_size=3))
-    return column, comparison, draw(OPERANDS[column])
-
-
-OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {
-    "counted": lambda files: dtf.read_tfrecord(files, FEATURES, chunks=7),
-    "uncounted": lambda files: dtf.read_tfrecord(files, FEATURES, counts=None),
-    "persisted": lambda files: dtf.read_tfrecord(files, FEATURES).persist(),
-    "persisted, uncounted": lambda files: dtf.read_tfrecord(files, FEATURES, counts=None).persist(),
-    "mapped": lambda files: dtf.read_tfrecord(files, FEATURES).map_blocks(lambda blocks: blocks, FEATURES),
-    "assigned": lambda files: dtf.read_tfrecord(files, FEATURES).assign(label=np.arange(ROWS) % 5),
-    "stored": lambda files: dtf.read_tfrecord(files, FEATURES).rows[::-1].rows[::-1],
-}
-QUICK = [
-    opened if opened in ("counted", "uncounted") else pytest.param(opened, marks=pytest.mark.slow) for opened in OPENED
+# `test_dataset_states` draws conditions of other columns.
+CONDITIONS: list[Any] = [
+    [("score", ">=", 2.5), ("score", "!=", 3.0)],
+    [("name", "in", [b"a", b"\0", b""])],
+    [("name", "!=", b"a\0"), ("name", ">", b"a")],
+    [("any(keys)", "==", b"bb"), ("len(keys)", "<", 4)],
+    [("all(keys)", "not in", [b"", b"c"])],
+    [("any(pair)", ">", 40), ("len(pair)", "<=", 2)],
+    [[("word", "==", "x")], [("label", "<", 2), ("all(tokens)", "<", 2)]],
 ]
 
 
-@cache
-def open_once(files: Path, opened: str) -> dtf.Dataset:
-    return OPENED[opened](files)
-
-
-@pytest.mark.parametrize("opened", QUICK)
-@given(alternatives=st.lists(st.lists(conditions(), min_size=1, max_size=2), min_size=1, max_size=2))
-def test_any_filters(files: Path, opened: str, alternatives: list[list[tuple[str, str, Any]]]) -> None:
-    ds = open_once(files, opened)
-    for filters in (alternatives, alternatives[0]):
-        wanted = expected_rows(filters)
-        with dask.config.set(scheduler="sync"):
-            kept = ds.where(filters)
-            assert kept.nrows == (None if "uncounted" in opened else len(wanted))
-            assert rows_of(kept.compute()) == wanted
+@pytest.mark.parametrize("counts", ["auto", None])
+@pytest.mark.parametrize("filters", CONDITIONS, ids=str)
+def test_conditions_of_every_kind_of_column(files: Path, filters: Any, counts: Any) -> None:
+    wanted = expected_rows(filters)
+    assert 0 < len(wanted) < ROWS
+    ds = dtf.read_tfrecord(files, FEATURES, filters=filters, counts=counts)
+    assert ds.nrows == (len(wanted) if counts else None)
+    assert rows_of(ds.compute()) == wanted
 
 
 FILTERS = [("score", ">", 1.0), ("label", "in", [1, 3])]
@@ -352,18 +317,29 @@ def episode_rows(as_text: bool) -> dtf.Dataset:
     )
 
 
-def kept_items(ranges: Mapping[str, Any], key: str = "dir/{}--f") -> list[int]:
-    """Apply the ranges as openpi does: one frame after the other, by the key of the frame."""
-    keys = {f"{name}--{item}" for name, pairs in ranges.items() for pair in pairs for item in range(*pair)}
-    items = [(number, item) for number, size in enumerate(EPISODES) for item in range(size)]
-    return [at for at, (number, item) in enumerate(items) if f"{key.format(number)}--{item}" in keys]
+def kept_items(items: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[int]:
+    """Return the places of the items whose key and number lie in a range."""
+    keys = [each if isinstance(each, str) else each.decode() for each in items["folder"].tolist()]
+    return [
+        at
+        for at, (key, step) in enumerate(zip(keys, items["step"].tolist(), strict=True))
+        if any(first <= step < past for first, past in ranges.get(f"{key}--f", ()))
+    ]
 
 
-@pytest.mark.parametrize("as_text", [True, False])
-@pytest.mark.parametrize("window", [None, {"future": 2}, {"past": 1, "future": 3, "pad": "drop"}])
-@pytest.mark.parametrize("source", ["arrays", "shards", "uncounted"])
+@pytest.mark.parametrize(
+    ("source", "as_text", "window"),
+    [
+        ("arrays", True, None),
+        ("arrays", False, {"past": 1, "future": 3, "pad": "drop"}),
+        ("shards", True, {"future": 2}),
+        ("shards", False, None),
+        ("uncounted", True, {"past": 1, "future": 3, "pad": "drop"}),
+        ("uncounted", False, None),
+    ],
+)
 def test_ranges_keep_the_items_that_openpi_keeps(
-    tmp_path: Path, as_text: bool, window: Mapping[str, Any] | None, source: str
+    tmp_path: Path, source: str, as_text: bool, window: Mapping[str, Any] | None
 ) -> None:
     ds = episode_rows(as_text)
     if source != "arrays":
@@ -371,26 +347,17 @@ def test_ranges_keep_the_items_that_openpi_keeps(
         ds = dtf.read_tfrecord(tmp_path, ds.schema, counts=None if source == "uncounted" else "auto")
     options: dict[str, Any] = {"repeat": ["folder", "file"], "number": "step"}
     items = ds.explode(["steps/x"], **options) if window is None else ds.windows(["steps/x"], **window, **options)
-    path = tmp_path / "ranges.json"
-    path.write_text(json.dumps(RANGES))
+    (tmp_path / "ranges.json").write_text(json.dumps(RANGES))
     every = items.compute()
-    numbers = [item for size in EPISODES for item in range(size)]
-    past, future = (0, 0) if window is None or "pad" not in window else (window["past"], window["future"])
-    complete = [at for at, item in enumerate(numbers) if item >= past and item + future < _size_of(at)]
-    assert every["step"].tolist() == [numbers[at] for at in complete]
-    for ranges in (RANGES, path, str(path)):
-        kept = items.where_ranges(["folder", "file"], ranges, number="step")
-        wanted = [complete.index(at) for at in kept_items(RANGES) if at in complete]
-        found = kept.compute()
-        assert_same(found, {name: column[wanted] for name, column in every.items()})
+    assert window or every["step"].tolist() == [item for size in EPISODES for item in range(size)]
+    kept = kept_items(every, RANGES)
+    assert 0 < len(kept) < len(every["step"])
+    for ranges in (RANGES, tmp_path / "ranges.json", f"{tmp_path}/ranges.json"):
+        found = items.where_ranges(["folder", "file"], ranges, number="step").compute()
+        assert_same(found, {name: column[kept] for name, column in every.items()})
     # Rows keep their numbers when others are gone.
     later = items.where([("step", ">=", 2)]).where_ranges(["folder", "file"], RANGES, number="step")
-    at = kept_items(RANGES)
-    assert later["step"].compute().tolist() == [numbers[each] for each in at if each in complete and numbers[each] >= 2]
-
-
-def _size_of(at: int) -> int:
-    return EPISODES[int(np.searchsorted(np.cumsum(EPISODES), at, side="right"))]
+    assert later["step"].compute().tolist() == [step for step in every["step"][kept].tolist() if step >= 2]
 
 
 @given(
@@ -400,10 +367,9 @@ def _size_of(at: int) -> int:
     )
 )
 def test_any_ranges_keep_what_ranges_of_python_hold(ranges: dict[str, Any]) -> None:
-    items = episode_rows(True).explode("steps", repeat=["folder", "file"], number="number")
-    clipped = {key: [(first, min(past, 20)) for first, past in pairs] for key, pairs in ranges.items()}
-    found = items.where_ranges(["folder", "file"], ranges)["steps/x"].compute().tolist()
-    assert found == kept_items(clipped)
+    items = episode_rows(True).explode("steps", repeat=["folder", "file"], number="step")
+    found = items.where_ranges(["folder", "file"], ranges, number="step")["steps/x"].compute().tolist()
+    assert found == kept_items(items.compute(), ranges)
 
 
 def test_wrong_ranges_are_refused(tmp_path: Path) -> None:
