@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,12 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock
-from dask_tfrecord.errors import Location, MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example
 
-FEATURES_OF_EPISODES = {
-    "steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)),
-    "steps/reward": dtf.VarLenFeature("int64"),
-    "steps/text": dtf.VarLenFeature("bytes"),
-    "steps/words": dtf.RaggedFeature("int64", "words", [dtf.RaggedFeature.RowLengths("word_lengths")]),
-    "id": dtf.FixedLenFeature((), "int64"),
-    "name": dtf.TextFeature(),
-    "tags": dtf.VarLenFeature("int64"),
-}
-GROUP = ["steps/action", "steps/reward", "steps/text", "steps/words"]
+GROUP = {"steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)), "steps/reward": dtf.VarLenFeature("int64")}
+FEATURES_OF_EPISODES = {**GROUP, "id": dtf.FixedLenFeature((), "int64"), "name": dtf.TextFeature()}
+LENGTHS = [3, 0, 5, 1, 0, 0, 7, 2, 0]
 
 
 def episode(number: int, steps: int) -> dict[str, Any]:
@@ -38,46 +31,32 @@ def episode(number: int, steps: int) -> dict[str, Any]:
     return {
         "steps/action": [[number, step] for step in range(steps)],
         "steps/reward": [1000 * number + step for step in range(steps)],
-        "steps/text": [b"%d of %d" % (step, number) * (step % 3) for step in range(steps)],
-        "steps/words": [[number] * ((number + step) % 3) for step in range(steps)],
         "id": 7 * number,
         "name": f"episode {number}",
-        "tags": [number] * (number % 4),
     }
 
 
 def payload(values: Mapping[str, Any]) -> bytes:
     """Serialize a record of these values."""
-    numbers = [float(number) for pair in values["steps/action"] for number in pair]
-    words = {"words": [word for words in values["steps/words"] for word in words]}
-    words["word_lengths"] = list(map(len, values["steps/words"]))
-    rest = {name: values[name] for name in ("steps/reward", "steps/text", "tags")}
-    return example(**rest, **words, **{"steps/action": numbers}, id=[values["id"]], name=[values["name"].encode()])
+    action = [float(number) for pair in values["steps/action"] for number in pair]
+    steps = {"steps/action": action, "steps/reward": values["steps/reward"]}
+    return example(**steps, id=[values["id"]], name=[values["name"].encode()])
 
 
-def items_of(records: Sequence[Mapping[str, Any]], repeat: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the items of records, by a loop over lists."""
-    return [
-        {name: values[name][step] for name in GROUP} | {name: values[name] for name in repeat} | {"record": number}
-        for number, values in enumerate(records)
-        for step in range(len(values["steps/reward"]))
-    ]
-
-
-LENGTHS = [3, 0, 5, 1, 0, 0, 7, 2, 0]
+RECORDS = [episode(number, steps) for number, steps in enumerate(LENGTHS)]
+ITEMS = [
+    {name: values[name][step] for name in GROUP} | {"record": number}
+    for number, values in enumerate(RECORDS)
+    for step in range(LENGTHS[number])
+]
 
 
 @pytest.fixture(scope="module")
-def records() -> list[dict[str, Any]]:
-    return [episode(number, steps) for number, steps in enumerate(LENGTHS)]
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory, records: Sequence[Mapping[str, Any]]) -> Path:
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write episodes to three shards, of which one holds episodes without steps only."""
     folder = tmp_path_factory.mktemp("episodes")
     for shard, (start, stop) in enumerate(pairwise([0, 4, 6, len(LENGTHS)])):
-        write_oracle(folder / f"e-{shard:05d}-of-00003.tfrecord", map(payload, records[start:stop]))
+        write_oracle(folder / f"e-{shard:05d}-of-00003.tfrecord", map(payload, RECORDS[start:stop]))
     return folder
 
 
@@ -86,91 +65,44 @@ def episodes(shards: Path) -> dtf.Dataset:
     return dtf.read_tfrecord(shards, FEATURES_OF_EPISODES)
 
 
-def test_items_are_rows(episodes: dtf.Dataset, records: list[dict[str, Any]]) -> None:
-    steps = episodes.explode("steps", repeat=["id", "name", "tags"])
-    assert steps.chunks == (9, 9)
-    assert steps.nrows == 18
+def test_items_are_rows(episodes: dtf.Dataset, store: Path) -> None:
+    """`test_dataset_states` explodes data sets before and after other operations."""
+    steps = episodes.explode("steps")
+    assert (steps.nrows, steps.chunks) == (18, (9, 9))
     assert dict(steps.schema) == {
         "steps/action": dtf.FixedLenFeature((2,), "float32"),
         "steps/reward": dtf.FixedLenFeature((), "int64"),
-        "steps/text": dtf.FixedLenFeature((), "bytes"),
-        "steps/words": dtf.VarLenFeature("int64"),
-        "id": dtf.FixedLenFeature((), "int64"),
-        "name": dtf.TextFeature(),
-        "tags": dtf.VarLenFeature("int64"),
         "record": dtf.FixedLenFeature((), "int64"),
     }
-    expected = items_of(records, ["id", "name", "tags"])
-    arrays = steps.compute()
-    assert rows_of(arrays) == expected
-    assert (arrays["steps/action"].dtype, arrays["steps/action"].shape) == (np.dtype("float32"), (18, 2))
-    assert arrays["record"].dtype == np.int64
-    assert rows_of(pickle.loads(pickle.dumps(steps)).compute()) == expected
+    assert rows_of(steps.compute()) == rows_of(pickle.loads(pickle.dumps(steps)).compute()) == ITEMS
     assert steps.verify().ok
-    values, splits = dask.compute(*steps.ragged("steps/words"))
-    assert [row.tolist() for row in np.split(values, splits[1:-1])] == [item["steps/words"] for item in expected]
-    assert steps.padded("steps/words", 2)[:, 0].compute().shape == (18,)
-    assert "18 rows in 2 chunks" in repr(steps)
-    assert "steps/action" in steps._repr_html_()
+    assert "18 rows in 2 chunks" in repr(steps) and "steps/action" in steps._repr_html_()
+    assert dask.base.tokenize(steps) == dask.base.tokenize(episodes.explode("steps"))
+    for _ in range(2):
+        episodes.explode("steps").to_zarr(store, chunks=4, resume=True)
+    with pytest.raises(ResumeError):
+        episodes.explode(["steps/reward"]).to_zarr(store, chunks=4, resume=True)
 
 
-def test_rows_read_only_their_records(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+def test_rows_read_only_their_records(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    write_oracle(path, map(payload, records))
+    write_oracle(path, map(payload, RECORDS))
     steps = dtf.read_tfrecord(path, FEATURES_OF_EPISODES).explode("steps")
     dtf.build_index(path)
     stored = bytearray(path.read_bytes())
     for number in (0, 2, 7):
-        at = stored.index(records[number]["name"].encode())
+        at = stored.index(RECORDS[number]["name"].encode())
         stored[at] ^= 255
     information = path.stat()
     path.write_bytes(stored)
     os.utime(path, ns=(information.st_atime_ns, information.st_mtime_ns))
-    expected = items_of(records)
     # Items 8 to 15 belong to records 3 and 6.
-    assert rows_of(steps.rows[8:16].compute()) == expected[8:16]
-    assert rows_of(steps.rows[[15, 8, 9]].compute()) == [expected[item] for item in (15, 8, 9)]
+    assert rows_of(steps.rows[8:16].compute()) == ITEMS[8:16]
+    assert rows_of(steps.rows[[15, 8, 9]].compute()) == [ITEMS[item] for item in (15, 8, 9)]
     with pytest.raises(dtf.CorruptRecordError, match="record 2 "):
         steps.rows[7].compute()
     # The numbers of the records are known without them.
-    assert steps["record"].compute().tolist() == [item["record"] for item in expected]
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [("steps/raw", b"12345", "holds 5 bytes; .* needs 6"), ("steps/text", b"\xff", "is not valid UTF-8")],
-    ids=["raw value of another size", "text that is not UTF-8"],
-)
-def test_errors_of_items_name_record_and_step(tmp_path: Path, name: str, wrong: bytes, message: str) -> None:
-    """Of 900 records, number 812 of the data set is number 112 of the third shard; its step 17 is wrong."""
-    payloads = []
-    for number in range(900):
-        values = {"steps/raw": [bytes(6)] * (18 + number % 7), "steps/text": [b"a"] * (18 + number % 7)}
-        if number == 812:
-            values[name][17] = wrong
-        payloads.append(example(**values))
-    for shard in range(3):
-        write_oracle(tmp_path / f"{shard}.tfrecord", payloads[350 * shard : 350 * shard + 350])
-    features = {"steps/raw": dtf.RawFeature((3,), "<i2", count=-1), "steps/text": dtf.TextFeature(count=-1)}
-    ds = dtf.read_tfrecord(tmp_path, features)
-    expected = Location(
-        str(tmp_path / "2.tfrecord"), 112, sum(len(payload) + 16 for payload in payloads[700:812]), name
-    )
-    uncounted = dtf.read_tfrecord(tmp_path, features, counts=None)
-    attempts = [
-        ds.compute,
-        ds.rows[812].compute,
-        ds[name][800:].compute,
-        lambda: ds.explode("steps"),
-        lambda: ds.explode([name]),
-        uncounted.explode("steps").compute,
-        lambda: list(ds.batches(100)),
-        lambda: ds.to_zarr(tmp_path / "a.zarr", mode="w"),
-    ]
-    for attempt in attempts:
-        with pytest.raises(dtf.FeatureError, match=f"feature '{name}' in value 17 {message}") as caught:
-            attempt()
-        assert caught.value.place == expected
+    assert steps["record"].compute().tolist() == [item["record"] for item in ITEMS]
 
 
 def test_a_plan_counts_the_records_that_items_are_read_from(tmp_path: Path) -> None:
@@ -182,25 +114,6 @@ def test_a_plan_counts_the_records_that_items_are_read_from(tmp_path: Path) -> N
         peaks.append(steps.plan_zarr(chunks=1000).memory.peak_nbytes)
     # Items of the longest record twice, for each thread: with the column record, 12 bytes each.
     assert peaks[1] - peaks[0] >= 2 * 12 * (1_000_000 - 1000)
-
-
-def test_an_interrupted_conversion_is_resumed(episodes: dtf.Dataset, shards: Path, tmp_path: Path) -> None:
-    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
-        if (blocks["record"] == 7).any() and not (tmp_path / "allowed").exists():
-            raise RuntimeError("stop")
-        return {"reward": blocks["steps/reward"]}
-
-    template = {"reward": np.zeros(0, np.int64)}
-    with pytest.raises(RuntimeError, match="stop"):
-        episodes.explode("steps").map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
-    other = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode(["steps/reward"])
-    with pytest.raises(ResumeError):
-        other.map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
-    (tmp_path / "allowed").touch()
-    again = dtf.read_tfrecord(shards, FEATURES_OF_EPISODES).explode("steps")
-    again.map_blocks(fail, template).to_zarr(tmp_path / "a.zarr", chunks=4, resume=True)
-    found = dtf.from_zarr(tmp_path / "a.zarr")["reward"].compute()
-    assert found.tolist() == episodes.explode("steps")["steps/reward"].compute().tolist()
 
 
 @pytest.mark.parametrize(
@@ -286,8 +199,6 @@ def test_unequal_lengths(tmp_path: Path, shards: Path) -> None:
         ds.persist().explode("steps")
     with pytest.raises(dtf.FeatureError, match=r"a.tfrecord.*row 1 of the chunk: feature 'steps/reward' holds 3 items"):
         dtf.read_tfrecord(path, FEATURES_OF_EPISODES, counts=None).explode("steps").compute()
-    # Columns with equal lengths are a group.
-    assert ds.explode(["steps/action", "steps/text"]).nrows == 7
 
 
 def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None:
@@ -311,8 +222,8 @@ def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None
         ("id", (), SchemaError, r"column 'id' is FixedLenFeature\(\(\), 'int64'\): its rows do not vary in length"),
         (["steps/reward", "id"], (), SchemaError, "column 'id' is FixedLenFeature"),
         ("steps", ["nme"], UnknownFeatureError, "repeat: no column 'nme'; did you mean 'name'"),
-        ("steps", ["steps/text"], SchemaError, "'steps/text' is in group and in repeat"),
-        (["steps/text", "steps/text"], (), SchemaError, "given once each"),
+        ("steps", ["steps/reward"], SchemaError, "'steps/reward' is in group and in repeat"),
+        (["steps/reward", "steps/reward"], (), SchemaError, "given once each"),
         ([], (), SchemaError, "at least one column"),
         (None, (), TypeError, "group is a name or a list of names"),
         ("steps", 3, TypeError, "repeat is a name or a list of names"),
@@ -324,7 +235,7 @@ def test_wrong_arguments(episodes: dtf.Dataset, group: Any, repeat: Any, kind: t
 
 
 def test_names_that_are_taken(episodes: dtf.Dataset, shards: Path) -> None:
-    classes = {"steps/reward": ["cat", "dog"], "id": ["a", "b"], "tags": ["x", "y"]}
+    classes = {"steps/reward": ["cat", "dog"], "id": ["a", "b"], "name": ["x"]}
     ds = dtf.read_tfrecord(shards, dtf.Schema(FEATURES_OF_EPISODES, classes=classes))
     kept = ds.explode("steps", repeat="id").schema.classes
     assert {name: list(names) for name, names in kept.items()} == {name: classes[name] for name in kept}
@@ -351,9 +262,9 @@ def test_sparse_values_are_items(tmp_path: Path) -> None:
     }
 
 
-def test_lost_records_are_filled(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+def test_lost_records_are_filled(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    write_oracle(path, map(payload, records))
+    write_oracle(path, map(payload, RECORDS))
     dtf.build_index(path)
     stored = bytearray(path.read_bytes())
     stored[stored.index(b"episode 2")] ^= 255

@@ -68,10 +68,20 @@ def test_errors_name_the_step(tmp_path: Path, name: str, value: bytes, says: str
     bad = {**GOOD, name: [*GOOD[name][:17], value, *GOOD[name][18:]]}
     payloads = write(tmp_path / "x", [record(**GOOD)] * 5 + [record(**bad), record(**GOOD)])
     ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=4)
-    with pytest.raises(FeatureError, match=f"feature '{name}' {says}") as caught:
-        ds[name].compute()
     offset = sum(len(payload) + 16 for payload in payloads[:5])
-    assert caught.value.place == Location(str(tmp_path / "x"), 5, offset, name)
+    uncounted = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, counts=None)
+    attempts: list[Callable[[], object]] = [
+        ds[name].compute,
+        ds.rows[5].compute,
+        lambda: ds.explode([name]),
+        uncounted.explode([name]).compute,
+        lambda: list(ds.batches(100)),
+        lambda: ds.to_zarr(tmp_path / "a.zarr", mode="w"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(FeatureError, match=f"feature '{name}' {says}") as caught:
+            attempt()
+        assert caught.value.place == Location(str(tmp_path / "x"), 5, offset, name)
 
 
 ZEROS = zlib.compress(bytes(32))
