@@ -320,22 +320,6 @@ def test_files_without_a_schema_are_reported(tmp_path: Path, text: str, reason: 
         Schema.read(path)
 
 
-def test_schemas_of_tfx(corpus: Path) -> None:
-    schema = Schema.read(corpus / TFX / "schema_gen" / "schema.pbtxt")
-    assert len(schema) == 18
-    scalars = {name: feature.dtype for name, feature in schema.items() if feature == FixedLenFeature((), feature.dtype)}
-    assert scalars == {
-        "payment_type": "bytes", "fare": "float32", "tips": "float32", "trip_miles": "float32",
-        "trip_start_day": "int64", "trip_start_hour": "int64", "trip_start_month": "int64",
-        "trip_start_timestamp": "int64",
-    }  # fmt: skip
-    lists = Schema.read(corpus / TFX / "schema_gen_sequence" / "schema.pbtxt")
-    assert lists == Schema(
-        {"f": VarLenFeature("float32"), "i": VarLenFeature("int64")},
-        sequence_features={"seq_s": RaggedFeature("bytes", "s")},
-    )
-
-
 @pytest.mark.parametrize(
     ("shards", "schema"),
     [
