@@ -354,14 +354,6 @@ def test_json_has_every_field_of_the_report() -> None:
     assert str(found) == f"{found!r}\n\n{found.spec()}"
 
 
-def test_empty_shards_have_a_report_but_not_a_schema(tmp_path: Path) -> None:
-    oracle.write_oracle(tmp_path / "empty", [])
-    found = dtf.inspect_records(tmp_path, sample=None)
-    assert (found.records, found.features, pasted(found.spec())) == (0, (), dtf.Schema({}))
-    with pytest.raises(SchemaError, match="no record to infer features from"):
-        _ = found.schema
-
-
 def test_the_report_of_a_schema_is_not_compared_or_stored() -> None:
     schema = report(example(x=[1])).schema
     for copy in (pickle.loads(pickle.dumps(schema)), dtf.Schema.from_json(schema.to_json())):
