@@ -480,15 +480,3 @@ def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> Non
             joined = da.concatenate([array[:3], array[-40:]]).compute()
             assert (joined == np.concatenate([here["text"][:3], here["text"][-40:]])).all()
             assert (array == "Nº 7").sum().compute() == 1
-
-
-@pytest.mark.integration
-def test_persisted_chunks_report_their_size(client: Client, folder: Path) -> None:
-    with client.as_current():
-        kept = dtf.read_tfrecord(folder, FEATURES, chunks="shard")[["image", "tokens"]].persist()
-        wait_for(kept)
-        keys = [future.key for future in futures_of(kept)]
-        nbytes = client.run_on_scheduler(lambda dask_scheduler: [dask_scheduler.tasks[key].nbytes for key in keys])
-        assert len(nbytes) == SHARDS
-        for one in nbytes:
-            assert 50 * 24 + 75 * 8 + 51 * 8 <= one < 2 * (50 * 24 + 75 * 8 + 51 * 8)
