@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 import re
 import tracemalloc
 from html.parser import HTMLParser
@@ -264,42 +263,7 @@ def test_hostile_text_is_escaped_everywhere(tmp_path: Path, monkeypatch: pytest.
     drawn(found, tmp_path / "a.png")
 
 
-def test_only_the_first_records_are_read(shards: Path) -> None:
-    paths = sorted(shards.glob("*"))
-    intact, written = paths[0].read_bytes(), paths[0].stat().st_mtime_ns
-
-    def replace(content: bytes) -> None:
-        # In place, with the old time: a shard that changed would not be read at all.
-        with paths[0].open("r+b") as file:
-            file.write(content)
-        os.utime(paths[0], ns=(written, written))
-
-    for counts in ("auto", None):
-        opened = dtf.read_tfrecord(paths, counts=counts)
-        replace(intact[:-6] + bytes([intact[-6] ^ 1]) + intact[-5:])  # in the last payload of the first chunk
-        assert opened.preview(3).nrows == 3
-        with pytest.raises(dtf.CorruptRecordError):
-            opened.preview(ROWS // 4)
-        replace(intact)
-        assert opened.preview(ROWS // 4 + 1).nrows == ROWS // 4 + 1
-        assert opened.preview(99).nrows == ROWS
-        assert opened[[]].preview(3).columns == ()
-
-
 ROWS = 40
-
-
-def test_any_rows(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for given_rows, nrows in ((ds, 16), (ds.rows[:3], 3), (ds.rows[:0], 0), (ds.persist(), 16)):
-        found = given_rows.preview()
-        assert found.nrows == nrows
-        assert lines_of(found, monkeypatch)
-        Page(found)
-    empty = ds.rows[:0].preview()
-    assert drawn(empty, tmp_path / "a.png").shape[1] == 1200
-    assert lines_of(ds[[]].preview(), monkeypatch)[0].startswith("First 16 of 40")
-    with pytest.raises(ValueError, match="0 or more; got -1"):
-        ds.preview(-1)
 
 
 @settings(max_examples=settings().max_examples // 2)
