@@ -3,7 +3,6 @@
 import gzip
 import pickle
 import random
-import re
 import struct
 import tracemalloc
 import zlib
@@ -16,10 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import borders, framed, read_payloads, write_oracle
-from support.few import mostly_slow
 
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardNotFoundError
-from dask_tfrecord.records.framing import RecordWriter, Window, framing_error, read_records
+from dask_tfrecord.records.framing import RecordWriter, read_records
 from dask_tfrecord.records.index import ShardIndex, scan_shard
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
@@ -123,20 +121,6 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("kind", ["small", "large", "mixed", "one"])
-@pytest.mark.parametrize("missing", mostly_slow([1, 4, 5, 17, 15, 100], 3))
-def test_a_truncated_shard_of_many_blocks(tmp_path: Path, kind: str, missing: int, compression: str | None) -> None:
-    write_oracle(tmp_path / "x", map(bytes, SIZES[kind]))
-    data = (tmp_path / "x").read_bytes()[:-missing]
-    shard = shard_at(tmp_path / "x", data, compression)
-    offsets = np.cumsum([0, *(size + 16 for size in SIZES[kind])])
-    record = int(np.searchsorted(offsets, len(data), side="right")) - 1
-    error = scan_failure(shard)
-    assert error.place == Location(shard.path, record, int(offsets[record]))
-    assert re.search(r"truncated (header|payload|footer)", error.message)
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("length", [1000, 2**31, 2**62, 2**63, 2**64 - 1])
 def test_a_length_that_is_signed_and_false(tmp_path: Path, compression: str | None, length: int) -> None:
     # The CRC matches, so only the end of the file shows that the length is wrong.
@@ -181,8 +165,6 @@ def test_files_of_other_formats(tmp_path: Path, data: bytes, said: str) -> None:
 def test_errors_of_intact_data(golden: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="begins with gzip data"):
         list(read_records(golden / "scalars_gzip.tfrecord.gz", compression=None))
-    with Window(find_shards(golden / "scalars.tfrecord")[0]) as window:
-        assert "is intact when read again" in str(framing_error(window, 0))
     for compression in (None, "gzip"):
         shard_at(tmp_path / "x", framed([b"small", bytes(100_000), b"after"]), compression)
         records = read_records(tmp_path / "x", max_record_bytes=99_999)
@@ -208,32 +190,6 @@ def test_any_bytes_are_records_or_an_error(tmp_path: Path, data: bytes, compress
 
 
 # -- the window --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("block_size", [16, 100, 4096])
-def test_any_walk_of_a_window_sees_the_stream(tmp_path: Path, compression: str | None, block_size: int) -> None:
-    data = random.Random(1).randbytes(20_000)
-    shard = shard_at(tmp_path / "x", data, compression)
-    steps = random.Random(block_size)
-    for start in (0, 1, 19_999, 20_000):
-        with Window(shard, start, block_size=block_size) as window:
-            at = start
-            while at < len(data):
-                need = steps.choice([1, 5, block_size, 3 * block_size])
-                assert window.offset == at
-                assert window.fill(need) == (at + need <= len(data))
-                seen = window.buffer[window.begin : window.end].tobytes()
-                assert seen == data[at : at + len(seen)]
-                assert bytes(window.view(1, 4)) == seen[1:4]
-                step = steps.choice([0, 1, len(seen), len(seen) + 1, 2 * block_size])
-                assert window.advance(step) == (at + step <= len(data))
-                at = min(at + step, len(data))
-            assert window.exhausted
-            assert not window.fill()
-            assert window.offset == len(data)
-    with pytest.raises(CorruptRecordError, match="expected at least 20001 bytes, the stream ends after 20000"):
-        Window(shard, 20_001)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
