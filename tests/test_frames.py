@@ -10,17 +10,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.any_columns import every_column, listed
 from support.arrow_rows import rows_of, same
 from support.golden import expected, shard, spec
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
-
-
-def every_column(rows: int = 9, sizes: tuple[int, ...] = (4, 0, 5)) -> dtf.Dataset:
-    rng = np.random.default_rng(1)
-    return dataset_of({name: rows_like(each, rows, rng) for name, each in FEATURES.items()}, FEATURES, sizes)
 
 
 def check_equal(one: dtf.Dataset, other: dtf.Dataset) -> None:
@@ -46,7 +41,7 @@ def test_rows_come_back_from_a_dataframe() -> None:
     check_equal(dtf.Dataset.from_arrays(frame.compute()), plain)
     assert frame.compute().index.tolist() == list(range(9))
     assert frame.loc[3:5].compute()["text"].tolist() == list(plain["text"].compute()[3:6])
-    empty = every_column(0, (0,))[["dense", "ragged"]]
+    empty = every_column((0,))[["dense", "ragged"]]
     assert len(empty.to_dataframe().compute()) == 0
     check_equal(dtf.Dataset.from_arrays(empty.to_dataframe()), empty)
 

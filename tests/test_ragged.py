@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from oracle import write_oracle
-from support.any_columns import FEATURES, dataset_of, listed, rows_like
+from support.any_columns import FEATURES, dataset_of, every_column, listed, rows_like
 from support.few import mostly_slow
 
 import dask_tfrecord as dtf
@@ -32,10 +32,7 @@ ARRAYS = [name for name, feature in FEATURES.items() if feature.own_shapes and n
 
 @pytest.fixture(scope="module")
 def every() -> dtf.Dataset:
-    """Return a Dataset of every kind of column, in chunks of different sizes."""
-    rng = np.random.default_rng(5)
-    blocks = {name: rows_like(feature, sum(SIZES), rng) for name, feature in FEATURES.items()}
-    return dataset_of(blocks, FEATURES, SIZES)
+    return every_column(SIZES)
 
 
 def nested(values: Any, *splits: Any) -> list[Any]:

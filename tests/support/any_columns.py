@@ -152,6 +152,12 @@ def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], siz
     return rows.map_blocks(Picked(blocks), features)
 
 
+def every_column(sizes: Sequence[int] = (4, 0, 5)) -> dtf.Dataset:
+    """Return a Dataset of every kind of column, in chunks of these sizes."""
+    rng = np.random.default_rng(1)
+    return dataset_of({name: rows_like(each, sum(sizes), rng) for name, each in FEATURES.items()}, FEATURES, sizes)
+
+
 def listed(value: Any) -> Any:
     """Convert nested arrays to nested lists."""
     return [listed(item) for item in value] if isinstance(value, np.ndarray) else value
