@@ -178,3 +178,23 @@ def test_of_many_names_only_those_that_begin_alike_are_compared() -> None:
         schema["name_12345"]
     with pytest.raises(UnknownFeatureError, match="'nbme_0001'; there are 'name_0000', 'name_0001'"):
         schema["nbme_0001"]
+
+
+ENTRY = {"name": "x", "class": "FixedLenFeature", "shape": [], "dtype": "int64"}
+
+
+@pytest.mark.parametrize("shape", ["[" * 900 + "]" * 900, "[" * 100_000 + "]" * 100_000])
+def test_json_that_is_nested_too_deeply_is_refused(shape: str) -> None:
+    text = json.dumps({"features": [ENTRY]}).replace("[]", shape)
+    for nested in (text, shape):
+        with pytest.raises(SchemaError, match="not the JSON of a Schema"):
+            dtf.Schema.from_json(nested)
+
+
+@pytest.mark.parametrize("sizes", [(2**32, 2**32), (2**70,), (2**63,), (2**50,), (0, 2**62), (1,) * 64])
+def test_impossible_shapes_are_refused(sizes: tuple[int, ...]) -> None:
+    for feature in (dtf.FixedLenFeature, dtf.RawFeature):
+        with pytest.raises(SchemaError, match=r"at most 2\*\*48 values per record|at most 63 axes"):
+            feature(sizes, "uint8")
+    with pytest.raises(SchemaError, match=r"not the JSON of a Schema: FixedLenFeature: "):
+        dtf.Schema.from_json(json.dumps({"features": [{**ENTRY, "shape": sizes}]}))

@@ -303,22 +303,46 @@ def test_unknown_counts(copy: Callable[..., Path]) -> None:
         folder.select("train+test[:1]")
 
 
+# Templates of paths outside of the directory.
+TEMPLATES = [
+    *("../secret/{DATASET}", "a/../../secret/d", "/etc/passwd", "..", "..\\secret\\d", "C:\\d"),
+    *("file:///etc/passwd", "simplecache::d", "{SPLIT}/../../secret/d", 5, ["a"]),
+]
+LENGTHS = [[2**70], [-5], ["-5"], [3.5], [True], [None], ["4"] * 3 + [str(2**63 - 1)], [[1]], ["many"]]
+NUMBERS = (-1, 2**70, 1.5, [2], "1000000000000")
+
+
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("split", "reason"),
     [
-        ({"fileFormat": "array_record"}, "in the format 'array_record'"),
-        ({"splits": [{"name": "train", "shardLengths": ["many"]}]}, "invalid literal"),
+        *(({"filepathTemplate": each}, "(the metadata name|a filepathT)") for each in TEMPLATES),
+        ({"name": "../../secret/d", "filepathTemplate": "{SPLIT}"}, "not within the directory of the data set"),
+        *(({"shardLengths": each}, "shardLengths|invalid literal") for each in LENGTHS),
+        *(({"shardLengths": [], "numShards": each}, "numShards|up to 1,000,000 shards") for each in NUMBERS),
         ({"splits": [{"shardLengths": ["1"]}]}, "'name'"),
+        ({"fileFormat": "array_record"}, "in the format 'array_record'"),
         ({"splits": 3}, "not iterable"),
-        ({"splits": [{"name": "train", "numShards": "1000000000000"}]}, "up to 1,000,000 shards"),
     ],
+    ids=str,
 )
-def test_unreadable_metadata_are_reported(copy: Callable[..., Path], changes: dict[str, Any], reason: str) -> None:
-    folder = copy(**changes)
+def test_metadata_of_other_files_and_impossible_numbers_are_refused(
+    copy: Callable[..., Path], split: dict[str, Any], reason: str
+) -> None:
+    whole = split if split.keys() & {"fileFormat", "splits"} else {}
+    folder = copy(**{"splits": [{"name": "train", "shardLengths": ["7"], **split}], **whole})
+    (folder.parent / "secret").mkdir()
+    (folder.parent / "secret" / "d").write_text("not to be listed")
     with pytest.raises(SchemaError, match=reason) as caught:
-        find_tfds(folder)
-    assert caught.value.place is not None
-    assert caught.value.place.file == str(folder / "dataset_info.json")
+        dtf.read_tfrecord(folder)
+    assert str(folder / "dataset_info.json") in str(caught.value) and "not to be listed" not in str(caught.value)
+
+
+def test_files_in_directories_of_the_data_set_and_links_are_read(copy: Callable[..., Path]) -> None:
+    folder = copy(splits=[{"name": "test", "shardLengths": ["3"], "filepathTemplate": "shards/{SHARD_X_OF_Y}"}])
+    (folder / "shards").mkdir()
+    dtf.copy_tfrecord(folder / "every-test*", folder / "other.tfrecord")
+    (folder / "shards" / "00000-of-00001").symlink_to(folder / "other.tfrecord")
+    assert dtf.read_tfrecord(folder, columns=["label"]).compute()["label"].shape == (3,)
 
 
 def test_corpus_directories(corpus: Path) -> None:
