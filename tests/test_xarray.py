@@ -14,7 +14,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -285,14 +284,6 @@ def test_arguments_are_checked(shards: str, xarray_engine: str) -> None:
         xr.open_dataset(io.BytesIO(b""), engine=xarray_engine)
 
 
-def test_data_sets_of_any_backing_become_xarray(shards: str) -> None:
-    ds = dtf.read_tfrecord(shards, FEATURES)
-    persisted = ds.rows[[20, 3]].persist().assign(more=np.arange(2)).to_xarray()
-    assert persisted["tokens"].isel(record=1).compute().item().tolist() == [0, 1, 2]
-    assert persisted["more"].values.tolist() == [0, 1]
-    assert dtf.Dataset.from_arrays({"a": np.zeros((0, 2), np.int64)}).to_xarray()["a"].shape == (0, 2)
-
-
 @pytest.mark.parametrize("held", [False, True])
 def test_flat_columns_are_those_of_a_store(shards: str, tmp_path: Path, held: bool) -> None:
     more: dict[str, Any] = {"steps/x": dtf.VarLenFeature("int64", shape=(-1, 2)), "words": dtf.TextFeature(count=-1)}
@@ -331,27 +322,6 @@ def test_flat_columns_of_unusual_data_sets(shards: str) -> None:
         dtf.read_tfrecord(shards, grouped).to_xarray(ragged="flat")
     with pytest.raises(ValueError, match="ragged is 'objects' or 'flat'; got 'padded'"):
         ds.to_xarray(ragged="padded")  # type: ignore[arg-type]
-
-
-def test_remote_shards_keep_their_credentials_to_themselves(shards: str, xarray_engine: str) -> None:
-    memory = fsspec.filesystem("memory")
-    paths = sorted(Path(shards).parent.glob("*.tfrecord"))
-    for path in paths:
-        memory.pipe_file(f"/xarray/{path.name}", path.read_bytes())
-    try:
-        url = "memory://xarray/train-*.tfrecord"
-        options = {"features": FEATURES, "storage_options": {"token": "hunter2"}}
-        opened = xr.open_dataset(url, engine=xarray_engine, chunks={}, **options)
-        keys = [str(key) for key in opened.__dask_graph__()]
-        shown = repr(opened) + repr(opened.encoding) + repr([v.attrs for v in opened.variables.values()]) + str(keys)
-        assert "hunter2" not in shown
-        assert opened["label"].isel(record=4).values == 28 % NROWS
-        memory.pipe_file(f"/xarray/{paths[0].name}", b"damaged")
-        with pytest.raises(dtf.TFRecordError) as failed:
-            opened["label"].load()
-        assert "hunter2" not in str(failed.value)
-    finally:
-        memory.rm("/xarray", recursive=True)
 
 
 # The last test: the client of a module is used by all tests after the first that requests it.
