@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 
 import dask_tfrecord as dtf
@@ -146,18 +145,6 @@ def test_copies_and_selections_keep_their_labels(tmp_path: Path, xarray_engine: 
     )
     assert xr.open_dataset(tmp_path / "mixed-0.tfrecord").sizes == {"record": 2}
     assert_identical(xr.open_dataset(tmp_path / "mixed-1.tfrecord"), weather())
-
-
-def test_records_are_those_of_arrays(tmp_path: Path) -> None:
-    given = xr.Dataset(
-        {"a": ("row", [1, 2]), "t": ("row", [0.5, 0.25])}, {"day": ("row", np.arange(2, 4).astype("M8[s]"))}
-    )
-    dtf.to_tfrecord(given, tmp_path / "x.tfrecord")
-    number = dtf.FixedLenFeature((), "int64")
-    features = {"a": number, "t": dtf.RawFeature((), "float64"), "day": number}
-    found = oracle.expected_columns(oracle.read_payloads(tmp_path / "x.tfrecord"), features)
-    wanted = {"a": [1, 2], "t": [0.5, 0.25], "day": [2, 3]}
-    assert {name: np.asarray(rows).tolist() for name, rows in found.items()} == wanted
 
 
 def test_what_no_file_stores_is_announced_or_refused(tmp_path: Path) -> None:
