@@ -15,11 +15,9 @@ import cloudpickle
 import dask
 import oracle
 import pytest
-from distributed import Client, LocalCluster
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
-from dask_tfrecord.messages import Example
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -159,27 +157,8 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
 # -- on workers --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Cluster of two processes that is not the default scheduler."""
-    with (
-        LocalCluster(n_workers=2, processes=True, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
-
-
 def on_processes(bag: Any) -> Any:
     return bag.compute(scheduler="processes", num_workers=2)
-
-
-@pytest.mark.slow
-@pytest.mark.integration
-def test_on_a_cluster(lines: Path, client: Client) -> None:
-    bag = dtf.read_bag(lines, decode=row)
-    assert client.compute(bag).result() == ROWS
-    assert client.compute(bag.filter(lambda number: number % 2).count()).result() == 60
-    assert_failure_is_told(lines, lambda bag: client.compute(bag).result())
 
 
 @pytest.mark.slow
@@ -193,20 +172,6 @@ def assert_failure_is_told(lines: Path, compute: Callable[[Any], Any]) -> None:
         compute(dtf.read_bag(lines, decode=failing))
     assert caught.value.place is not None
     assert (caught.value.place.file, caught.value.place.record) == (str(lines / "part-2"), 5)
-
-
-@pytest.mark.integration
-def test_reports_of_a_cluster(lines: Path, tmp_path: Path, client: Client) -> None:
-    folder = tmp_path / "examples"
-    folder.mkdir()
-    for shard in range(4):
-        example = Example()
-        example.features.feature["x"].int64_list.value.extend(range(shard))
-        oracle.write_oracle(folder / f"part-{shard}", [example.SerializeToString()] * 10)
-    with client.as_current(), dask.config.set(scheduler=client):
-        found = dtf.inspect_records(folder, sample=None)
-    assert found == dtf.inspect_records(folder, sample=None)
-    assert found.features[0].counts == ((0, 0, 10), (1, 1, 10), (2, 2, 10), (3, 3, 10))
 
 
 def test_names_of_bags_follow_the_files(lines: Path) -> None:
