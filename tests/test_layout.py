@@ -11,7 +11,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
@@ -101,14 +100,6 @@ def test_any_layout_holds_what_was_written(tmp_path_factory: pytest.TempPathFact
     with dask.config.set(scheduler="sync"), replaced_limits(**data.draw(LIMITS)):
         folder = tmp_path_factory.mktemp("store")
         assert_identity(dataset_of(rows, features, sizes), folder / "a.zarr", chunks=chunk, shards=shards)
-
-
-def test_arrays_without_rows_still_have_splits(store: Path) -> None:
-    rng = np.random.default_rng(0)
-    dataset_of({name: rows_like(each, 0, rng) for name, each in FEATURES.items()}, FEATURES, [0]).to_zarr(store)
-    arrays = dict(zarr.open_group(store, mode="r").arrays())
-    assert {array.shape[0] for name, array in arrays.items() if "_splits" in name} == {1}
-    assert {array.shape[0] for name, array in arrays.items() if "_splits" not in name} == {0}
 
 
 SMALL_AND_LARGE = {"id": FixedLenFeature((), "bytes"), "image": FixedLenFeature((32, 32), "float32")}
