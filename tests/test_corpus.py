@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from oracle import expected_columns, read_payloads
-from support.corpus import BASKERVILLE, EMPTY, EXAMPLES, FOREIGN, TFX
+from support.corpus import BASKERVILLE, EMPTY, EXAMPLES, FOREIGN
 from support.few import mostly_slow
 from support.store_round_trip import assert_same
 
@@ -42,18 +41,6 @@ def test_columns_equal_what_protobuf_parses(corpus: Path, name: str) -> None:
     except FeatureError as error:
         assert error.place is not None and error.place.record is not None and error.place.record >= 256
         assert "infer_schema(urlpath, sample=None) reads all of them" in str(error)
-
-
-def test_shards_of_one_collection_are_one(corpus: Path) -> None:
-    pattern = corpus / f"{TFX}/csv_example_gen/Split-train/data_tfrecord-*.gz"
-    schema = dtf.infer_schema(pattern, sample=None)
-    shards = [dtf.read_tfrecord(path, schema).compute() for path in sorted(pattern.parent.glob(pattern.name))]
-    wanted = {name: np.concatenate([shard[name] for shard in shards]) for name in schema}
-    ds = dtf.read_tfrecord(pattern, schema, chunks=1000)
-    assert (ds.nrows, ds.npartitions) == (9909, 10)
-    assert_same(ds.compute(), wanted)
-    for picked in ([9908, 0, 825, 826, 5000], slice(-3, None)):
-        assert_same(ds.rows[picked].compute(), {name: array[picked] for name, array in wanted.items()})
 
 
 @pytest.mark.parametrize("name", FOREIGN)
