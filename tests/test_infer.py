@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.internal import api_implementation
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.corpus import FOREIGN, SEQUENCES
+from support.corpus import SEQUENCES
 from support.store_round_trip import assert_same
 from support.wire import delimited, example, feature, sequence_example
 
@@ -399,8 +399,3 @@ def test_corpus_sequence_examples_are_read_as_inferred(corpus: Path, name: str) 
     schema = infer_schema(corpus / name, sample=None)
     wanted = oracle.expected_columns(oracle.read_payloads(corpus / name), schema)
     assert_same(read_tfrecord(corpus / name, schema).compute(), wanted)
-
-
-def test_payload_types_of_corpus_records(corpus: Path) -> None:
-    for name, looks in FOREIGN.items():
-        assert {detect_payload_type(payload) for payload in oracle.read_payloads(corpus / name)} == {looks}
