@@ -557,37 +557,6 @@ def test_a_decoder_works_for_one_thread_at_a_time() -> None:
 # ---- misuse is an error, whatever it is
 
 
-def decoder_of(*columns: _native.ColumnSpec) -> _native.Decoder:
-    """Return a decoder that checks no CRC."""
-    return _native.Decoder(list(columns), False, False)
-
-
-def test_lent_memory_that_does_not_fit() -> None:
-    columns = [spec(b"i", INT64, FIXED, count=2), spec(b"r", BYTES, RAW, count=4), spec(b"v")]
-    columns.append(spec(b"c", counted=True))
-    whole, readonly = np.empty(64, np.uint8), np.empty(32, np.uint8)
-    readonly.flags.writeable = False
-    misaligned = whole[-whole.ctypes.data % 8 :][1:33]
-    for memory in (np.empty(40, np.uint8), np.empty(8, np.uint8), misaligned):
-        with pytest.raises(ValueError):
-            decoder_of(*columns).set_output(0, memory)
-    for memory in (np.empty(4, np.int64), np.empty(64, np.uint8)[::2], np.empty((4, 8), np.uint8), readonly, None):
-        with pytest.raises(TypeError):
-            decoder_of(*columns).set_output(0, memory)  # type: ignore[arg-type]
-    with pytest.raises(ValueError):
-        decoder_of(*columns).set_output(2, whole)
-    with pytest.raises(ValueError, match="aligned"):
-        decoder_of(*columns).offer_output(2, misaligned)
-    for column in (0, 3):
-        with pytest.raises(ValueError, match="needs a column that keeps values"):
-            decoder_of(*columns).offer_output(column, whole)
-    for column in (4, 2**40):
-        with pytest.raises(IndexError):
-            decoder_of(*columns).set_output(column, whole)
-    with pytest.raises(IndexError):
-        decoder_of(*columns).offer_output(4, whole)
-
-
 def text(*shape: int) -> NDArray[Any]:
     return np.empty(shape, np.dtypes.StringDType())
 
