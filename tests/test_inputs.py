@@ -134,17 +134,6 @@ COLUMNS: list[tuple[Any, str]] = [
     (objects(["a", "\ud800"]), SURROGATE),
     (dask.delayed(np.arange)(3), r"'x': expected a dask.array.Array, got dask.*Delayed"),
     (bag.from_sequence([1, 2]), r"'x': expected a dask.array.Array, got dask.*Bag"),
-    *(
-        (series, r"'x' has missing values in row 1, which records do not have.*fillna")
-        for series in (
-            pd.Series([1, None], dtype="Int64"),
-            pd.Series(["a", None], dtype="str"),
-            pd.Series(["a", None], dtype="string"),
-            pd.Series([b"a", None], dtype=object),
-            pd.Series(pd.Categorical(["a", None])),
-            pd.Series([True, None], dtype="boolean"),
-        )
-    ),
 ]
 FRAME = pd.DataFrame({"a": [1, 2]})
 PLAIN = labelled().drop_attrs()
@@ -419,19 +408,10 @@ def test_what_is_not_written_is_announced(tmp_path: Path) -> None:
 
 
 def test_data_frames(tmp_path: Path) -> None:
-    columns: dict[str, tuple[Any, list[Any]]] = {
-        "int": (pd.Series([1, 2], dtype="Int64"), [1, 2]),
-        "flag": (pd.Series([True, False], dtype="boolean"), [True, False]),
-        "text": (["a", "é"], ["a", "é"]),
-        "kind": (pd.Categorical(["x", "y"]), ["x", "y"]),
-        "level": (pd.Categorical([30, 10]), [30, 10]),
-        "bytes": (pd.Series([b"a", b"\0"], dtype=object), [b"a", b"\0"]),
-    }
-    frame = pd.DataFrame({name: column for name, (column, _) in columns.items()})
-    assert stored(frame, tmp_path) == {name: rows for name, (_, rows) in columns.items()}
-    first, second = written(frame.assign(half=np.array([0.5, np.nan], "f4")), tmp_path)
-    assert first == {name: _coded(rows[0]) for name, (_, rows) in columns.items()} | {"half": [0.5]}
-    assert np.isnan(second["half"][0]) and second["text"] == ["é".encode()]
+    """`test_frames` tests the dtypes of columns."""
+    frame = pd.DataFrame({"text": ["a", "é"], "half": np.array([0.5, 1.5], "f4"), "kind": pd.Categorical(["x", "y"])})
+    assert stored(frame, tmp_path) == {"text": ["a", "é"], "half": [0.5, 1.5], "kind": ["x", "y"]}
+    assert written(frame, tmp_path)[1] == {"text": ["é".encode()], "half": [1.5], "kind": [b"y"]}
     frame.attrs["title"] = "hi"
     with pytest.warns(UserWarning, match="attributes are not written: title"):
         written(frame, tmp_path)
