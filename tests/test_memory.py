@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import struct
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,12 @@ import dask
 import numpy as np
 import pytest
 from oracle import write_oracle
+from support.images import by_pillow
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import MemoryLimitError
-from dask_tfrecord.messages import Example, TensorProto
+from dask_tfrecord.messages import TensorProto
 
 SETTING = "tfrecord.decode.memory-limit"
 MIB = 1 << 20
@@ -38,22 +38,12 @@ def strings(nbytes: int) -> bytes:
 
 def image(nbytes: int) -> bytes:
     """Encode a black PNG that is 1024 pixels wide."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    height = max(nbytes // 1024, 1)
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1024, height, 8, 0, 0, 0, 0))
-    data = chunk(b"IDAT", zlib.compress(bytes(height * 1025), 9))
-    return b"\x89PNG\r\n\x1a\n" + header + data + chunk(b"IEND", b"")
+    return by_pillow(np.zeros((max(nbytes // 1024, 1), 1024), np.uint8), "png")
 
 
 def write(path: Path, values: Sequence[Sequence[bytes]]) -> Path:
     """Write records of one feature, x, with these values."""
-    messages = [Example() for _ in values]
-    for message, each in zip(messages, values, strict=True):
-        message.features.feature["x"].bytes_list.value.extend(each)
-    write_oracle(path, [message.SerializeToString() for message in messages])
+    write_oracle(path, [example(x=each) for each in values])
     return path
 
 

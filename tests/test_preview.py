@@ -18,6 +18,7 @@ from PIL import Image
 from rich.cells import cell_len
 from rich.console import Console
 from support.any_columns import any_features, dataset_of, rows_like
+from support.images import by_pillow
 from support.notebooks import executed, needs_jupyter
 from support.wire import example
 
@@ -162,12 +163,6 @@ def test_images_of_every_kind_are_scaled(tmp_path: Path) -> None:
     drawn(found, tmp_path / "a.png")
 
 
-def encoded(pixels: np.ndarray[Any, Any], kind: str = "png") -> bytes:
-    with io.BytesIO() as file:
-        Image.fromarray(pixels).save(file, kind, compress_level=1)
-        return file.getvalue()
-
-
 def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any, Any], tmp_path: Path) -> None:
     large = np.kron(photos[0], np.ones((64, 48, 1), np.uint8))
     images = np.empty(3, object)
@@ -184,7 +179,9 @@ def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any
     # Several images per record, also none; a damaged image is described.
     with dtf.RecordWriter(tmp_path / "b.tfrecord") as writer:
         for row in ([photos[0], photos[1]], [], [photos[2]]):
-            writer.write(example(views=[*map(encoded, row)], broken=[b"\xff\xd8\xff\xe0" + bytes(50)]))
+            writer.write(
+                example(views=[*(by_pillow(each, "png") for each in row)], broken=[b"\xff\xd8\xff\xe0" + bytes(50)])
+            )
     spec = {"views": dtf.ImageFeature((-1, 8, 8, 3)), "broken": dtf.FixedLenFeature((), "bytes")}
     page = Page(dtf.read_tfrecord(tmp_path / "b.tfrecord", spec).preview())
     np.testing.assert_array_equal(page.images, photos[:3])
@@ -197,7 +194,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six records of an image of 16 MB: PNG with alpha, and JPEG of three channels."""
     ramp = np.broadcast_to(np.arange(2000, dtype=np.uint16)[:, None, None] // 8, (2000, 2000, 4)).astype(np.uint8)
     path = tmp_path_factory.mktemp("large") / "large.tfrecord"
-    images = {"png": [encoded(ramp)], "jpeg": [encoded(ramp[..., :3], "jpeg")]}
+    images = {"png": [by_pillow(ramp, "png", compress_level=1)], "jpeg": [by_pillow(ramp[..., :3], "jpeg")]}
     with dtf.RecordWriter(path) as writer:
         for number in range(6):
             writer.write(example(label=[number], **images))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import pickle
 import sys
@@ -17,13 +16,14 @@ from numpy.typing import NDArray
 from oracle import write_oracle
 from support.any_columns import FEATURES, dataset_of, every_column, listed, rows_like
 from support.few import mostly_slow
+from support.images import by_pillow
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.messages import Example
 
 SIZES = (7, 0, 1, 13, 4)
 ROWS = [name for name, feature in FEATURES.items() if feature.ragged_rank and not feature.own_shapes]
@@ -246,11 +246,7 @@ def test_size_of_rows_that_share_memory() -> None:
 def test_partitions_are_planned_by_the_size_of_rows(feature: Feature, weight: int, tmp_path: Path) -> None:
     encoded = [bytes(960)]
     if isinstance(feature, dtf.ImageFeature):
-        stream = io.BytesIO()
-        pytest.importorskip("PIL.Image").new("RGB", (10, 10)).save(stream, "PNG")
-        encoded = [stream.getvalue()] * (3 if feature.ragged_rank else 1)
-    message = Example()
-    message.features.feature["x"].bytes_list.value.extend(encoded)
-    write_oracle(tmp_path / "shard", [message.SerializeToString()] * 300)
+        encoded = [by_pillow(np.zeros((10, 10, 3), np.uint8), "png")] * (3 if feature.ragged_rank else 1)
+    write_oracle(tmp_path / "shard", [example(x=encoded)] * 300)
     chunks = dtf.read_tfrecord(tmp_path / "shard", {"x": feature}, chunks="30 kB").chunks
     assert 0.8 * 30_000 < max(chunks) * weight <= 30_000

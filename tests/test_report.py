@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 from collections import Counter
@@ -16,6 +15,7 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.images import by_pillow
 from support.wire import delimited, example, sequence_example, varint
 
 import dask_tfrecord as dtf
@@ -23,8 +23,6 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.inspection.payload_type import detect_image, detect_tensor, is_probably_text
 from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.inspection.survey import Histogram, Survey, survey
-
-Image = pytest.importorskip("PIL.Image")
 
 
 def places(payloads: Sequence[bytes], file: str = "a") -> list[tuple[Location, bytes]]:
@@ -41,9 +39,7 @@ def only(found: Report) -> FeatureReport:
 
 
 def encoded(shape: tuple[int, ...], form: str, dtype: str = "uint8", **options: Any) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(np.zeros(shape, dtype)).save(stream, form, **options)
-    return stream.getvalue()
+    return by_pillow(np.zeros(shape, dtype), form, **options)
 
 
 # -- counting ----------------------------------------------------------------------------------------------------------
