@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import zarr
 from dask.base import DaskMethodsMixin
-from numpy.typing import NDArray
 from oracle import read_oracle
+from oracle.partitions import objects
 from support.any_columns import listed
 from support.wire import example
 
@@ -47,19 +47,7 @@ def written(arrays: Any, path: Path, **options: Any) -> list[dict[str, list[Any]
 def stored(arrays: Any, path: Path, **options: Any) -> dict[str, list[Any]]:
     """Write a Zarr store, and read it back as lists."""
     dtf.to_zarr(arrays, path / "x.zarr", mode="w", **options)
-    return {name: _plain(rows) for name, rows in dtf.from_zarr(path / "x.zarr").compute().items()}
-
-
-def _plain(row: Any) -> Any:
-    if isinstance(row, np.ndarray):
-        return [_plain(item) for item in row]
-    return row.item() if isinstance(row, np.generic) else row
-
-
-def objects(rows: list[Any]) -> NDArray[Any]:
-    made = np.empty(len(rows), object)
-    made[:] = rows
-    return made
+    return {name: listed(rows) for name, rows in dtf.from_zarr(path / "x.zarr").compute().items()}
 
 
 def refused(arrays: Any, path: Path, said: str) -> None:
@@ -250,7 +238,7 @@ def test_both_writers_and_assign_take_the_same(tmp_path: Path) -> None:
     ds = dtf.Dataset.from_arrays({"n": da.arange(3, chunks=2)}).assign(**given, nested=nested)
     assert stored(ds, tmp_path) == {"n": [0, 1, 2]} | wanted | {"nested": nested}
     found = ds.compute()
-    assert {name: _plain(found[name]) for name in wanted} == wanted
+    assert {name: listed(found[name]) for name in wanted} == wanted
     assert ds.rows[1:].persist()[["rows", "text"]].compute()["text"].tolist() == ["é", ""]
     assert ds.rows[[2, 0]].compute()["bytes"].tolist() == [b"", b"a"]
 

@@ -13,42 +13,19 @@ import dask
 import numpy as np
 import oracle
 import pytest
+from oracle.partitions import objects
 from support import tensor_messages
 from support.any_columns import listed as listed_of
 from support.images import png
-from support.wire import example
+from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
 from dask_tfrecord.schema import Schema
 
 CONTEXT = {"words": dtf.TextFeature(count=-1), "states": dtf.RawFeature((2, 3), ">i2", count=-1)}
 LISTS = {"said": dtf.TextFeature(), "flags": dtf.RawFeature((2,), "bool")}
-
-
-def record(words: list[bytes], states: list[bytes], said: list[bytes], flags: list[bytes]) -> messages.SequenceExample:
-    made = messages.SequenceExample()
-    for name, values in (("words", words), ("states", states)):
-        made.context.feature[name].bytes_list.value.extend(values)
-    for name, values in (("said", said), ("flags", flags)):
-        for value in values:
-            made.feature_lists.feature_list[name].feature.add().bytes_list.value.append(value)
-    return made
-
-
-def write(path: Path, records: list[messages.SequenceExample]) -> list[bytes]:
-    payloads = [one.SerializeToString() for one in records]
-    oracle.write_oracle(path, payloads)
-    return payloads
-
-
-def objects(rows: Any) -> Any:
-    """Return rows in an array of objects."""
-    out = np.empty(len(rows), object)
-    out[:] = list(rows) or None
-    return out
 
 
 GOOD = {"words": [b"a"] * 20, "states": [bytes(12)] * 20, "said": [b"x"] * 20, "flags": [b"\0\1"] * 20}
@@ -65,8 +42,13 @@ GOOD = {"words": [b"a"] * 20, "states": [bytes(12)] * 20, "said": [b"x"] * 20, "
     ],
 )
 def test_errors_name_the_step(tmp_path: Path, name: str, value: bytes, says: str) -> None:
+    def record(words: list[bytes], states: list[bytes], said: list[bytes], flags: list[bytes]) -> bytes:
+        steps = {"said": [[value] for value in said], "flags": [[value] for value in flags]}
+        return sequence_example({"words": words, "states": states}, **steps)
+
     bad = {**GOOD, name: [*GOOD[name][:17], value, *GOOD[name][18:]]}
-    payloads = write(tmp_path / "x", [record(**GOOD)] * 5 + [record(**bad), record(**GOOD)])
+    payloads = [record(**GOOD)] * 5 + [record(**bad), record(**GOOD)]
+    oracle.write_oracle(tmp_path / "x", payloads)
     ds = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, chunks=4)
     offset = sum(len(payload) + 16 for payload in payloads[:5])
     uncounted = dtf.read_tfrecord(tmp_path / "x", CONTEXT, sequence_features=LISTS, counts=None)
