@@ -235,24 +235,8 @@ def test_states_of_other_data_or_options_are_refused(ds: dtf.Dataset, folder: Pa
     ds.batches(epochs=None, prefetch=9, **options).load_state_dict(state)
 
 
-WRONG: tuple[Any, ...] = (
-    None,
-    True,
-    -1,
-    1,
-    2,
-    10**30,
-    0.5,
-    "x",
-    b"x",
-    [],
-    [1],
-    {},
-    {5: 5},
-    np.int64(1),
-    np.arange(2),
-    {1},
-)
+NUMBERS: tuple[Any, ...] = (True, -1, 1, 2, 10**30, 0.5, np.int64(1), np.arange(2))
+WRONG = (*NUMBERS, None, "x", b"x", [], [1], {}, {5: 5}, {1})
 
 
 @pytest.mark.parametrize("counts", ["auto", None])
