@@ -348,7 +348,7 @@ class RecordSource(Source):
         for run in row_runs(self.collection, rows):
             if run.total is not None and not everything:
                 check_count(run.shard, run.total, check_crc=self.check_crc)
-            yield narrowed(run) if run.count == 1 else run
+            yield narrowed(run) if run.count == 1 and run.first > run.entry_record else run
 
 
 def parts(spans: Iterable[tuple[int, int]], out: Outputs | None) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:

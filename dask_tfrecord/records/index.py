@@ -974,10 +974,10 @@ kept_ends = _KeptEnds(4 << 20)
 
 
 def narrowed(run: Run) -> Run:
-    """Return a run of one record as one that begins at this record, if a read before walked over it."""
+    """Return a run of one record after its index entry as one that begins at this record, if a read walked over it."""
     place = run.first - run.entry_record
     ends = kept_ends.get(run.shard, run.offset)
-    if place == 0 or ends is None or place >= len(ends):
+    if ends is None or place >= len(ends):
         return run
     begin, end = ends[place - 1 : place + 1].tolist()
     return Run(run.shard, run.first, 1, run.first, begin, end, run.ends_shard, total=run.total)
