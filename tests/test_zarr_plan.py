@@ -29,13 +29,10 @@ from support.images import png
 from support.store_round_trip import assert_same, files_of
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns import encoded_values
 from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.images.pixels import decode_image
-from dask_tfrecord.stores.units import RowSizes
-from dask_tfrecord.stores.zarr.plan import ChunkRequest
 
 xr = pytest.importorskip("xarray")
 
@@ -91,14 +88,18 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", mostly_slow(OPTIONS, 3), ids=str)
-def test_what_is_planned_is_what_is_written(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_what_is_planned_is_what_is_written(
+    ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = ds.plan_zarr(**options)
+    ds.to_zarr(tmp_path / "at_once.zarr", **options)
+    # Rows are not counted again.
+    monkeypatch.delattr("dask_tfrecord.stores.units.count_items")
     written = plan.to_zarr(tmp_path / "planned.zarr", compute=False)
     assert written is not None
     tasks = [key for key in dict(written.dask) if isinstance(key, tuple) and "write-units" in key[0]]
     assert len(tasks) == plan.tasks <= plan.write_units
     written.compute()
-    ds.to_zarr(tmp_path / "at_once.zarr", **options)
     assert files_of(tmp_path / "planned.zarr") == files_of(tmp_path / "at_once.zarr")
     group: Any = zarr.open_group(tmp_path / "planned.zarr", mode="r")
     assert group.attrs["dask_tfrecord"]["unit_rows"] == plan.unit_rows
@@ -111,43 +112,24 @@ def test_what_is_planned_is_what_is_written(ds: dtf.Dataset, tmp_path: Path, opt
     assert_same(dtf.from_zarr(tmp_path / "planned.zarr").compute(), ds.compute())
 
 
-def test_nothing_is_written_and_nothing_counted_twice(
-    ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    plan = ds.plan_zarr()
-    assert not list(tmp_path.iterdir())
-    monkeypatch.delattr("dask_tfrecord.stores.units.count_items")
-    plan.to_zarr("one.zarr")
-    plan.to_zarr("other.zarr")
-    assert dtf.from_zarr("one.zarr").nrows == dtf.from_zarr("other.zarr").nrows == 62
-
-
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.sampled_from([1, 2, 3, 6, 12, 60]), max_size=4),
-    st.none() | st.integers(1, 5000),
     st.none() | st.integers(1, 50_000),
     st.integers(0, 300),
-    st.floats(1, 1000),
+    st.integers(1, 100),
 )
-def test_features_share_a_unit_of_rows(
-    chunks: dict[str, int], chunk_nbytes: int | None, shard_nbytes: int | None, rows: int, row_nbytes: float
-) -> None:
-    schema = dtf.Schema(dict.fromkeys("abcd", dtf.FixedLenFeature((), "int64")))
-    sizes = RowSizes(dict.fromkeys("abcd", row_nbytes), row_nbytes, 4 * row_nbytes, 4 * row_nbytes)
-    request = ChunkRequest(chunks, None, chunk_nbytes, shard_nbytes)
+def test_features_share_a_unit_of_rows(chunks: dict[str, int], shards: int | None, rows: int, width: int) -> None:
+    arrays = {name: np.zeros((rows, width)) for name in "abcd"}
+    options: dict[str, Any] = {"chunks": chunks, "shards": None if shards is None else f"{shards} B"}
     if any(max(chunks.values()) % size for size in chunks.values()):
         with pytest.raises(ValueError, match="features share a unit of rows"):
-            request.resolve(schema, rows, sizes)
+            dtf.plan_zarr(arrays, **options)
         return
-    grid, cuts = request.resolve(schema, rows, sizes)
-    for name, (chunk, write) in cuts.rows.items():
-        assert chunk == chunks.get(name, chunk)
-        assert write % chunk == 0
-        assert grid.unit % write == 0
-        assert shard_nbytes is not None or write == chunk
-    if not chunks and shard_nbytes is not None and rows:
-        assert grid.unit <= rows + grid.chunk
+    plan = dtf.plan_zarr(arrays, **options)
+    for array in plan.arrays:
+        chunk, write = array.chunks[0], (array.shards or array.chunks)[0]
+        assert chunk == chunks.get(array.name, chunk)
+        assert write % chunk == plan.unit_rows % write == 0
 
 
 def test_targets_are_met() -> None:
@@ -175,47 +157,40 @@ def test_chunks_of_many_columns_are_not_small() -> None:
 
 
 def test_codecs_by_feature_and_by_array(ds: dtf.Dataset, tmp_path: Path) -> None:
-    gzip = zarr.codecs.GzipCodec()
     plan = ds.plan_zarr(
         compressors={
             "label": None,
             "vector": zarr.codecs.ZstdCodec(level=1),
-            "tokens.values": gzip,
+            "tokens.values": zarr.codecs.GzipCodec(),
             "words.row_splits": None,
         },
         filters={"vector": zarr.codecs.TransposeCodec(order=(1, 0))},
     )
     plan.to_zarr(tmp_path / "store.zarr")
     group = zarr.open_group(tmp_path / "store.zarr", mode="r")
-    made = {name: codecs(array) for name, array in group.arrays()}
-    blosc = ["BloscCodec"]
-    assert made == {
+    others = {name: ["BloscCodec"] for name in ("title", "tokens.row_splits", "words.values", "words.byte_splits")}
+    assert {name: codecs(array) for name, array in group.arrays()} == others | {
         "label": [],
         "vector": ["TransposeCodec", "ZstdCodec"],
-        "title": blosc,
         "tokens.values": ["GzipCodec"],
-        "tokens.row_splits": blosc,
         "words.row_splits": [],
-        **dict.fromkeys(["words.values", "words.byte_splits"], blosc),
     }
+    # Items are shuffled by their size.
+    (blosc,) = zarr.open_array(tmp_path / "store.zarr", path="tokens.row_splits").compressors
+    # From zarr 3.4 on the names are plain strings.
+    cname, shuffle = (getattr(name, "value", name) for name in (blosc.cname, blosc.shuffle))
+    assert (blosc.typesize, cname, shuffle) == (8, "lz4", "shuffle")
     assert dtf.from_zarr(tmp_path / "store.zarr")["vector"].compute().tolist() == ds["vector"].compute().tolist()
     assert json.loads(plan.to_json())["arrays"][1]["compressors"][0]["name"] == "zstd"
 
 
-def test_a_codec_may_be_a_mapping(tmp_path: Path) -> None:
-    gzip = {"name": "gzip", "configuration": {"level": 1}}
-    dtf.to_zarr({"name": np.arange(5)}, tmp_path / "codec.zarr", compressors=gzip)
-    dtf.to_zarr({"name": np.arange(5)}, tmp_path / "feature.zarr", compressors={"name": None})
-    made = [zarr.open_array(tmp_path / f"{store}.zarr", path="name") for store in ("codec", "feature")]
-    assert [codecs(array) for array in made] == [["GzipCodec"], []]
-
-    dtf.to_zarr({"x": np.arange(5)}, tmp_path / "store.zarr")
-    # Items are shuffled by their size.
-    (blosc,) = zarr.open_array(tmp_path / "store.zarr", path="x").compressors
-    assert isinstance(blosc, zarr.codecs.BloscCodec)
-    # From zarr 3.4 on the names are plain strings.
-    cname, shuffle = (getattr(name, "value", name) for name in (blosc.cname, blosc.shuffle))
-    assert (blosc.typesize, cname, shuffle) == (8, "lz4", "shuffle")
+@pytest.mark.parametrize(
+    ("compressors", "wanted"), [({"name": "gzip", "configuration": {"level": 1}}, ["GzipCodec"]), ({"name": None}, [])]
+)
+def test_a_codec_may_be_a_mapping(tmp_path: Path, compressors: Any, wanted: list[str]) -> None:
+    """A feature may have the name of its key."""
+    dtf.to_zarr({"name": np.arange(5)}, tmp_path / "store.zarr", compressors=compressors)
+    assert codecs(zarr.open_array(tmp_path / "store.zarr", path="name")) == wanted
 
 
 @pytest.mark.parametrize(
@@ -301,7 +276,7 @@ def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- people
 
 
-def test_it_prints(ds: dtf.Dataset) -> None:
+def test_it_is_displayed_as_text_as_html_and_as_json(ds: dtf.Dataset) -> None:
     with dask.config.set(scheduler="threads", num_workers=2):
         plan = ds.plan_zarr(chunks=20)
     title, header, *lines = repr(plan).split("\n")
@@ -311,11 +286,7 @@ def test_it_prints(ds: dtf.Dataset) -> None:
     vector = next(line for line in lines if line.split()[0] == "vector")
     assert re.split(" {2,}", vector.strip())[1:7] == ["<f4", "62 x 3", "record, vector.dim_1", "20 x 3", "-", "744 B"]
     assert "(no limit): 200.00 MiB imports + 100.00 MiB reading and codecs + 2 threads * (3 * " in lines[-1]
-
-
-def test_html_has_a_line_per_array_the_codecs_once_and_the_memory_as_a_table(ds: dtf.Dataset) -> None:
-    with dask.config.set(scheduler="threads", num_workers=2):
-        plan = ds.plan_zarr(chunks=20)
+    # A line for each array, the codecs once, and the memory as a table.
     html = plan._repr_html_()
     cells = re.findall(r"<t[dh][^>]*>([^<]+)</t[dh]>", html)
     header, *_, last = (cells[start : start + 6] for start in range(0, 6 * (len(plan.arrays) + 1), 6))
@@ -326,6 +297,10 @@ def test_html_has_a_line_per_array_the_codecs_once_and_the_memory_as_a_table(ds:
     assert memory[-2] == "peak of a worker, no limit"
     assert html.count("blosc(") == 1
     assert "ZarrPlan" not in html and "Zarr group: 62 rows, 8 arrays, about " in html
+    found = json.loads(plan.to_json())
+    assert (found["nrows"], found["unit_rows"], found["write_units"]) == (62, 20, plan.write_units)
+    assert found["nbytes"] == sum(array["nbytes"] for array in found["arrays"])
+    assert found["memory"]["peak_nbytes"] == plan.memory.peak_nbytes
 
 
 def test_control_characters_are_escaped() -> None:
@@ -334,15 +309,6 @@ def test_control_characters_are_escaped() -> None:
         assert "a\\x9b\\u202eb" in shown
         assert not {"\x9b", "\u202e"} & set(shown)
     assert "<b>" not in dtf.plan_zarr({"<b>&": np.zeros(3)})._repr_html_()
-
-
-def test_it_is_json(ds: dtf.Dataset) -> None:
-    plan = ds.plan_zarr(chunks=20)
-    found = json.loads(plan.to_json())
-    assert (found["nrows"], found["unit_rows"], found["write_units"]) == (62, 20, plan.write_units)
-    assert [array["name"] for array in found["arrays"]] == [array.name for array in plan.arrays]
-    assert found["nbytes"] == sum(array["nbytes"] for array in found["arrays"])
-    assert found["memory"]["peak_nbytes"] == plan.memory.peak_nbytes
 
 
 def test_the_command_prints_it_and_writes_nothing(shards: Path, tmp_path: Path) -> None:
@@ -410,13 +376,6 @@ def test_counting_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_sizes_of_images_take_no_memory(tmp_path: Path) -> None:
-    dtf.to_tfrecord({"image": [picture(300, 200)] * 20}, tmp_path / "shard")
-    source: Any = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.ImageFeature()})._source
-    values = source.measure().read(("image",), slice(0, 20))["image"].values
-    assert (values.shape, values.strides) == ((20 * 180_000,), (0,))
-
-
 # ------------------------------------------------------------------------------- what others read of a store
 
 LABELLED = dtf.Schema(
@@ -461,24 +420,16 @@ def labelled() -> dtf.Dataset:
 
 def test_axes_have_the_names_given(labelled: dtf.Dataset, tmp_path: Path) -> None:
     plan = labelled.plan_zarr(dimension_names=AXES)
-    plan.to_zarr(tmp_path / "planned.zarr")
     labelled.to_zarr(tmp_path / "store.zarr", dimension_names=AXES, chunks=3)
-    for store in ("planned.zarr", "store.zarr"):
-        with xr.open_zarr(tmp_path / store) as opened:
-            assert not opened.coords
-            assert opened["image"].dims == ("record", "height", "width", "channel")
-            assert opened["depth"].dims == ("record", "height", "width")
-            assert opened["boxes.values"].dims == ("boxes.value", "corner")
-            assert opened["kinds.values"].dims == ("kinds.value",)
-            assert opened["raw.row_splits"].dims == ("raw.row_split",)
-            assert {name: opened.sizes[name] for name in ("record", "height", "width", "channel", "corner")} == {
-                **{"record": ROWS, "height": 4, "width": 3, "channel": 2, "corner": 4},
-            }
-            assert opened.isel(height=1, channel=0)["image"].to_numpy().tolist() == [
-                [row + 6, row + 8, row + 10] for row in range(ROWS)
-            ]
-            planned = {array.name: array.dimensions for array in plan.arrays}
-            assert planned == {name: opened[name].dims for name in opened.data_vars}
+    with xr.open_zarr(tmp_path / "store.zarr") as opened:
+        assert not opened.coords
+        dims = {name: array.dims for name, array in opened.items()}
+        assert dims == {array.name: array.dimensions for array in plan.arrays}
+        assert dims["image"] == ("record", "height", "width", "channel")
+        assert dims["boxes.values"] == ("boxes.value", "corner")
+        assert dims["raw.row_splits"] == ("raw.row_split",)
+        found = opened.isel(height=1, channel=0)["image"].to_numpy().tolist()
+        assert found == [[row + 6, row + 8, row + 10] for row in range(ROWS)]
     assert "record, height, width, channel" in repr(plan)
     told = {array["name"]: array["dimensions"] for array in json.loads(plan.to_json())["arrays"]}
     assert told["boxes.values"] == ["boxes.value", "corner"]
@@ -494,14 +445,9 @@ def test_axes_have_the_names_given(labelled: dtf.Dataset, tmp_path: Path) -> Non
         ({"boxes": (1,)}, r"tuple of names, one for each axis; got \(1,\)"),
         ({"boxes": ("",)}, "tuple of names"),
         ({"image": ("x", "y", "x")}, "gives two axes of one array the same name"),
-        (
-            {"image": ("height", "width", "c"), "depth": ("width", "height")},
-            "'width' has length 3 in 'image' and length 4 in",
-        ),
+        ({"image": ("height", "width", "c"), "depth": ("width", "height")}, "'width' has length 3 in 'image' and len"),
         ({"boxes": ("depth.dim_2",)}, "'depth.dim_2' has length .* in 'depth' and length .* in 'boxes'"),
-        ({"boxes": ("label",)}, "'label' is an array of the group, which xarray would read as the coordinate"),
-        ({"boxes": ("kinds.row_splits",)}, "'kinds.row_splits' is an array of the group"),
-        ({"boxes": ("record",)}, "'record' is the first dimension of 'image'"),
+        ({"boxes": ("kinds.row_splits",)}, "'kinds.row_splits' is an array of the group, which xarray would read as"),
         ({"boxes": ("kinds.value",)}, "'kinds.value' is the first dimension of 'kinds.values'"),
         (["height"], "must map features to names"),
     ],
@@ -568,18 +514,13 @@ def test_nothing_is_masked_and_nothing_left_out(labelled: dtf.Dataset, tmp_path:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"image": -1}, r"fill_values\['image'\]: -1 is not a value of dtype |u1"),
-        ({"image": 256}, "256 is not a value"),
+        ({"image": 256}, r"fill_values\['image'\]: 256 is not a value of dtype |u1"),
         ({"image": 1.5}, "1.5 is not a value"),
         ({"label": True}, "True is not a value"),
-        ({"label": float("nan")}, "nan is not a value"),
-        ({"label": "x"}, "'x' is not a value"),
         ({"label": [1]}, r"\[1\] is not a value"),
-        ({"label": 2**63}, "9223372036854775808 is not a value"),
         ({"depth": 1e39}, r"1e\+39 is not a value"),
         ({"depth": 1j}, "1j is not a value"),
         ({"title": 0}, "0 is not a value of dtype string"),
-        ({"title": None}, "None is not a value of dtype string"),
         ({"kinds.values": 0.5}, r"fill_values\['kinds.values'\]: 0.5 is not a value"),
         (-1, "must map features or flat arrays"),
     ],
@@ -610,18 +551,15 @@ def test_a_fill_value_is_the_value_given_or_refused(dtype: str, value: complex) 
 # ----------------------------------------------------------------------------------- attributes of the group
 
 
-def test_consolidated_metadata_may_be_left_out(labelled: dtf.Dataset, tmp_path: Path) -> None:
-    labelled.to_zarr(tmp_path / "with.zarr")
-    labelled.to_zarr(tmp_path / "without.zarr", consolidated=False)
-    plan = labelled.plan_zarr(consolidated=False)
-    plan.to_zarr(tmp_path / "planned.zarr")
-    assert json.loads(plan.to_json())["consolidated"] is False
-    for store, there in {"with.zarr": True, "without.zarr": False, "planned.zarr": False}.items():
-        metadata = json.loads((tmp_path / store / "zarr.json").read_text())
-        assert ("consolidated_metadata" in metadata) == there
-        assert dtf.from_zarr(tmp_path / store)["label"].compute().tolist() == LABELS
-        with xr.open_zarr(tmp_path / store, consolidated=there) as opened:
-            assert opened["image"].shape == (ROWS, 4, 3, 2)
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_consolidated_metadata_may_be_left_out(labelled: dtf.Dataset, tmp_path: Path, consolidated: bool) -> None:
+    plan = labelled.plan_zarr(consolidated=consolidated)
+    plan.to_zarr(tmp_path / "store.zarr")
+    assert json.loads(plan.to_json())["consolidated"] is consolidated
+    assert ("consolidated_metadata" in json.loads((tmp_path / "store.zarr/zarr.json").read_text())) == consolidated
+    with xr.open_zarr(tmp_path / "store.zarr", consolidated=consolidated) as opened:
+        assert opened["image"].shape == (ROWS, 4, 3, 2)
+    assert dtf.from_zarr(tmp_path / "store.zarr")["label"].compute().tolist() == LABELS
 
 
 def test_attributes_of_arrays(labelled: dtf.Dataset, tmp_path: Path) -> None:
@@ -694,27 +632,6 @@ def test_a_rechunk_is_announced(tmp_path: Path) -> None:
     with pytest.warns(da.PerformanceWarning, match="'c' is rechunked from 2 chunks of up to 20 to 4 chunks"):
         others = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10), "c": da.arange(40, chunks=20)})
         others.map_blocks(dict).to_zarr(tmp_path / "mapped.zarr")
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.lists(st.integers(0, 9), min_size=1, max_size=8))
-def test_rows_held_by_a_rechunk(before: list[int], after: list[int]) -> None:
-    rows = min(sum(before), sum(after))
-    cut = [_until(sizes, rows) for sizes in (before, after)]
-    starts, ends = np.cumsum([0, *cut[0][:-1]]), np.cumsum(cut[0])
-    most = 0
-    for past, size in zip(np.cumsum(cut[1]).tolist(), cut[1], strict=True):
-        touched = [end - start for start, end in zip(starts, ends, strict=True) if start < past and end > past - size]
-        most = max(most, sum(touched) if size else 0)
-    recut = Rechunked("x", (tuple(cut[0]), (1, 2)), (tuple(cut[1]), (3,)), 8)
-    assert recut.held_nbytes == most * 3 * 8
-
-
-def _until(sizes: list[int], rows: int) -> list[int]:
-    found = []
-    for size in sizes:
-        found.append(min(size, rows))
-        rows -= found[-1]
-    return found
 
 
 class Alive(Callback):  # type: ignore[misc]
