@@ -14,16 +14,15 @@ import dask.array as da
 import fsspec
 import numpy as np
 import pytest
-import zarr
 from click.testing import CliRunner
 from distributed import Client
 from oracle import read_oracle, read_payloads, write_oracle
 from support.bits import bits
 from support.waiting import wait_until
+from support.wire import sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.columns.blocks import splits_of
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
@@ -88,21 +87,6 @@ def sequences(path: Path) -> list[SequenceExample]:
 # -- records
 
 
-def test_columns_of_every_backing(tmp_path: Path) -> None:
-    dtf.to_tfrecord(plain(), tmp_path / "plain")
-    ds = dtf.read_tfrecord(tmp_path / "plain", {"label": dtf.FixedLenFeature((), "int32"), "text": dtf.TextFeature()})
-    ds.persist().to_tfrecord(tmp_path / "held")
-    ds.assign(more=np.arange(10)).to_tfrecord(tmp_path / "more")
-    ds.map_blocks(lambda blocks: {"half": (blocks["label"] / 2).astype("f4")}).to_tfrecord(tmp_path / "mapped")
-    ds[["text"]].rows[::-1].to_tfrecord(tmp_path / "text")
-    assert ints(tmp_path / "held") == ints(tmp_path / "more", "more") == list(range(10))
-    halves = [message.features.feature["half"].float_list.value[0] for message in read_oracle(tmp_path / "mapped")]
-    assert halves == [row / 2 for row in range(10)]
-    texts = [dict(message.features.feature) for message in read_oracle(tmp_path / "text")]
-    assert [list(text) for text in texts] == [["text"]] * 10
-    assert texts[0]["text"].bytes_list.value[0] == "é9".encode()
-
-
 def test_rows_filled_in_for_damaged_records_are_written_as_they_were_read(tmp_path: Path) -> None:
     dtf.to_tfrecord({"label": np.arange(5)}, tmp_path / "good")
     data = bytearray((tmp_path / "good").read_bytes())
@@ -113,80 +97,32 @@ def test_rows_filled_in_for_damaged_records_are_written_as_they_were_read(tmp_pa
     assert ints(tmp_path / "filled") == [0, 1, -1, 3, 4]
 
 
-def test_sequence_examples_and_their_lengths(tmp_path: Path) -> None:
-    context = {"id": dtf.FixedLenFeature((), "int64")}
-    steps = {"tokens": dtf.FixedLenSequenceFeature((), "int64"), "words": dtf.VarLenFeature("bytes")}
-    arrays = {
-        "id": np.arange(3),
-        "tokens": np.arange(12).reshape(3, 4),
-        "tokens.lengths": np.array([4, 0, 2], np.int32),
-        "words": objects([objects([objects([b"a", b""])]), objects([]), objects([objects([]), objects([b"b"])])]),
-    }
-    dtf.to_tfrecord(arrays, tmp_path / "seq", sequence_features=steps)
-    found = sequences(tmp_path / "seq")
-    lists = [record.feature_lists.feature_list for record in found]
-    assert [record.context.feature["id"].int64_list.value[0] for record in found] == [0, 1, 2]
-    tokens = [[list(step.int64_list.value) for step in of["tokens"].feature] for of in lists]
-    assert tokens == [[[0], [1], [2], [3]], [], [[8], [9]]]
-    words = [[list(step.bytes_list.value) for step in of["words"].feature] for of in lists]
-    assert words == [[[b"a", b""]], [], [[], [b"b"]]]
-    ds = dtf.read_tfrecord(tmp_path / "seq", context, sequence_features=steps)
-    ds.to_tfrecord(tmp_path / "again")
-    ds.map_blocks(lambda blocks: {**blocks, "id": blocks["id"] * 1}).to_tfrecord(tmp_path / "mapped")
-    for name in ("again", "mapped"):
-        assert read_payloads(tmp_path / name) == read_payloads(tmp_path / "seq")
-    ds.map_blocks(lambda blocks: {"words": blocks["words"], "more": -blocks["id"]}).to_tfrecord(tmp_path / "other")
-    for row, record in enumerate(found):
-        del record.feature_lists.feature_list["tokens"], record.context.feature["id"]
-        record.context.feature["more"].int64_list.value.append(-row)
-    assert sequences(tmp_path / "other") == found
-
-
 @pytest.mark.parametrize("as_dask", [False, True])
-def test_padded_bytes_and_their_lengths(as_dask: bool, tmp_path: Path) -> None:
+def test_padded_rows_and_their_lengths(as_dask: bool, tmp_path: Path) -> None:
     words = np.array([[b"a", b""], [b"", b""], [b"c", b""]], object)
-    lengths = np.array([2, 0, 1])
-    pairs = words.repeat(2).reshape(3, 2, 2)
-    arrays = {"words": words, "words.lengths": lengths, "pairs": pairs, "pairs.lengths": lengths}
+    arrays = {"words": words, "pairs": words.repeat(2).reshape(3, 2, 2), "tokens": np.arange(6).reshape(3, 2)}
+    arrays |= {f"{name}.lengths": np.array([2, 0, 1]) for name in arrays}
     if as_dask:
         arrays = {name: da.from_array(array, chunks=2) for name, array in arrays.items()}
-    features = {"words": (), "pairs": (2,)}
-    padded = {name: dtf.FixedLenSequenceFeature(shape, "bytes", True) for name, shape in features.items()}
-    dtf.to_tfrecord(arrays, tmp_path / "steps", sequence_features=padded)
-    lists = [record.feature_lists.feature_list for record in sequences(tmp_path / "steps")]
-    steps = {name: [[list(of.bytes_list.value) for of in one[name].feature] for one in lists] for name in features}
-    assert steps == {"words": [[[b"a"], [b""]], [], [[b"c"]]], "pairs": [[[b"a"] * 2, [b""] * 2], [], [[b"c"] * 2]]}
-    dtf.to_tfrecord(arrays, tmp_path / "lists", features=padded)
-    found = [record.features.feature for record in read_oracle(tmp_path / "lists")]
-    assert [list(one["words"].bytes_list.value) for one in found] == [[b"a", b""], [], [b"c"]]
-    assert [list(one["pairs"].bytes_list.value) for one in found] == [[b"a", b"a", b"", b""], [], [b"c", b"c"]]
-
-
-def test_arrays_of_all_kinds(tmp_path: Path) -> None:
-    rows = 7
-    stored = zarr.create_array(tmp_path / "a.zarr", shape=(rows, 2), chunks=(3, 2), dtype="i2")
-    stored[:] = np.arange(14).reshape(rows, 2)
-    lengths = np.arange(rows)
-    arrays = {
-        "dask": da.arange(rows, chunks=3, dtype="f4"),
-        "zarr": stored,
-        "bytes": [b"\0" * row for row in range(rows)],
-        "rows": [list(range(row)) for row in range(rows)],
-        "flat": dtf.RaggedBlock(np.arange(21, dtype=np.int64), splits_of(lengths)),
-        "text": np.array([str(row) for row in range(rows)]),
-        "flag": np.arange(rows) % 2 == 0,
-        "half": np.arange(rows, dtype=np.float16),
+    padded = {
+        "words": dtf.FixedLenSequenceFeature((), "bytes", True),
+        "pairs": dtf.FixedLenSequenceFeature((2,), "bytes", True),
+        "tokens": dtf.FixedLenSequenceFeature((), "int64", True),
     }
-    dtf.to_tfrecord(arrays, tmp_path / "x" / MANY)
-    assert counts(tmp_path / "x") == [3, 3, 1]
-    found = dtf.read_tfrecord(tmp_path / "x").compute()
-    flat = np.split(np.arange(21), np.cumsum(lengths)[:-1])
-    wanted = {"text": [b"%d" % row for row in range(rows)], "flag": [1, 0, 1, 0, 1, 0, 1], "flat": flat}
-    wanted |= {name: np.asarray(arrays[name]).tolist() for name in ("dask", "zarr", "half")}
-    for name, array in found.items():
-        assert list(map(np.ndarray.tolist, map(np.asarray, array))) == [
-            np.asarray(row).tolist() for row in wanted.get(name, arrays[name])
-        ]
+    wanted = {
+        "words": [[[b"a"], [b""]], [], [[b"c"]]],
+        "pairs": [[[b"a"] * 2, [b""] * 2], [], [[b"c"] * 2]],
+        "tokens": [[[0], [1]], [], [[4]]],
+    }
+    dtf.to_tfrecord(arrays, tmp_path / "steps", sequence_features=padded)
+    steps = [sequence_example(**{name: rows[row] for name, rows in wanted.items()}) for row in range(3)]
+    assert sequences(tmp_path / "steps") == [SequenceExample.FromString(payload) for payload in steps]
+    dtf.to_tfrecord(arrays, tmp_path / "lists", features=padded)
+    kinds = {"words": "bytes_list", "pairs": "bytes_list", "tokens": "int64_list"}
+    for row, record in enumerate(read_oracle(tmp_path / "lists")):
+        for name, kind in kinds.items():
+            values = [value for step in wanted[name][row] for value in step]
+            assert list(getattr(record.features.feature[name], kind).value) == values
 
 
 @pytest.mark.parametrize(
@@ -209,29 +145,6 @@ def test_arrays_without_a_feature_are_refused(arrays: Any, features: Any, said: 
     with pytest.raises(SchemaError, match=said):
         dtf.to_tfrecord(arrays, tmp_path / "x", features=features)
     assert everything(tmp_path) == []
-
-
-def test_features_specify_how_arrays_are_written(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    arrays = {
-        "tensor": rng.normal(size=(4, 3)),
-        "rounded": rng.normal(size=4),
-        "image": rng.integers(0, 256, (4, 6, 5, 3), np.uint8),
-        "photo": rng.integers(0, 256, (4, 16, 16, 3), np.uint8),
-    }
-    features = {
-        "tensor": dtf.TensorFeature((None,), "float64"),
-        "rounded": dtf.FixedLenFeature((), "float32"),
-        "image": dtf.ImageFeature(),
-        "photo": dtf.ImageFeature((16, 16, 3)),
-    }
-    dtf.to_tfrecord(arrays, tmp_path / "x", features=features, encoding={"photo": {"format": "jpeg", "quality": 90}})
-    found = dtf.read_tfrecord(tmp_path / "x", features).compute()
-    for name in ("tensor", "image"):
-        assert (np.stack(found[name]) == arrays[name]).all()
-    assert (found["rounded"] == arrays["rounded"].astype(np.float32)).all()
-    photo = read_oracle(tmp_path / "x")[0].features.feature["photo"].bytes_list.value[0]
-    assert photo.startswith(b"\xff\xd8\xff")
 
 
 # -- shards

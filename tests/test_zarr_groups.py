@@ -7,7 +7,7 @@ import pickle
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import dask
 import numpy as np
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import any_features, dataset_of, listed, rows_like
 from support.raced_writes import RecordingStore, ShuffledPool, events, recorded
+from support.store_round_trip import CountingStore
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
@@ -110,22 +111,6 @@ def test_columns_of_a_group_share_splits_and_a_dimension(
     assert len(stored.rows[:0]["steps/action"].compute()) == 0
     stored.to_tfrecord(tmp_path / "again.tfrecord")
     assert computed(dtf.read_tfrecord(tmp_path / "again.tfrecord", FEATURES)) == rows(lengths)
-
-
-class CountingStore(zarr.storage.WrapperStore[Any]):
-    """Store that records the keys of chunks that are read."""
-
-    # Of all copies: zarr opens a store read-only as another object.
-    reads: ClassVar[Counter[str]] = Counter()
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        if "/c/" in key:
-            self.reads[key] += 1
-        return await self._store.get(key, prototype, byte_range)
-
-    def with_read_only(self, read_only: bool = False) -> CountingStore:
-        # The base class of zarr 3.1.4 lacks this method.
-        return CountingStore(self._store.with_read_only(read_only))
 
 
 def test_metadata_of_tfds_make_groups_whose_steps_are_selected_by_one_range(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""Comparison of columns bit by bit, and the round trip of a data set through a Zarr store."""
+"""Comparison of columns bit by bit, the round trip of a data set through a Zarr store, and a count of its reads."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from zarr.storage import WrapperStore
 
 import dask_tfrecord as dtf
 
@@ -51,3 +53,18 @@ def files_of(store: Path) -> dict[str, bytes]:
     found = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
     del found["zarr.json"]
     return found
+
+
+class CountingStore(WrapperStore[Any]):
+    """Store that counts how often each key is read."""
+
+    # Of all copies: zarr opens a store read-only as another object.
+    reads: ClassVar[Counter[str]] = Counter()
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        self.reads[key] += 1
+        return await self._store.get(key, prototype, byte_range)
+
+    def with_read_only(self, read_only: bool = False) -> CountingStore:
+        # The base class of zarr 3.1.4 lacks this method.
+        return CountingStore(self._store.with_read_only(read_only))
