@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 from support.programs import environment, run_program, run_python
 from support.store_round_trip import assert_same
+from support.terminals import Terminal
 from support.waiting import PATIENCE, wait_until
 from support.wire import example, sequence_example
 
@@ -490,23 +491,13 @@ def long_names(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def at_a_terminal(columns: int, *arguments: object) -> str:
     """Return the output of a command in a terminal of this width."""
-    import pty
-
-    ours, theirs = pty.openpty()
+    screen = Terminal()
     command = [sys.executable, "-m", "dask_tfrecord", *map(str, arguments)]
     variables = {**environment(), "COLUMNS": str(columns), "TERM": "xterm"}
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=variables) as process:
-        os.close(theirs)
-        found = bytearray()
-        try:
-            while part := os.read(ours, 1 << 16):
-                found += part
-        except OSError:  # Linux reports the end of a terminal as an error.
-            pass
-        _, errors = process.communicate(timeout=120)
-    os.close(ours)
-    assert process.returncode == 0, errors.decode()
-    return re.sub(r"\x1b\[[\d;?]*\w", "", found.decode()).replace("\r\n", "\n")
+    done = subprocess.run(command, stdout=screen.theirs, stderr=subprocess.PIPE, env=variables, timeout=120)
+    text = screen.close()
+    assert done.returncode == 0, done.stderr.decode()
+    return text.replace("\r\n", "\n")
 
 
 def piped(columns: int, *arguments: object) -> str:

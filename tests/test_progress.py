@@ -25,14 +25,13 @@ import pytest
 from distributed import Client
 from distributed.utils import key_split
 from support.notebooks import executed, needs_jupyter
+from support.programs import environment, run_python
 from support.terminals import Terminal
 from support.waiting import in_background, wait_until
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import index_shards
-from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.runtime import progress
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, show_immediately
 from dask_tfrecord.settings import Limits, replaced_limits
@@ -41,6 +40,8 @@ from dask_tfrecord.stores.output import WriteSummary, collect_summaries, peak_me
 
 ROWS = 600
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs pseudo terminals")
+# Variables that change what a terminal is given.
+PLAIN = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 COMPRESS = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 
 
@@ -62,7 +63,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Terminal]]
     """Function that replaces stderr by a terminal until the end of the test."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    for name in PLAIN:
         monkeypatch.delenv(name, raising=False)
     screen = Terminal()
 
@@ -194,23 +195,17 @@ def test_counting_has_the_same_bar(
 @pytest.mark.integration
 @POSIX
 def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_path: Path) -> None:
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONPATH": path}
-    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        environment.pop(name, None)
-    command = [sys.executable, "-c", "from dask_tfrecord.cli.main import main; main()", "to-zarr", str(shards)]
+    variables = {**environment(), "TERM": "xterm", "COLUMNS": "80"}
+    for name in PLAIN:
+        variables.pop(name, None)
+    command = [sys.executable, "-m", "dask_tfrecord", "to-zarr", str(shards), str(tmp_path / "some.zarr")]
+    options = ["--columns", "label", "--chunks", "1"]
     screen = Terminal()
-    with subprocess.Popen(
-        [*command, str(tmp_path / "some.zarr"), "--columns", "label", "--chunks", "1"],
-        stdout=subprocess.PIPE,
-        stderr=screen.theirs,
-        env=environment,
-        # Not in the checkout, whose sources may lack the extension.
-        cwd=tmp_path,
-    ) as process:
-        text, _ = process.communicate(timeout=120)
+    done = subprocess.run(
+        [*command, *options], stdout=subprocess.PIPE, stderr=screen.theirs, env=variables, timeout=120
+    )
     shown = screen.close()
-    assert process.returncode == 0
+    assert done.returncode == 0
     amount = r"[\d.]+ (?:bytes|kB|MB)"
     state = rf"Writing .*?\d+% (\S+)\s+([\d,]+) of 600 rows, {amount} in, {amount} out, {amount}/s"
     states = re.findall(state, shown)
@@ -218,7 +213,7 @@ def test_commands_display_the_bar_at_once_and_print_a_summary(shards: Path, tmp_
     assert all(re.fullmatch(r"(\d+:)?\d\d:\d\d|--:--", left) for left, _ in states)
     assert states[-1][1] == "600"
     assert "Wrote" not in shown
-    assert re.fullmatch(r"Wrote some.zarr: 600 rows of 1 feature in [^\n]*\n", text.decode())
+    assert re.fullmatch(rf"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in [^\n]*\n", done.stdout.decode())
 
 
 @pytest.mark.integration
@@ -328,7 +323,7 @@ def test_the_text_of_the_summary(changed: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.integration
-def test_peak_memory_includes_freed_memory(tmp_path: Path) -> None:
+def test_peak_memory_includes_freed_memory() -> None:
     code = """
 import numpy as np
 from dask_tfrecord.stores.output import peak_memory
@@ -337,21 +332,7 @@ held = np.ones(1 << 25)
 del held
 print(peak_memory() - before)
 """
-    path = os.pathsep.join(filter(None, sys.path))
-    environment = os.environ | {"PYTHONPATH": path}
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
-    assert os.name == "nt" or (200 << 20) < int(done.stdout) < (300 << 20)
-
-
-def test_stored_bytes_of_rows_follow_from_the_index(tmp_path: Path) -> None:
-    lengths = [100] * 1000 + [3 << 20] * 3 + [7] * 2
-    oracle.write_oracle(tmp_path / "x", [bytes(length) for length in lengths])
-    found, indexes = index_shards(find_shards(tmp_path / "x"), sidecars=False)
-    source = RecordSource(Collection.from_indexes(found, indexes), None, range(1005), True, "")  # type: ignore[arg-type]
-    large = (3 << 20) + 16
-    nbytes = source.cost(np.array([[0, 1001], [1001, 1002], [1002, 1005]]))
-    assert nbytes.tolist() == [1000 * 116 + large, large, large + 2 * 23]
+    assert os.name == "nt" or (200 << 20) < int(run_python("-c", code).stdout) < (300 << 20)
 
 
 # -- on every scheduler ------------------------------------------------------------------------------------------------
