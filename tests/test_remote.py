@@ -75,13 +75,6 @@ def read(shard: Any, start: int = 0, stop: int | None = None, size: int = 1 << 2
 
 
 class TestRanges:
-    @ranged
-    def test_whole(self, store: Store) -> None:
-        shard = stored(store, DATA)
-        assert read(shard, stop=len(DATA)) == DATA
-        assert len(store.log.asked) <= 1 + len(DATA) / RANGE
-        assert store.log.sent <= 1.02 * len(DATA)
-
     def test_of_unknown_length(self, store: Store) -> None:
         shard = stored(store, DATA)
         assert read(shard) == DATA

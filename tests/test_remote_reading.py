@@ -2,10 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import dask
 import numpy as np
@@ -16,7 +17,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError, StoreInUseError
-from dask_tfrecord.settings import Limits, read_nbytes, replaced_limits
+from dask_tfrecord.settings import read_nbytes, replaced_limits
 
 pytestmark = pytest.mark.integration
 RECORDS = 3_000
@@ -44,23 +45,18 @@ def open_dataset(store: Store, name: str = "x", **options: object) -> dtf.Datase
 
 
 @pytest.mark.parametrize("counts", ["scan", None])
-def test_a_whole_shard(store: Store, shard: bytes, counts: str | None) -> None:
+def test_counting_and_reading_take_a_shard_once_each(store: Store, shard: bytes, counts: str | None) -> None:
     store.put("x", shard)
+    store.log.clear()
     ds = open_dataset(store, counts=counts, chunks="shard")
-    store.log.clear()
-    assert ds["label"].compute().tolist() == list(range(RECORDS))
-    assert len(store.log.asked) <= 1 + len(shard) / RANGE
-    assert store.log.sent <= 1.02 * len(shard)
-
-
-def test_counting_reads_a_shard_once(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
-    store.log.clear()
-    assert open_dataset(store, counts="scan").nrows == RECORDS
     # In addition to the listing: lookups of the path and of sidecars.
     ranges = [asked for asked in store.log.asked if asked.range]
     assert len(ranges) <= 1 + len(shard) / RANGE
     assert sum(asked.sent for asked in ranges) <= 1.02 * len(shard)
+    store.log.clear()
+    assert ds["label"].compute().tolist() == list(range(RECORDS))
+    assert len(store.log.asked) <= 1 + len(shard) / RANGE
+    assert store.log.sent <= 1.02 * len(shard)
 
 
 def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
@@ -124,21 +120,6 @@ def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) ->
     assert store.log.sent <= len(shard) + 2 * (512 << 10)
 
 
-@pytest.mark.parametrize("fault", ["drop", 503])
-def test_failures_neither_lose_nor_duplicate_records(
-    store: Store, shard: bytes, fault: str | int, set_limits: Callable[..., Limits]
-) -> None:
-    """Every fifth connection is closed midway, or three of twelve requests get an error of a busy server."""
-    set_limits(first_retry_wait=0.001)
-    for number in range(4):
-        store.put(f"x{number}", shard)
-    ds = open_dataset(store, "x*", chunks=400)
-    store.log.clear()
-    store.log.fault = lambda number: fault if (number % 5 == 4 if fault == "drop" else number % 12 < 3) else None
-    labels = ds["label"].compute()
-    assert labels.tolist() == 4 * list(range(RECORDS))
-
-
 def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(shard)
     [index] = dtf.build_index(tmp_path / "x")
@@ -151,21 +132,6 @@ def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -
     store.log.clear()
     assert ds["label"][7].compute() == 7
     assert len(store.log.asked) == 1
-
-
-def test_an_index_is_written_next_to_objects(request: pytest.FixtureRequest, shard: bytes, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        store = make_store("s3", request, stack)
-        store.put("x", shard)
-        assert dtf.build_index(f"{store.url}/x", storage_options=store.options) == (f"{store.url}/x.idx",)
-        (tmp_path / "x").write_bytes(shard)
-        [local] = dtf.build_index(tmp_path / "x")
-        store.log.clear()
-        assert open_dataset(store).nrows == RECORDS
-        import s3fs
-
-        fs = s3fs.S3FileSystem(**store.options)
-        assert fs.cat_file("bucket/d/x.idx") == Path(local).read_bytes()
 
 
 # -- Google Cloud Storage by gcsfs and an emulator ---------------------------------------------------------------------
@@ -198,39 +164,27 @@ def check_columns(ds: dtf.Dataset) -> None:
 
 
 @pytest.mark.parametrize("name", ["a@2.tfrecord", "a-*.tfrecord", ""])
-def test_shards_are_written_and_read(gcs_store: Store, name: str) -> None:
-    check_columns(opened(gcs_store, name))
-
-
-def test_rows_are_read_as_ranges(gcs_store: Store) -> None:
-    ds = opened(gcs_store)
+def test_shards_are_written_indexed_and_read(gcs_store: Store, name: str) -> None:
+    dtf.build_index(f"{gcs_store.url}/a@2.tfrecord", storage_options=gcs_store.options)
+    ds = opened(gcs_store, name)
+    check_columns(ds)
     gcs_store.log.clear()
     assert ds["x"][-1].compute() == ROWS - 1
     assert any(asked.range for asked in gcs_store.log.gets)
 
 
-def test_index_files_are_written_and_used(gcs_store: Store) -> None:
-    dtf.build_index(f"{gcs_store.url}/a@2.tfrecord", storage_options=gcs_store.options)
-    check_columns(opened(gcs_store))
-
-
-def test_zarr_stores_are_written_and_read(gcs_store: Store) -> None:
-    target = f"{gcs_store.url}/a.zarr"
-    opened(gcs_store).to_zarr(target, storage_options=gcs_store.options)
-    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
-    with pytest.raises((FileExistsError, StoreInUseError)):
-        opened(gcs_store).to_zarr(target, storage_options=gcs_store.options)
-    opened(gcs_store).to_zarr(target, storage_options=gcs_store.options, mode="w")
-    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
-
-
-def test_an_interrupted_conversion_is_resumed(gcs_store: Store) -> None:
-    target, ds = f"{gcs_store.url}/b.zarr", opened(gcs_store)
+def test_zarr_stores_are_written_resumed_and_replaced(gcs_store: Store) -> None:
+    target, ds = f"{gcs_store.url}/a.zarr", opened(gcs_store)
+    options: dict[str, Any] = {"storage_options": gcs_store.options, "chunks": 10}
     gcs_store.log.fault = lambda number: 403 if "a-00001" in gcs_store.log.asked[-1].path else None
     with pytest.raises(Exception, match="a-00001-of-00002"):
-        ds.to_zarr(target, storage_options=gcs_store.options, chunks=10, resume=True)
+        ds.to_zarr(target, **options, resume=True)
     gcs_store.log.fault = lambda number: None
-    ds.to_zarr(target, storage_options=gcs_store.options, chunks=10, resume=True)
+    ds.to_zarr(target, **options, resume=True)
+    check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
+    with pytest.raises((FileExistsError, StoreInUseError)):
+        ds.to_zarr(target, **options)
+    ds.to_zarr(target, **options, mode="w")
     check_columns(dtf.from_zarr(target, storage_options=gcs_store.options))
 
 
