@@ -2,9 +2,11 @@
 
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from support.robot import write_robot
 
 from dask_tfrecord import Dataset, read_tfrecord
 from dask_tfrecord.settings import Limits, replaced_limits
+from dask_tfrecord.storage import streams
 
 __all__ = ["bucket", "gcs", "moto", "s3"]
 
@@ -48,6 +51,13 @@ def set_limits() -> Iterator[Callable[..., Limits]]:
     """Return a function that replaces limits of the library until the test ends."""
     with ExitStack() as stack:
         yield lambda **values: stack.enter_context(replaced_limits(**values))
+
+
+@pytest.fixture(params=["isal", "zlib"])
+def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use each of the inflating libraries, as if the other were not installed."""
+    library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
+    monkeypatch.setattr(streams, "_inflate", library)
 
 
 @pytest.fixture(scope="session")

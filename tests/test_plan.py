@@ -109,17 +109,6 @@ def test_runs_read_just_the_rows_wanted(data: st.DataObject, collection: Collect
         assert runs_of(collection, rows) == records_of(collection, rows)
 
 
-@given(collections())
-def test_runs_begin_at_the_nearest_mark(collection: Collection) -> None:
-    for row in range(collection.nrows):
-        [run] = collection.runs(row, row + 1)
-        shard = collection.shards.paths.index(run.shard.path)
-        marks = collection.entry_records[collection.entry_splits[shard] : collection.entry_splits[shard + 1]]
-        assert run.entry_record == max(mark for mark in marks.tolist() if mark <= run.first)
-        later = [mark for mark in marks.tolist() if mark > run.first]
-        assert run.stop_offset == (later[0] * 10 if later else collection.nbytes[shard])
-
-
 def check_borders(borders: NDArray[np.int64], rows: int) -> None:
     """Check that each row is in one chunk, and that chunks are empty only without rows."""
     assert borders.dtype == np.int64
@@ -185,14 +174,6 @@ def test_finer_borders_keep_the_given_ones(collection: Collection, data: st.Data
     finer = finer_borders(collection, rows, borders, nbytes)
     check_borders(finer, len(rows))
     assert set(borders.tolist()) <= set(finer.tolist())
-
-
-@given(collections(), st.integers(1, 60))
-def test_rows_at_marks_are_entered_without_a_walk(collection: Collection, nbytes: int) -> None:
-    marked = collection.entry_rows(nbytes).tolist()
-    for row in marked:
-        for run in collection.runs(row, min(row + 1, collection.nrows)):
-            assert run.first == run.entry_record
 
 
 @given(collections(), st.data())

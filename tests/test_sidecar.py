@@ -10,14 +10,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import fsspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 from oracle import borders, write_oracle
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
@@ -29,7 +26,7 @@ from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards, find_sidecars, sidecar_path
 from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import access_points, align_bits, open_stream
+from dask_tfrecord.storage.streams import access_points, open_stream
 
 PAYLOADS = [random.Random(number).randbytes(random.Random(number).randrange(3000)) for number in range(2_000)]
 
@@ -205,13 +202,6 @@ def test_a_truncated_record_in_an_index_of_other_tools(tmp_path: Path) -> None:
         indexed(find_shards(tmp_path / "x")[0])
 
 
-def test_memory_is_one_entry_per_mebibyte(tmp_path: Path) -> None:
-    shard = shard_of(tmp_path / "x", [bytes(20)] * 100_000)
-    write_sidecars(shard)
-    index = indexed(shard).index
-    assert (index.count, len(index.records)) == (100_000, 4)
-
-
 def test_stale_sidecars_of_a_collection_are_one_warning(tmp_path: Path) -> None:
     for number in range(3):
         shard_of(tmp_path / f"x-{number}")
@@ -282,13 +272,6 @@ def test_one_listing_of_a_remote_directory(count: int, monkeypatch: pytest.Monke
 
 
 # -- access points -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["isal", "zlib"])
-def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use each of the inflating libraries."""
-    library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(streams, "_inflate", library)
 
 
 @pytest.fixture
@@ -427,19 +410,6 @@ def test_a_tail_cut_off_is_found(tmp_path: Path) -> None:
             stream._points = points  # type: ignore[attr-defined]
             with pytest.raises(CorruptRecordError, match="truncated"):
                 stream.seek(points.nbytes + 1)
-
-
-@pytest.mark.usefixtures("inflater")
-@given(st.binary(min_size=1, max_size=300), st.integers(1, 7), st.integers(0, 127), st.integers(0, 9))
-def test_data_that_begin_within_a_byte_inflate_to_the_same(data: bytes, bits: int, low: int, level: int) -> None:
-    deflater = zlib.compressobj(level, wbits=-15)
-    packed = deflater.compress(data) + deflater.flush()
-    if (packed[0] >> 1) & 3 == 0:
-        return  # stored blocks end at byte borders and cannot be shifted
-    shifted = (int.from_bytes(packed, "little") << (8 - bits)) | (low & ((1 << (8 - bits)) - 1))
-    moved = shifted.to_bytes(len(packed) + 1, "little")
-    inflater = streams._inflate.decompressobj(wbits=-15, zdict=b"abc")
-    assert inflater.decompress(align_bits(moved[0], bits) + moved[1:]) == data
 
 
 def test_without_indexed_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,15 +171,6 @@ def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> N
         check_joined(path, nbytes)
 
 
-@given(size=st.integers(0, 200), nbytes=st.integers(1, 60))
-def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
-    parts = even_splits(size, nbytes)
-    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == size
-    for number, part in enumerate(parts):
-        assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
-
-
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import fsspec
@@ -20,7 +19,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 from support.few import rising
 
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
-from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import create_stream, detect_compression, masked_crc32c, open_stream
@@ -50,13 +48,6 @@ def memory() -> Iterator[Callable[..., str]]:
     yield put
     if fs.exists("/storage"):
         fs.rm("/storage", recursive=True)
-
-
-@pytest.fixture(params=["isal", "zlib"])
-def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use each of the inflating libraries, as if the other were not installed."""
-    library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(streams, "_inflate", library)
 
 
 def touch(*names: str, data: bytes = b"") -> None:
