@@ -195,20 +195,6 @@ def test_a_store_is_refused_while_it_is_written(ds: dtf.Dataset, store: Path, ki
     ds.to_zarr(target, resume=True, chunks=9, **where)
 
 
-def test_a_refused_run_leaves_the_store_unchanged(ds: dtf.Dataset, store: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "notes.txt").write_text("mine")
-    before = other.stat().st_mtime_ns
-    for options in ({}, {"mode": "w"}):
-        with pytest.raises(FileExistsError, match="is not a Zarr group"):
-            ds.to_zarr(other, **options)
-    assert other.stat().st_mtime_ns == before
-    with pytest.raises(ValueError, match="memory"):
-        ds.to_zarr(store / "inner", memory_limit="1 kB")
-    assert not store.exists()
-
-
 def test_a_run_without_its_claim_reports_that_it_was_replaced(ds: dtf.Dataset, store: Path) -> None:
     """A user may remove the claim; a delayed conversion has none."""
 

@@ -53,11 +53,6 @@ def to_tfrecord(source: Path, target: str, **options: Any) -> Any:
     return dtf.read_tfrecord(source).to_tfrecord(target, records_per_shard=30, **options)
 
 
-def from_arrays(source: Path, target: str, **options: Any) -> Any:
-    arrays = {"label": da.arange(100, chunks=13), "even": da.arange(100, chunks=13) % 2}
-    return dtf.to_tfrecord(arrays, target, records_per_shard=30, **options)
-
-
 def from_xarray(source: Path, target: str, **options: Any) -> Any:
     xarray: Any = pytest.importorskip("xarray")
     labelled = xarray.Dataset({"label": ("row", da.arange(100, chunks=13), {"units": "m"})}, {"run": 3})
@@ -74,7 +69,7 @@ def to_parquet(source: Path, target: str, **options: Any) -> Any:
     return ds.to_parquet(target.removesuffix(MANY), **options)
 
 
-WRITES = [to_tfrecord, from_arrays, from_xarray, copy]
+WRITES = [to_tfrecord, from_xarray, copy]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
