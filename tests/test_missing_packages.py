@@ -32,6 +32,7 @@ REMOTE = [
     'dtf.RecordWriter("{url}/new.tfrecord")',
     'ds.to_tfrecord("{url}/new.tfrecord")',
     'dtf.Schema.read("{url}/schema.pbtxt")',
+    *(f'ds.to_tfrecord("{cache}::{{url}}/new.tfrecord")' for cache in ("simplecache", "filecache")),
     'ds.to_zarr("{url}.zarr")',
     'dtf.from_zarr("{url}.zarr")',
 ]

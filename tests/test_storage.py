@@ -426,27 +426,6 @@ def test_truncated_while_it_is_read(here: Path, compression: str | None) -> None
 # -- new files ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["local", "memory"])
-@pytest.mark.parametrize("compression", PACK)
-def test_new_files_are_complete_or_absent(
-    here: Path, memory: Callable[..., str], compression: str | None, where: str
-) -> None:
-    touch("d/x", data=b"old")
-    url = "d" if where == "local" else memory(x=b"old")
-    sink = create_stream(f"{url}/x", compression)
-    sink.write(b"new" * 100_000)
-    assert (read(f"{url}/x", compression=None), names(url)) == (b"old", ["x"])
-    sink.close()
-    assert UNPACK[compression](read(f"{url}/x", compression=None)) == b"new" * 100_000
-    for name in ("x", "y"):
-        sink = create_stream(f"{url}/{name}", compression)
-        sink.write(b"newer" * 500_000)
-        sink.discard()
-    assert UNPACK[compression](read(f"{url}/x", compression=None)) == b"new" * 100_000
-    assert names(url) == ["x"]
-    assert [path.name for path in (here / "d").iterdir()] == ["x"]
-
-
 def test_links_are_replaced_and_modes_are_the_usual_ones(here: Path) -> None:
     touch("target")
     (here / "link").symlink_to("target")
