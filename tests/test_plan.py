@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,19 +14,12 @@ from dask_tfrecord.arrays.collection import (
     borders_by_bytes,
     borders_by_rows,
     borders_by_shard,
-    finer_borders,
-    pick_rows,
     row_runs,
 )
-from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shards
 
 counts_of_shards = st.lists(st.integers(0, 12), min_size=1, max_size=8)
-slices = st.builds(slice, *[st.none() | st.integers(-60, 60)] * 2, st.none() | st.integers(-7, 7).filter(bool))
 
 
 def shards(sizes: list[int]) -> Shards:
@@ -50,22 +41,6 @@ def collections(draw: st.DrawFn) -> Collection:
         compression = draw(st.sampled_from([None, None, "gzip"]))
         indexes.append(ShardIndex(count, records, records * 10, count * 10, compression))
     return Collection.from_indexes(files, indexes)
-
-
-@st.composite
-def keys(draw: st.DrawFn, size: int) -> Any:
-    """Keys that select rows."""
-    if size == 0:
-        return draw(slices | st.just([]) | st.just(np.zeros(0, bool)))
-    ints = st.integers(-size, size - 1)
-    return draw(
-        slices
-        | st.lists(ints, max_size=20)
-        | ints.map(lambda number: [number])
-        | st.lists(st.booleans(), min_size=size, max_size=size).map(np.array)
-        | st.permutations(range(size))
-        | st.lists(ints, min_size=1).map(lambda numbers: np.array(numbers, np.int32))
-    )
 
 
 def records_of(collection: Collection, rows: RowNumbers) -> list[tuple[str, int]]:
@@ -165,33 +140,3 @@ def test_large_chunks_are_never_joined() -> None:
     collection = Collection.from_counts(shards([1000] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
     assert len(borders) - 1 == number
-
-
-@given(collections(), st.data(), st.integers(1, 60))
-def test_finer_borders_keep_the_given_ones(collection: Collection, data: st.DataObject, nbytes: int) -> None:
-    rows = pick_rows(range(collection.nrows), data.draw(keys(collection.nrows)))
-    borders = borders_by_rows(len(rows), data.draw(st.integers(1, 20)))
-    finer = finer_borders(collection, rows, borders, nbytes)
-    check_borders(finer, len(rows))
-    assert set(borders.tolist()) <= set(finer.tolist())
-
-
-@given(collections(), st.data())
-def test_rows_of_rows_keep_every_row_and_its_chunk(collection: Collection, data: st.DataObject) -> None:
-    source = RecordSource.from_collection(collection, Decoder(Schema({})), range(collection.nrows), check_crc=True)
-    borders = borders_by_rows(collection.nrows, data.draw(st.integers(1, 15)))
-    lazy = Rows.of_source(source, borders)
-    wanted = np.arange(collection.nrows)
-    for _ in range(2):
-        key = data.draw(keys(len(wanted)))
-        places = np.arange(len(wanted))[np.asarray(key, int) if isinstance(key, list) else key]
-        chunk = np.searchsorted(np.asarray(lazy.borders), places, side="right")
-        wanted = wanted[places]
-        lazy = lazy.select(key)
-        assert isinstance(lazy.source, RecordSource)
-        assert np.asarray(lazy.source.rows, np.int64).tolist() == wanted.tolist()
-        assert sum(lazy.sizes) == len(wanted)
-        check_borders(np.asarray(lazy.borders), len(wanted))
-        if (np.diff(places) > 0).all() and len(places):
-            # Ascending rows stay in their chunks.
-            assert lazy.sizes == tuple(np.unique(chunk, return_counts=True)[1].tolist())

@@ -152,6 +152,8 @@ def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str
 @pytest.mark.parametrize("check_crc", [True, False])
 def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, check_crc: bool, step: int) -> None:
     check_cuts(nested, step, check_crc=check_crc)
+    for nbytes in (1, 7, 100, 1000, 10**6):
+        check_joined(nested, nbytes)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -163,12 +165,6 @@ def test_splits_within_records_larger_than_the_search_are_found(
         check_cuts(path, step)
         for nbytes in (50, 300):
             check_joined(path, nbytes)
-
-
-@pytest.mark.parametrize("nbytes", [1, 7, 100, 1000, 10**6])
-def test_an_index_made_of_splits(nested: Path, examples: Path, nbytes: int) -> None:
-    for path in (nested, examples):
-        check_joined(path, nbytes)
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
@@ -194,13 +190,6 @@ def wanted(path: Path) -> dict[str, list[Any]]:
         "id": [message.features.feature["id"].int64_list.value[0] for message in messages],
         "inner": [message.features.feature["inner"].bytes_list.value[0] for message in messages],
     }
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_chunks_decode_each_record_once_wherever_they_are_cut(examples: Path, step: int) -> None:
-    size, rows = examples.stat().st_size, wanted(examples)
-    for cut in cuts_of(examples, step):
-        assert columns_of(source_of(examples, [0, cut, size])) == rows
 
 
 # In splits of many megabytes, wrong headers are detected while records are decoded.

@@ -225,13 +225,6 @@ def test_lost_objects_of_stores(make: Any) -> None:
         opened["x"].compute()
 
 
-def test_stored_fill_values_are_read(tmp_path: Path) -> None:
-    for value in (0.0, float("nan"), -0.0, 7.0):
-        x = np.full((7, 2), value)
-        dtf.to_zarr({"x": x}, tmp_path / "store.zarr", chunks=2, fill_values={"x": value}, mode="w")
-        assert dtf.from_zarr(tmp_path / "store.zarr")["x"].compute().tobytes() == x.tobytes()
-
-
 def test_a_store_that_was_replaced_is_not_read_as_the_one_before(store: Path) -> None:
     back = dtf.from_zarr(store)
     dtf.to_zarr({"label": np.arange(20)[::-1]}, store, mode="w")
@@ -253,12 +246,6 @@ def test_a_store_of_another_program_is_named_as_such(tmp_path: Path, kind: str, 
     opens = "xarray.open_zarr" if kind == "group" else "da.from_zarr"
     with pytest.raises(error, match=rf"to_zarr did not write.*{opens}|not written by to_zarr.*{opens}"):
         dtf.from_zarr(store)
-
-
-def test_paths_without_a_store(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.zarr", tmp_path):
-        with pytest.raises(FileNotFoundError, match=f"no Zarr group of format 3 at {path}"):
-            dtf.from_zarr(path)
 
 
 # ------------------------------------------------------------------------------------------------------------- formats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord.runtime import workers
-from dask_tfrecord.stores.zarr.compat import calling_thread_loop, write_sequentially
+from dask_tfrecord.stores.zarr.compat import write_sequentially
 
 
 def concurrency() -> Any:
@@ -89,19 +88,6 @@ def test_a_setting_changed_by_the_user_is_kept() -> None:
     with write_sequentially():
         zarr.config.set({"async.concurrency": 3})
     assert concurrency() == 3
-
-
-def test_coroutines_run_in_the_calling_thread() -> None:
-    async def elsewhere() -> tuple[int, int]:
-        return threading.get_ident(), await asyncio.to_thread(threading.get_ident)
-
-    with calling_thread_loop() as loop:
-        assert set(loop.run_until_complete(elsewhere())) == {threading.get_ident()}
-        with ThreadPoolExecutor(1) as thread:
-            other = thread.submit(threading.get_ident).result()
-            assert set(thread.submit(loop.run_until_complete, elsewhere()).result()) == {other}
-        with pytest.raises(ValueError, match="invalid literal"):
-            loop.run_until_complete(asyncio.to_thread(int, "x"))
 
 
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
