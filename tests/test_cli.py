@@ -19,8 +19,9 @@ import numpy as np
 import oracle
 import pytest
 import zarr
-from click.testing import CliRunner, Result
+from click.testing import Result
 from PIL import Image
+from support.commands import run, shown
 from support.programs import environment, run_program, run_python
 from support.store_round_trip import assert_same
 from support.terminals import Terminal
@@ -28,23 +29,10 @@ from support.waiting import PATIENCE, wait_until
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import plural
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
 EVERY = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
-
-
-def run(*arguments: object, columns: int | None = 200) -> Result:
-    """Run a command; wide tables have one line per feature."""
-    runner = CliRunner(env={"COLUMNS": None if columns is None else str(columns)})
-    return runner.invoke(tfrecord, list(map(str, arguments)), prog_name="dask-tfrecord")
-
-
-def shown(*arguments: object, columns: int | None = 200) -> str:
-    result = run(*arguments, columns=columns)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
 
 
 def assert_one_line_of_error(result: Result, *said: str) -> None:
@@ -534,19 +522,6 @@ def test_piped_info_fits_80_columns(tmp_path: Path) -> None:
     text = shown("info", tmp_path / "a", columns=None)
     assert names[2] in text
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_commands_that_write_shards_report_how_many_and_their_names(
-    long_names: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    copied = shown("copy", long_names, "parts/", "--records-per-shard", "500")
-    names = "parts/data-00000-of-00003.tfrecord to parts/data-00002-of-00003.tfrecord"
-    assert copied.startswith(f"Wrote 3 shards, {names}: 1,200 records in ")
-    assert (tmp_path / "parts" / "data-00002-of-00003.tfrecord").exists()
-    shown("to-zarr", long_names, "some.zarr", "--columns", "label")
-    written = shown("to-tfrecord", "some.zarr", "one-{shard}-of-{shards}.tfrecord")
-    assert written.startswith("Wrote one-0-of-1.tfrecord: 1,200 rows of 1 feature in ")
 
 
 def test_counts_have_separators_and_the_right_plural(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

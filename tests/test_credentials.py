@@ -18,13 +18,12 @@ import fsspec
 import numpy as np
 import pytest
 import xarray
-from click.testing import CliRunner
 from dask.base import tokenize
 from support import servers
+from support.commands import run
 from tblib import pickling_support
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import redact, redact_url
 from dask_tfrecord.interop.xarray_engine import TFRecordBackendEntrypoint
 from dask_tfrecord.storage.listing import find_shards
@@ -161,7 +160,7 @@ def running_commands(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
         *(["repair", url, f"{out}.tfrecord", "--json"], ["copy", url, f"{out}2.tfrecord"]),
         *(["info", guarded.url("x.tfrecord", password="wrong")], ["virtual", url, url], ["to-tfrecord", url, url]),
     ):
-        result = CliRunner().invoke(tfrecord, arguments)
+        result = run(*arguments)
         yield from (result.stdout, result.stderr)
         assert not isinstance(result.exception, AssertionError)
 

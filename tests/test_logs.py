@@ -12,11 +12,10 @@ from typing import Any
 
 import dask
 import pytest
-from click.testing import CliRunner, Result
+from support.commands import run
 from zarr.storage import _local
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 
 PACKAGE = Path(dtf.errors.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
@@ -35,10 +34,6 @@ def loggers() -> dict[str, set[str]]:
                 name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
                 found.setdefault(name, set()).add(function.attr)
     return {name: levels - {"isEnabledFor"} for name, levels in found.items()}
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
 
 
 def messages(caplog: pytest.LogCaptureFixture, name: str, level: int) -> list[str]:

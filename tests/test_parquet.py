@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from support.any_columns import FEATURES, dataset_of, rows_like
 from support.arrow_rows import check_table, same_lists
+from support.commands import run, shown
 from support.golden import shard, spec
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
 
 GOLDEN = ("scalars", "varlen", "fixed_shapes", "ragged_partitions")
@@ -114,22 +113,17 @@ def test_a_failed_write_leaves_nothing(records: dtf.Dataset, tmp_path: Path, mon
 
 
 def test_the_command(records: dtf.Dataset, tmp_path: Path) -> None:
-    def run(*arguments: object, status: int = 0) -> Any:
-        done = CliRunner().invoke(tfrecord, ["to-parquet", *map(str, arguments)], prog_name="dask-tfrecord")
-        assert done.exit_code == status, done.output
-        return done
-
-    source, out = tmp_path / "x.tfrecord", tmp_path / "out"
-    options = ("--columns", "x", "--chunks", 40, "--compression", "zstd")
-    done = run(source, out, *options)
-    assert "3 files" in done.stdout
-    assert "100 rows of 1 feature" in done.stdout
+    out = tmp_path / "out"
+    command = ["to-parquet", tmp_path / "x.tfrecord", out, "--columns", "x", "--chunks", 40, "--compression", "zstd"]
+    text = shown(*command)
+    assert "3 files" in text and "100 rows of 1 feature" in text
     assert table(out).to_pydict() == {"x": list(range(100))}
     assert pq.read_metadata(out / "part.00002.parquet").row_group(0).column(0).compression == "ZSTD"
-    assert "exists already: --overwrite" in run(source, out, *options, status=1).stderr
-    run(source, out, *options, "--overwrite")
+    refused = run(*command)
+    assert refused.exit_code == 1 and "exists already: --overwrite" in refused.stderr
+    shown(*command, "--overwrite")
     tfds = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
-    run(tfds, tmp_path / "tfds", "--split", "train[:5]", "--columns", "label")
+    shown("to-parquet", tfds, tmp_path / "tfds", "--split", "train[:5]", "--columns", "label")
     assert table(tmp_path / "tfds").num_rows == 5
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from oracle import borders, write_oracle
+from support.commands import run
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import CountedShard, ShardIndex, index_shard, scan_shard, write_sidecars
@@ -64,10 +63,6 @@ def check(index: ShardIndex, payloads: list[bytes]) -> None:
     assert (np.diff(index.offsets) >= 1 << 20).all()
 
 
-def run_index(path: Path) -> Result:
-    return CliRunner().invoke(tfrecord, ["index", str(path)], prog_name="dask-tfrecord")
-
-
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +82,7 @@ def test_lines_are_those_of_other_tools(tmp_path: Path, payloads: list[bytes]) -
 def test_damaged_shards_get_no_index(golden: Path, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes((golden / "damaged_truncated_payload.tfrecord").read_bytes())
     (tmp_path / "x.idx").write_text("old")
-    result = run_index(tmp_path / "x")
+    result = run("index", tmp_path / "x")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: {tmp_path}/x: record 12 (byte 6120): ")
     assert (tmp_path / "x.idx").read_text() == "old"
@@ -110,7 +105,7 @@ def test_shards_without_an_index(tmp_path: Path, made: Callable[[Path], Shard], 
 def test_a_collection(tmp_path: Path) -> None:
     for number in (10, 9):
         shard_of(tmp_path / f"x-{number}")
-    result = run_index(tmp_path / "x-*")
+    result = run("index", tmp_path / "x-*")
     assert re.fullmatch(r"Wrote 2 files: index of 4,000 records in [0-9.]+ s\n", result.stdout), result.output
     assert (tmp_path / "x-10.idx").read_text() == TEXT
     assert build_index(str(tmp_path / "x-*")) == (f"{tmp_path}/x-9.idx", f"{tmp_path}/x-10.idx")

@@ -14,15 +14,14 @@ import dask.array as da
 import fsspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from distributed import Client
 from oracle import read_oracle, read_payloads, write_oracle
 from support.bits import bits
+from support.commands import run, shown
 from support.waiting import wait_until
 from support.wire import sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
@@ -500,26 +499,25 @@ def test_copies_with_fewer_features(tmp_path: Path) -> None:
 # -- commands
 
 
-def test_commands(tmp_path: Path) -> None:
-    def run(*arguments: object, status: int = 0) -> Any:
-        done = CliRunner().invoke(tfrecord, [str(argument) for argument in arguments])
-        assert done.exit_code == status, done.output
-        return done
-
-    dtf.to_tfrecord(plain(), tmp_path / MANY, records_per_shard=4)
-    dtf.read_tfrecord(tmp_path).to_zarr(tmp_path / "x.zarr")
-    done = run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", "--columns", "label,data", "--threads", 1)
-    assert f"Wrote {tmp_path}/y: 10 rows of 2 features in " in done.stdout
-    assert ints(tmp_path / "y") == list(range(10))
-    assert sorted(read_oracle(tmp_path / "y")[0].features.feature) == ["data", "label"]
-    assert "--overwrite replaces" in run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", status=1).stderr
-    run("to-tfrecord", tmp_path / "x.zarr", tmp_path / "y", "--overwrite", "--index")
-    assert (tmp_path / "y.idx").exists()
-    target = f"{tmp_path}/copy/{MANY}"
-    done = run("copy", tmp_path / "*.tfrecord", target, "--records-per-shard", 6, "--compression", "gzip")
-    assert "10 records" in done.stdout
-    assert counts(tmp_path / "copy") == [6, 4]
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dtf.to_tfrecord(plain(), MANY, records_per_shard=4)
+    dtf.read_tfrecord(tmp_path).to_zarr("x.zarr")
+    command = ["to-tfrecord", "x.zarr", "y-{shard}-of-{shards}"]
+    text = shown(*command, "--columns", "label,data", "--threads", 1)
+    assert text.startswith("Wrote y-0-of-1: 10 rows of 2 features in ")
+    written = tmp_path / "y-0-of-1"
+    assert ints(written) == list(range(10))
+    assert sorted(read_oracle(written)[0].features.feature) == ["data", "label"]
+    refused = run(*command)
+    assert refused.exit_code == 1 and "--overwrite replaces" in refused.stderr
+    shown(*command, "--overwrite", "--index")
+    assert Path("y-0-of-1.idx").exists()
+    text = shown("copy", "*.tfrecord", "parts/", "--records-per-shard", 6, "--compression", "gzip")
+    names = "parts/data-00000-of-00002.tfrecord to parts/data-00001-of-00002.tfrecord"
+    assert text.startswith(f"Wrote 2 shards, {names}: 10 records in ")
+    assert counts(tmp_path / "parts") == [6, 4]
     shards = sorted(tmp_path.glob("*-of-*.tfrecord"))
-    run("copy", *shards, tmp_path / "few", "--columns", "label")
+    shown("copy", *shards, "few", "--columns", "label")
     assert [list(message.features.feature) for message in read_oracle(tmp_path / "few")] == [["label"]] * 10
-    run("copy", *shards, tmp_path / "few", "--columns", "labels", "--overwrite", status=1)
+    assert run("copy", *shards, "few", "--columns", "labels", "--overwrite").exit_code == 1

@@ -16,19 +16,18 @@ import numpy as np
 import oracle
 import pytest
 import zarr
-from click.testing import CliRunner, Result
 from fsspec.implementations.reference import LazyReferenceMapper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
 from support.bits import bits
+from support.commands import run
 from support.golden import expected, shard, spec
 from support.object_stores import make_store
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.settings import Limits
@@ -422,26 +421,22 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, mon
 # -------------------------------------------------------------------------------------------------------- the command
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(tfrecord, ["virtual", *map(str, arguments)], prog_name="dask-tfrecord")
-
-
 @pytest.mark.parametrize("suffix", ["json", "parquet"])
 def test_the_command(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any]], suffix: str) -> None:
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
     target = tmp_path / f"refs.{suffix}"
     (tmp_path / "schema.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
-    result = run(urlpath, target, "--features", tmp_path / "schema.json", "--columns", "vector,flag")
+    result = run("virtual", urlpath, target, "--features", tmp_path / "schema.json", "--columns", "vector,flag")
     assert result.exit_code == 0, result.stderr
     assert f"Wrote {target}: references to 15 records of 2 features in " in result.stdout
     found = read_zarr(str(target) if suffix == "json" else by_pyarrow(target))
     assert bits_of(found) == bits_of({name: wanted[name] for name in ("vector", "flag")})
     # A target is refused before shards are read.
     for name, said in (("refs", "ends in .json or .parquet or .parq"), (target.name, f"{target.name} exists")):
-        result = run(tmp_path / "nothing", tmp_path / name)
+        result = run("virtual", tmp_path / "nothing", tmp_path / name)
         assert result.exit_code == 1
         assert said in result.stderr
-    result = run(urlpath, tmp_path / f"more.{suffix}")
+    result = run("virtual", urlpath, tmp_path / f"more.{suffix}")
     assert "'label': integers are stored as varints" in result.stderr
     assert not (tmp_path / f"more.{suffix}").exists()

@@ -13,15 +13,14 @@ import dask
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import any_features, dataset_of, listed, rows_like
+from support.commands import run, shown
 from support.raced_writes import RecordingStore, ShuffledPool, events, recorded
 from support.store_round_trip import CountingStore
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.blocks import Block, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.errors import FeatureError, IncompleteStoreError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, RowLengths
@@ -167,9 +166,9 @@ def test_unequal_lengths_name_file_record_and_feature(tmp_path: Path, name: str,
     place = (f"{tmp_path}/in/train-00001-of-00002.tfrecord", 0)
     wrong, expected = (f"steps/{name}", 14) if name != "reward" else ("steps/action", found)
     number = found if name != "reward" else 14
-    for run in (ds.to_zarr, dtf.read_tfrecord(f"{tmp_path}/in/*.tfrecord", FEATURES, errors="skip").to_zarr):
+    for write in (ds.to_zarr, dtf.read_tfrecord(f"{tmp_path}/in/*.tfrecord", FEATURES, errors="skip").to_zarr):
         with pytest.raises(FeatureError, match=f"{wrong!r} has {number} items, expected {expected}") as caught:
-            run(tmp_path / "s.zarr", groups=GROUPS)
+            write(tmp_path / "s.zarr", groups=GROUPS)
         error = caught.value
         assert error.place is not None and (error.place.file, error.place.record) == place
         assert error.place.feature == wrong and "'steps'" in str(error)
@@ -341,31 +340,24 @@ def test_each_chunk_of_a_group_is_written_once(tmp_path: Path) -> None:
 
 
 def test_commands_take_and_show_groups(tmp_path: Path) -> None:
-    runner = CliRunner()
-    shown = runner.invoke(tfrecord, ["info", str(EPISODES), "--split", "train", "--sample", "2"])
-    assert shown.exit_code == 0 and "group 'sequence/dict': sequence/dict/deep/x, sequence/dict/id" in shown.output
+    assert "group 'sequence/dict': sequence/dict/deep/x, " in shown("info", EPISODES, "--split", "train")
     # Without --split, of the shards of all splits.
     for folder in (EPISODES, EPISODES.parent):
-        shown = runner.invoke(tfrecord, ["info", str(folder)])
-        assert (
-            shown.exit_code == 0
-            and "group 'steps': steps/action, " in shown.output
-            and "shards       6" in shown.output
-        )
-    document = json.loads(runner.invoke(tfrecord, ["info", str(EPISODES), "--json"]).stdout)
+        text = shown("info", folder)
+        assert "group 'steps': steps/action, " in text and "shards       6" in text
+    document = json.loads(shown("info", EPISODES, "--json"))
     assert document["groups"]["ragged/box"] == ["ragged/box/boxes", "ragged/box/label"]
     for shard in EPISODES.glob("*-train.tfrecord-*"):
         (tmp_path / shard.name).write_bytes(shard.read_bytes())
-    for name, text in (("features.json", "{"), ("dataset_info.json", "[")):
+    for name, text, options in (("features.json", "{", ["--split", "train"]), ("dataset_info.json", "[", [])):
         (tmp_path / "dataset_info.json").write_bytes((EPISODES / "dataset_info.json").read_bytes())
         (tmp_path / name).write_text(text)
-        shown = runner.invoke(tfrecord, ["info", f"{tmp_path}", "--split", "train"][: 2 if name[0] == "d" else 4])
-        assert (shown.exit_code, "prefix 'steps': steps/action, " in shown.stdout) == (0, True), shown.output
-        assert "Groups are unknown: " in shown.stderr
+        result = run("info", tmp_path, *options)
+        assert (result.exit_code, "prefix 'steps': steps/action, " in result.stdout) == (0, True), result.output
+        assert "Groups are unknown: " in result.stderr
     columns = [name for name in dtf.read_tfrecord(EPISODES, split="train").schema if name.startswith("steps/")]
-    command = ["to-zarr", str(EPISODES), str(tmp_path / "s.zarr"), "--split", "train", "--columns", ",".join(columns)]
-    written = runner.invoke(tfrecord, [*command, "--group", "steps"])
-    assert written.exit_code == 0, written.output
+    command = ["to-zarr", EPISODES, tmp_path / "s.zarr", "--split", "train", "--columns", ",".join(columns)]
+    shown(*command, "--group", "steps")
     assert dtf.from_zarr(tmp_path / "s.zarr").schema.groups == {"steps": tuple(columns)}
-    refused = runner.invoke(tfrecord, [*command, "--overwrite", "--group", "step"])
+    refused = run(*command, "--overwrite", "--group", "step")
     assert refused.exit_code == 1 and "did you mean 'steps'" in refused.output

@@ -18,18 +18,17 @@ import numpy as np
 import pytest
 import zarr
 import zarr.codecs
-from click.testing import CliRunner
 from dask.callbacks import Callback
 from dask.distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.commands import run, shown
 from support.few import mostly_slow
 from support.images import png
 from support.store_round_trip import assert_same, files_of
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns import encoded_values
 from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.images.pixels import decode_image
@@ -305,14 +304,11 @@ def test_it_is_displayed_as_text_as_html_and_as_json(ds: dtf.Dataset) -> None:
 
 
 def test_the_command_prints_it_and_writes_nothing(shards: Path, tmp_path: Path) -> None:
-    command = ["to-zarr", str(shards), str(tmp_path / "store.zarr"), "--memory-limit"]
-    result = CliRunner().invoke(tfrecord, [*command, "1GB", "--plan", "--chunks", "20"])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("<dask_tfrecord.ZarrPlan: 62 rows")
-    assert "(limit 0.93 GiB)" in result.stdout
-    result = CliRunner().invoke(tfrecord, [*command, "1MB"])
-    assert result.exit_code == 1
-    assert "No unit is small enough" in result.stderr
+    command = ["to-zarr", shards, tmp_path / "store.zarr", "--memory-limit"]
+    text = shown(*command, "1GB", "--plan", "--chunks", 20)
+    assert text.startswith("<dask_tfrecord.ZarrPlan: 62 rows") and "(limit 0.93 GiB)" in text
+    result = run(*command, "1MB")
+    assert result.exit_code == 1 and "No unit is small enough" in result.stderr
     assert not list(tmp_path.iterdir())
 
 
