@@ -421,9 +421,34 @@ def test_map_shows_the_damage_that_repair_reports(show: Show, name: str) -> None
     tab = show(GOLDEN / name)
     tab.open("bytes")
     tab.wait_for("What repair would keep")
-    tab.wait("document.querySelector('.map canvas') !== null")
+    tab.wait("document.querySelectorAll('.map [aria-selected=true]').length === 1")
     shown = tab.run("return [...document.querySelectorAll('#damage tbody tr')].map(e => e.children[0].textContent)")
     assert shown == [f"{each.start:,}" for each in report.lost]
     tab.wait("document.querySelector('.hex')?.textContent.length > 0")
     assert ("No damage" in tab.text()) == (not report.lost)
+    assert tab.problems() == []
+
+
+def test_keys_move_through_the_map(show: Show, numbers: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    tab = show(numbers)
+    tab.open("bytes?shard=1")
+    tab.settle()
+    tab.wait("location.hash.includes('offset=0')")
+    across = tab.run("return Math.floor(document.querySelector('.map').clientWidth / 16)")
+    named = "document.querySelector('.map [aria-selected=true]').getAttribute('aria-label').startsWith(arguments[0])"
+    for key, record in (
+        (Keys.ARROW_RIGHT, 1),
+        (Keys.ARROW_DOWN, 1 + across),
+        (Keys.ARROW_LEFT, across),
+        (Keys.END, 1499),
+    ):
+        # The first key goes to the map, and moves from its first record.
+        tab.press(*(("g", key) if record == 1 else (key,)))
+        tab.wait(named, f"record {record}, ")
+        tab.wait("document.activeElement.getAttribute('aria-selected') === 'true'")
+    offset = tab.run("return document.activeElement.title.match(/byte (\\d+)/)[1]")
+    tab.wait("location.hash.includes(arguments[0])", f"offset={offset}")
+    tab.wait_for(f"Byte {int(offset):,}")
     assert tab.problems() == []

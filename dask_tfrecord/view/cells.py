@@ -139,7 +139,7 @@ def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
             return "sequence"
         return "text" if values and all(map(is_probably_text, values)) else "bytes"
     if not several:
-        return "bool" if dtype.kind == "b" else "number"
+        return {"b": "bool", "M": "time", "m": "time"}.get(dtype.kind, "number")
     if shape[-1:] == (4,) and len(shape) + feature.ragged_rank <= 2 and _BOXES.search(name):
         return "boxes"
     arrays = [np.asarray(to_array(row)[0]) for row in rows[:1] if feature.own_shapes or not feature.ragged_rank]
@@ -179,7 +179,7 @@ def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = Fal
             return {"error": f"the sides of the boxes have {', '.join(str(len(side)) for side in sides)} values"}
         return {"boxes": as_json(np.stack(sides, axis=1)[: _NUMBERS[whole]])}
     value = to_array(row)[0]
-    if column.kind in ("number", "bool"):
+    if column.kind in ("number", "bool", "time"):
         return {"value": as_json(value)}
     if column.kind in ("text", "bytes"):
         is_text = column.kind == "text" and (isinstance(value, str) or is_probably_text(value) or not value)

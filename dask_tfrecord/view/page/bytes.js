@@ -1,10 +1,10 @@
 // Bytes: a map of the records of a shard, damaged ranges, one record in hexadecimal and by its fields, and repair.
 
 import { get } from "./api.js";
-import {
-  button, bytes, canvas, codeBlock, colour, count, data, fill, h, plural, scrollable, select, table, title,
-} from "./dom.js";
+import { options } from "./charts.js";
+import { button, bytes, codeBlock, count, data, fill, h, plural, scrollable, select, table, title } from "./dom.js";
 
+// Pixels of a cell, as in the style sheet.
 const CELL = 16;
 const MOST_CELLS = 2000;
 const STATES = [
@@ -28,7 +28,8 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   const found = await get("shard", { data: set.data, shard, start, stop: start + MOST_CELLS }, signal);
   if (signal.aborted) return {};
   const cells = cellsOf(found);
-  const chart = map(cells, choose, pick);
+  let picked = null;
+  const chart = map(cells, pick);
   const shown = found.offsets.length;
   const end = shown ? found.offsets.at(-1) + found.lengths.at(-1) : found.size;
   const ends = found.records === null ? end >= found.size : found.stop >= found.records;
@@ -48,6 +49,8 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   main.append(h("section", { class: "panel" }, head, chart.element, list, damageList(found.damaged)), detail, repair);
 
   function pick(cell) {
+    if (cell === picked) return;
+    picked = cell;
     remember({ offset: cell.offset, shard: shard || null, start: start || null });
     chart.select(cell);
     fill(detail, get("record", { data: set.data, shard, offset: cell.offset }, signal), recordPanels);
@@ -57,7 +60,8 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   const wanted = Number(query.get("offset"));
   const first = query.has("offset") ? cells.find((cell) => cell.offset === wanted) ?? { offset: wanted } : cells[0];
   if (first) pick(first);
-  return { keys: (event) => chart.pressed(event), jump: () => chart.element.focus() };
+  const focus = () => chart.element.querySelector("[aria-selected=true]")?.focus();
+  return { keys: (event) => event.key.startsWith("Arrow") && event.target === document.body && focus(), jump: focus };
 }
 
 // Records and damaged ranges, by their offset.
@@ -71,62 +75,25 @@ function cellsOf(found) {
   return [...records, ...ranges].sort((a, b) => a.offset - b.offset);
 }
 
-function map(cells, choose, picked) {
-  const last = String(Math.max(0, cells.length - 1));
-  const slider = { role: "slider", "aria-valuemin": "0", "aria-valuemax": last, "aria-valuenow": "0" };
-  const element = h("div", { class: "map", tabindex: "0", "aria-label": "Record", ...slider });
+// Cells in the colours of their states; those of longer records are darker.
+function map(cells, picked) {
   const longest = Math.log(Math.max(2, ...cells.map((cell) => cell.length + 1)));
-  let selected = 0;
-  let across = 1;
-  const draw = () => {
-    const width = Math.max(CELL, element.clientWidth);
-    across = Math.max(1, Math.floor(width / CELL));
-    const [surface, context] = canvas(width, Math.max(1, Math.ceil(cells.length / across)) * CELL, "");
-    surface.removeAttribute("role");
-    surface.setAttribute("aria-hidden", "true");
-    const tones = STATES.map(([, name]) => colour(name));
-    cells.forEach((cell, at) => {
-      const [x, y] = [(at % across) * CELL, Math.floor(at / across) * CELL];
-      context.globalAlpha = cell.state ? 1 : 0.3 + (0.7 * Math.log(cell.length + 1)) / longest;
-      context.fillStyle = tones[cell.state];
-      context.fillRect(x + 1, y + 1, CELL - 2, CELL - 2);
-    });
-    context.globalAlpha = 1;
-    context.strokeStyle = colour("text");
-    context.lineWidth = 2;
-    const [left, top] = [(selected % across) * CELL, Math.floor(selected / across) * CELL];
-    if (cells.length) context.strokeRect(left + 1, top + 1, CELL - 2, CELL - 2);
-    element.replaceChildren(surface);
+  const draw = (cell) => {
+    const [what, tone] = STATES[cell.state];
+    const record = cell.state === RANGE ? "" : `record ${cell.number}, `;
+    const title = `${record}byte ${cell.offset}, ${what}, ${plural(cell.length, "byte")}`;
+    const size = cell.state ? 1 : 0.3 + (0.7 * Math.log(cell.length + 1)) / longest;
+    return [{ title, "aria-label": title, style: { "--tone": `var(--${tone})`, "--size": String(size) } }];
   };
-  const text = (cell) => {
-    const what = cell.state === RANGE ? "" : `record ${cell.number}, `;
-    return `${what}byte ${cell.offset}, ${STATES[cell.state][0]}, ${plural(cell.length, "byte")}`;
-  };
+  const across = () => Math.max(1, Math.floor(element.clientWidth / CELL));
+  const element = options("map", "Records", cells, (at) => picked(cells[at]), draw, across);
+  // The record of the cell that has the focus is shown.
+  element.addEventListener("focusin", ({ target }) => picked(cells[[...element.children].indexOf(target)]));
   const select = (cell) => {
-    const at = cells.indexOf(cell);
-    if (at < 0) return;
-    selected = at;
-    element.setAttribute("aria-valuenow", String(at));
-    element.setAttribute("aria-valuetext", text(cell));
-    draw();
+    element.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
+    element.children[cells.indexOf(cell)]?.setAttribute("aria-selected", "true");
   };
-  const at = (event) => {
-    const box = element.getBoundingClientRect();
-    return cells[Math.floor((event.clientY - box.top) / CELL) * across + Math.floor((event.clientX - box.left) / CELL)];
-  };
-  element.addEventListener("click", (event) => at(event) && picked(at(event)));
-  element.addEventListener("mousemove", (event) => (element.title = at(event) ? text(at(event)) : ""));
-  const pressed = (event) => {
-    if (event.target === choose) return false;
-    const lines = { ArrowUp: -across, ArrowDown: across, PageUp: -10 * across, PageDown: 10 * across };
-    const step = { ArrowLeft: -1, ArrowRight: 1, Home: -cells.length, End: cells.length, ...lines }[event.key];
-    if (step === undefined || !cells.length) return false;
-    picked(cells[Math.max(0, Math.min(selected + step, cells.length - 1))]);
-    return true;
-  };
-  new ResizeObserver(draw).observe(element);
-  document.addEventListener("themechange", () => element.isConnected && draw());
-  return { element, select, pressed };
+  return { element, select };
 }
 
 function damageList(ranges) {

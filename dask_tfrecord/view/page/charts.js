@@ -55,10 +55,7 @@ export function curves(lines, { height = 160, cursor, label }) {
     if (cursor) plot.over.addEventListener("click", () => plot.cursor.idx !== null && cursor(plot.cursor.idx));
   };
   const again = () => figure.isConnected && make();
-  const sized = new ResizeObserver(() => {
-    if (!plot) make();
-    else if (Math.abs(plot.width - figure.clientWidth) > 1) plot.setSize({ width: width(), height });
-  });
+  const sized = new ResizeObserver(() => plot?.width !== width() && make());
   sized.observe(figure);
   document.addEventListener("themechange", again);
   const names = series.map((one, at) => {
@@ -90,46 +87,50 @@ export function finite(value) {
 // A histogram of [{label, count}]. `choose(index)` is called for a bar.
 export function bars(label, entries, choose) {
   const sum = entries.reduce((total, entry) => total + entry.count, 0) || 1;
-  return list("bars", label, entries, choose, (entry, share) => {
+  const share = shareOf(entries);
+  return options("bars", label, entries, choose, (entry) => {
     const text = `${visible(entry.label, 80)}: ${count(entry.count)} (${((100 * entry.count) / sum).toFixed(1)} %)`;
-    const bar = h("div", { class: "bar", style: { height: entry.count ? `max(2px, ${share})` : "0" } });
-    return [{ title: text, "aria-label": text }, bar];
+    const height = entry.count ? `max(2px, ${share(entry)})` : "0";
+    return [{ title: text, "aria-label": text }, h("div", { class: "bar", style: { height } })];
   });
 }
 
 // The most frequent values, one a line with a bar behind it.
 export function topValues(label, entries, choose) {
-  return list("values", label, entries, choose, (entry, share) => [
+  const share = shareOf(entries);
+  return options("values", label, entries, choose, (entry) => [
     {},
-    h("span", { class: "share", style: { width: share } }),
+    h("span", { class: "share", style: { width: share(entry) } }),
     h("bdi", { class: "value" }, visible(entry.label, 60)),
     h("span", { class: "count" }, count(entry.count)),
   ]);
 }
 
-// Options that arrows move through. `draw` makes the attributes and children of one from its share of the highest.
-function list(name, label, entries, choose, draw) {
+// The part of the highest count that an entry has, for a style.
+function shareOf(entries) {
   const highest = Math.max(1, ...entries.map((entry) => entry.count));
-  const options = entries.map((entry, at) => {
-    const [attributes, ...children] = draw(entry, `${(100 * entry.count) / highest}%`);
+  return (entry) => `${(100 * entry.count) / highest}%`;
+}
+
+// Options that arrows move through, `across()` of them in a line. `draw` makes the attributes and children of one.
+export function options(name, label, entries, choose, draw, across = () => 1) {
+  const made = entries.map((entry, at) => {
+    const [attributes, ...children] = draw(entry);
     const tabIndex = choose && at === 0 ? 0 : -1;
     const option = { role: "option", "aria-selected": "false", tabIndex, onclick: () => choose?.(at) };
     return h("div", { ...option, ...attributes }, children);
   });
   const onkeydown = (event) => {
-    const at = options.indexOf(event.target);
-    const ends = { Home: 0, End: options.length - 1 };
-    const next = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, ...ends }[event.key];
-    if (next !== undefined) {
-      const target = options[Math.max(0, Math.min(next, options.length - 1))];
-      options[at].tabIndex = -1;
-      target.tabIndex = 0;
-      target.focus();
-    } else if (event.key === "Enter" || event.key === " ") choose?.(at);
+    const at = made.indexOf(event.target);
+    const lines = { ArrowDown: at + across(), ArrowUp: at - across() };
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: made.length - 1, ...lines }[event.key];
+    if (next !== undefined) made[Math.max(0, Math.min(next, made.length - 1))].focus();
+    else if (event.key === "Enter" || event.key === " ") choose?.(at);
     else return;
     event.preventDefault();
     event.stopPropagation();
   };
-  const attributes = { role: "listbox", "aria-label": visible(label, 120), onkeydown };
-  return h("div", { ...attributes, class: choose ? `${name} can` : name }, options);
+  const onfocusin = ({ target }) => made.forEach((one) => (one.tabIndex = one === target ? 0 : -1));
+  const attributes = { role: "listbox", "aria-label": visible(label, 120), onkeydown, onfocusin };
+  return h("div", { ...attributes, class: choose ? `${name} can` : name }, made);
 }

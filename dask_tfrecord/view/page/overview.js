@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { bars, topValues } from "./charts.js";
 import {
-  button, bytes, codeBlock, count, data, facts, h, notice, number, plural, scrollable, table, title, visible,
+  button, bytes, codeBlock, count, data, facts, failure, h, notice, number, plural, scrollable, table, title, visible,
 } from "./dom.js";
 import { scalar } from "./values.js";
 
@@ -26,14 +26,16 @@ export function overviewPage({ main, signal, set, go, link }) {
       size: size ? bytes(size) : null,
       damaged: damaged ? h("span", { class: "bad" }, plural(damaged, "shard")) : null,
     }),
+    ...(set.error ? [failure({ message: set.error })] : []),
     codeBlock(set.code),
   );
   const bodies = new Map(set.columns.map((column) => [column.name, h("div", {}, h("div", { class: "ghost" }))]));
   const card = (column) => h("article", { class: "panel card" }, columnHead(column), bodies.get(column.name));
-  const none = notice("No columns", "The data set has no records, or no features were found.");
+  const none = notice("No columns", set.hints.join("\n") || "The data set has no records.");
   const cards = set.columns.length ? h("div", { class: "cards" }, set.columns.map(card)) : none;
   section(title(h("h2", {}, "Columns"), progress), cards);
-  if (set.hints.length) section(h("h2", {}, "Hints"), h("ul", { class: "hints panel" }, set.hints.map(hintLine)));
+  const hints = set.columns.length ? set.hints.map(hintLine) : [];
+  if (hints.length) section(h("h2", {}, "Hints"), h("ul", { class: "hints panel" }, hints));
   if (set.shards.length) section(h("h2", {}, "Shards"), shardTable(set, link));
   const choose = (expression) => go("filter", { data: set.data, filter: expression });
   const receive = ({ columns, rows, total, done }) => {

@@ -61,12 +61,12 @@ function describe(set, row, found, link, signal) {
   const nodes = [];
   const { location, cells } = found;
   if (location) {
-    const at = set.shards.findIndex((shard) => shard.name === location.file);
-    const place = at >= 0 && location.offset !== null && link("bytes", { data: set.data, shard: at, offset: location.offset });
-    const name = data(location.file, 80);
-    const shard = place ? h("a", { href: place }, name) : name;
-    const offset = location.offset === null ? null : count(location.offset);
-    nodes.push(facts({ shard, record: count(location.record), "byte offset": offset, size: bytes(found.nbytes) }));
+    const { file, record, offset } = location;
+    const at = set.shards.findIndex((shard) => shard.name === file);
+    const href = at >= 0 && offset !== null ? link("bytes", { data: set.data, shard: at, offset }) : null;
+    const shard = h("a", { href }, data(file, 80));
+    const place = offset === null ? null : count(offset);
+    nodes.push(facts({ shard, record: count(record), "byte offset": place, size: bytes(found.nbytes) }));
   }
   for (const column of set.columns) {
     const head = h("div", { class: "head" }, columnHead(column));
@@ -123,7 +123,7 @@ function numbers(column, cell, signal) {
   const text = rows.map((values) => values.map((value) => scalar(column, value)).join(", ")).join("\n");
   const component = (_, at) => ({ label: String(at), values: cell.rows.map((step) => step[at]) });
   const lines = cell.rows ? (cell.rows[0] ?? []).map(component) : [{ label: column.name, values: rows[0] }];
-  const about = note(plural(cell.length, "value"), cell.range && `, ${cell.range}`);
+  const about = note(plural(cell.length, cell.rows ? "row" : "value"), cell.range && `, ${cell.range}`);
   const known = lines.some((line) => line.values.some((value) => finite(value) !== null));
   if (!known || lines[0].values.length <= 4) return [pre(column.name, text || "no values"), about];
   const chart = curves(lines, { label: `Curve of ${column.name}`, height: 140 });

@@ -12,7 +12,7 @@ const PAGE = 64;
 const KEPT_PAGES = 48;
 const SAMPLE = 1000;
 const MOST_COLUMNS = 40;
-const WIDTHS = { number: 130, bool: 100, text: 280, vector: 180, sequence: 180, tensor: 170, bytes: 340, boxes: 110 };
+const WIDTHS = { number: 140, bool: 100, time: 250, text: 280, vector: 180, sequence: 180, bytes: 340, boxes: 110 };
 
 // Values of rows by position in the grid: pages that are asked for when they come in sight, the last ones kept.
 class Loader {
@@ -120,8 +120,8 @@ function makeGrid(page, { total, request, sorted, order = (index) => index, move
         kind: column.kind,
         label: () => data(column.name, 60, { title: visible(column.name) }),
         width: column.kind === "image" ? imageWidth(column, height - 8) : (WIDTHS[column.kind] ?? 200),
-        class: column.kind === "number" ? "number" : "",
-        sort: sorted && ["number", "bool", "text", "vector", "sequence", "bytes"].includes(column.kind),
+        class: column.kind === "number" ? "number" : null,
+        sort: sorted && !["image", "tensor", "boxes"].includes(column.kind),
         sorted: query.get("sort") === column.name ? (query.has("down") ? "descending" : "ascending") : null,
       })),
     ],

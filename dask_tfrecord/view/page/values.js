@@ -165,6 +165,7 @@ export function brief(set, row, column, cells, height) {
   switch (column.kind) {
     case "number":
     case "bool":
+    case "time":
       return [data(scalar(column, cell.value))];
     case "text":
       return [data(cell.value, LETTERS, { class: "text" })];
@@ -175,14 +176,14 @@ export function brief(set, row, column, cells, height) {
       return cell.count > shown ? [...pictures, note(`+ ${count(cell.count - shown)}`)] : pictures;
     }
     case "vector":
-    case "sequence":
-      if (cell.length === 0) return [note("no values")];
-      if (cell.length <= 4 && cell.values) return [data(cell.values.map((value) => scalar(column, value)).join(", "))];
-      if (!cell.values?.some((value) => finite(value) !== null)) return [data((cell.values ?? []).join(", "), LETTERS)];
-      return [
-        spark(cell.values, 96, Math.min(height - 10, 40), `${plural(cell.length, "value")}, ${cell.range}`),
-        note(count(cell.length)),
-      ];
+    case "sequence": {
+      const values = cell.values ?? cell.rows.flat();
+      if (!values.length) return [note("no values")];
+      const drawn = values.length > 4 && values.some((value) => finite(value) !== null);
+      if (!drawn) return [data(values.map((value) => scalar(column, value)).join(", "), LETTERS)];
+      const about = [plural(cell.length, cell.rows ? "row" : "value"), cell.range].filter(Boolean).join(", ");
+      return [spark(values, 96, Math.min(height - 10, 40), about), note(count(cell.length))];
+    }
     case "tensor":
       return [heat(cell, 64, Math.min(height - 10, 52), `heat map, ${cell.range}`), note(cell.shape.join(" × "))];
     case "boxes":
