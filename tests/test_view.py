@@ -218,6 +218,8 @@ def test_copied_code_opens_the_rows_that_are_shown(golden: Path, tmp_path: Path)
         with Server([open_path(str(path), BlockCache(MEMORY), **options)]) as server:
             page = Page(server)
             overview, messages = page.get("overview"), page.events("filter", expression=expression)
+            named = "demo.Times" if path == times else "Example"
+            assert overview["message"] == (named if overview["kind"] == "tfrecord" else None)
             found = page.get("rows", stop=100, filter=expression)
             for code, rows in ((overview["code"], page.get("rows", stop=100)), (messages[-1]["code"], found)):
                 ds = run_code(code)
@@ -240,6 +242,14 @@ def test_the_command_of_repair_repairs(serve: Serve, golden: Path, tmp_path: Pat
     plan = serve(path).get("repair")
     assert CliRunner().invoke(tfrecord, shlex.split(plan["command"])[1:]).exit_code == 0
     assert dtf.read_tfrecord(f"{path}.repaired").nrows == plan["kept"]
+
+
+def test_records_without_features_tell_what_they_are(serve: Serve, tmp_path: Path) -> None:
+    page = serve(write_times(tmp_path, [0, 1, 10**18])[0])
+    overview = page.get("overview")
+    assert overview["columns"] == [] and overview["message"] is None
+    assert len(overview["hints"]) == 1 and "expected an Example, found" in overview["hints"][0]
+    assert page.get("shard")["records"] == overview["nrows"] > 0
 
 
 def test_steps_of_an_episode(serve: Serve) -> None:
@@ -273,6 +283,37 @@ def test_hostile_names_and_values_are_json(serve: Serve) -> None:
     assert cells["big"][0]["value"] == str(2**62)
     assert page.get("row", row=1)["cells"][name]["value"] == "Infinity"
     assert page.events("statistics")[-1]["columns"][name]["max"] == "Infinity"
+
+
+def test_each_bar_finds_as_many_rows_as_it_counts(serve: Serve) -> None:
+    rng = np.random.default_rng(5)
+    n = 300
+    floats = rng.normal(0, 1, n)
+    columns: dict[str, Any] = {
+        "few": rng.integers(0, 4, n),
+        "wide": rng.integers(-(2**63), 2**63 - 1, n),
+        "ends": np.resize([-(2**63), 2**63 - 1, 0], n),
+        "unsigned": rng.integers(2**63, 2**64 - 1, n, np.uint64),
+        "small": rng.integers(-128, 127, n).astype(np.int8),
+        "flag": rng.random(n) < 0.3,
+        "float32": floats.astype(np.float32),
+        "half": floats.astype(np.float16),
+        "float64": floats,
+        "holes": np.where(rng.random(n) < 0.1, np.nan, floats),
+        "infinite": np.where(rng.random(n) < 0.1, np.inf, floats),
+        "in 'quotes' and spaces": floats,
+        "text": [["it's", 'a "b"', "\\n", "", "日本"][row % 5] for row in range(n)],
+        "same": np.full(n, 7),
+    }
+    page = serve(dtf.Dataset.from_arrays(columns))
+    found = page.events("statistics")[-1]["columns"]
+    assert list(found) == list(columns)
+    for name, statistics in found.items():
+        bars = statistics["top"] or statistics["bins"]
+        counts = [page.events("filter", expression=bar["expression"])[-1]["count"] for bar in bars]
+        assert counts == [bar["count"] for bar in bars], name
+        hidden = np.count_nonzero(~np.isfinite(columns[name])) if name in ("holes", "infinite") else 0
+        assert sum(counts) == n - hidden, name
 
 
 def test_sides_of_boxes_that_are_columns_draw_on_the_image(serve: Serve, tmp_path: Path) -> None:

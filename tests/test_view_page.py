@@ -429,6 +429,19 @@ def test_map_shows_the_damage_that_repair_reports(show: Show, name: str) -> None
     assert tab.problems() == []
 
 
+def test_rows_of_rows_and_damaged_rows_are_shown(show: Show, tmp_path: Path) -> None:
+    dtf.Dataset.from_arrays({"x": [[[1, 2], [3]], [[4], []]], "number": np.arange(2)}).to_zarr(tmp_path / "a.zarr")
+    tab = show(tmp_path / "a.zarr")
+    tab.open("rows")
+    tab.wait_for("1, 2, 3", ".layer .row")
+    tab = show(GOLDEN / "damaged_payload_bit.tfrecord")
+    tab.open("rows")
+    tab.wait_for("CorruptRecordError", ".layer .row .bad")
+    title = tab.run("return document.querySelector('.layer .bad').title")
+    assert "damaged_payload_bit.tfrecord: record 7" in title
+    assert tab.problems() == []
+
+
 def test_keys_move_through_the_map(show: Show, numbers: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 

@@ -153,6 +153,7 @@ class Opened:
     ) -> None:
         self.name, self.code, self.cache, self.shards, self.report = name, code, cache, shards, report
         self._decoder = None if schema is None or shards is None else Decoder(schema)
+        self.message = None if schema is None or shards is None else schema.message
         # Columns: a feature may have two of them.
         self.schema = schema if self._decoder is None else self._decoder.columns
         self.closing = threading.Event()
@@ -344,7 +345,7 @@ def open_path(
     if isinstance(path, str) and is_zarr_group(path, None):
         from dask_tfrecord.stores.zarr.read import from_zarr
 
-        return _open_where(from_zarr(path), cache, name, f"from_zarr({redact_url(path)!r})", where)
+        return _open_where(from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
     known = wanted_schema(features, message=message)
     found = resolve_collection(path, split, compression=compression, storage_options=None)
     report = _report(found.shards)
@@ -358,7 +359,7 @@ def open_path(
     texts = [f"{option}={value!r}" for option, value in given.items() if value is not None]
     texts += [] if compression == "infer" else [f"compression={compression!r}"]
     urls = redact_url(path) if isinstance(path, str) else list(map(redact_url, path))
-    code = f"read_tfrecord({', '.join([repr(urls), *texts])})"
+    code = _opening(f"read_tfrecord({', '.join([repr(urls), *texts])})")
     # Lengths of the longest record, parts of a split and filters need a data set whose records are counted.
     is_open = any(isinstance(each, FixedLenSequenceFeature) and each.length is None for each in (known or {}).values())
     if known is not None and (where or found.rows is not None or is_open):
@@ -367,7 +368,7 @@ def open_path(
         dataset = read_tfrecord(path, known, split=split, compression=compression)
         return _open_where(dataset, cache, name, code, where)
     viewed = None if known is None else _with_encoded_images(known)
-    return Opened(name, _opening(code), cache, viewed, found.shards, report=report)
+    return Opened(name, code, cache, viewed, found.shards, report=report)
 
 
 def _opening(code: str) -> str:
@@ -382,7 +383,6 @@ def filtered_code(code: str, filters: Sequence[Any]) -> str:
 
 
 def _open_where(dataset: Dataset, cache: BlockCache, name: str, code: str, where: Sequence[Any]) -> Opened:
-    code = _opening(code)
     if where:
         from dask_tfrecord.arrays.filters import as_stored
 

@@ -181,7 +181,7 @@ class View:
             "kind": data.kind,
             "nrows": known.rows if known.counted else None,
             "found": known.rows,
-            "message": data.schema.message if data.schema is not None and data.kind == "tfrecord" else None,
+            "message": data.message,
             "error": known.error,
             "shards": shard_list(data),
             "columns": [column.to_dict() for column in columns],
