@@ -99,8 +99,9 @@ class Page:
     def record(self) -> None:
         """Show everything about a row, and its bytes."""
         place = json.loads(self.get("row", row=self.row())).get("location") or {}
-        if place.get("shard") is not None and place.get("offset") is not None:
-            self.get("record", shard=place["shard"], offset=place["offset"])
+        names = [shard["name"] for shard in self.overview["shards"]]
+        if place.get("file") in names and place["offset"] is not None:
+            self.get("record", shard=names.index(place["file"]), offset=place["offset"])
 
     def image(self) -> None:
         """Show images of a column."""
@@ -125,7 +126,7 @@ class Page:
     def episode(self) -> None:
         """Show the steps of a row."""
         for group in self.overview["groups"]:
-            self.get("episode", row=self.row(), group=group["name"])
+            self.get("episode", row=self.row(), group=group)
 
 
 # Scroll down by 120 pixels in each frame for a while; return the milliseconds between frames.
@@ -216,7 +217,7 @@ def main() -> None:
                 time.sleep(0.01)
             seconds, cpu = time.perf_counter() - began, cpu_seconds(process.pid)
             print(f"first rows after {seconds:.2f} s, {cpu:.2f} s of CPU")
-            while not (overview := get(f"{address}overview"))["counted"]:
+            while (overview := get(f"{address}overview"))["nrows"] is None:
                 time.sleep(0.1)
             rows = overview["nrows"]
             print(f"{rows:,} rows counted after {time.perf_counter() - began:.2f} s")
