@@ -119,6 +119,30 @@ inline void store_crc(crc::Function function, std::uint8_t* at, const std::uint8
     std::memcpy(at, &crc, sizeof crc);
 }
 
+// Write records of rows from `first` on, as many as fit: `size` returns the size of the payload of a row, which `put`
+// then writes.
+template <class Size, class Put>
+Encoded put_records(std::size_t first, std::size_t rows, std::uint8_t* out, std::size_t capacity, Size size, Put put) {
+    const crc::Function crc = crc::best();
+    Encoded done;
+    for (std::size_t row = first; row < rows; ++row) {
+        const std::uint64_t payload = size(row);
+        const std::uint64_t whole = header_size + payload + footer_size;
+        if (payload > most_payload || whole + slack > capacity - done.bytes) {
+            done.need = whole + slack;
+            return done;
+        }
+        std::uint8_t* at = out + done.bytes;
+        std::memcpy(at, &payload, 8);
+        store_crc(crc, at + 8, at, 8);
+        put(at + header_size, row);
+        store_crc(crc, at + header_size + payload, at + header_size, static_cast<std::size_t>(payload));
+        done.bytes += whole;
+        ++done.records;
+    }
+    return done;
+}
+
 // Encodes fields to records. The constructor copies the splits that it validates, so arrays that the caller changes
 // later cannot move a read out of bounds. Values are read in place; `encode` detects int64 values that change meanwhile.
 class Encoder {
@@ -137,26 +161,10 @@ public:
 
     // Writes records from row `first` on, as many as fit in `capacity` bytes.
     Encoded encode(std::size_t first, std::uint8_t* out, std::size_t capacity) {
-        Encoded done;
         end_ = out + capacity;
-        for (std::size_t row = first; row < rows_; ++row) {
-            const std::uint64_t payload = payload_size(row);
-            const std::uint64_t whole = header_size + payload + footer_size;
-            if (payload > most_payload || whole + slack > capacity - done.bytes) {
-                done.need = whole + slack;
-                return done;
-            }
-            std::uint8_t* at = out + done.bytes;
-            std::memcpy(at, &payload, 8);
-            store_crc(crc_, at + 8, at, 8);
-            std::uint8_t* begin = at + header_size;
-            at = begin;
-            at = put_payload(at, row);
-            store_crc(crc_, at, begin, static_cast<std::size_t>(payload));
-            done.bytes += whole;
-            ++done.records;
-        }
-        return done;
+        return put_records(
+            first, rows_, out, capacity, [this](std::size_t row) { return payload_size(row); },
+            [this](std::uint8_t* at, std::size_t row) { put_payload(at, row); });
     }
 
 private:
@@ -398,7 +406,6 @@ private:
         return at + size;
     }
 
-    crc::Function crc_ = crc::best();
     std::size_t rows_;
     Message message_;
     std::vector<Entry> features_, lists_;

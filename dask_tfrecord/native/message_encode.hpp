@@ -86,26 +86,15 @@ public:
 
     // Write records from row `first` on while they fit in `capacity` bytes.
     Encoded encode(std::size_t first, std::uint8_t* out, std::size_t capacity) {
-        Encoded done;
-        for (std::size_t row = first; row < rows_; ++row) {
+        const auto size = [this](std::size_t row) {
             bytes_.clear();
             row_ = row;
             put_message(tables_[0], row);
-            const std::uint64_t payload = bytes_.size();
-            const std::uint64_t whole = header_size + payload + footer_size;
-            if (payload > most_payload || whole + slack > capacity - done.bytes) {
-                done.need = whole + slack;
-                return done;
-            }
-            std::uint8_t* at = out + done.bytes;
-            std::memcpy(at, &payload, 8);
-            store_crc(crc_, at + 8, at, 8);
-            if (payload > 0) std::memcpy(at + header_size, bytes_.data(), payload);
-            store_crc(crc_, at + header_size + payload, at + header_size, payload);
-            done.bytes += whole;
-            ++done.records;
-        }
-        return done;
+            return bytes_.size();
+        };
+        return put_records(first, rows_, out, capacity, size, [this](std::uint8_t* at, std::size_t) {
+            if (bytes_.size() > 0) std::memcpy(at, bytes_.data(), bytes_.size());
+        });
     }
 
 private:
@@ -343,7 +332,6 @@ private:
 
     static constexpr std::uint8_t nothing_ = 0;
 
-    crc::Function crc_ = crc::best();
     std::size_t rows_;
     std::vector<MessageTable> specs_;
     std::vector<Table> tables_;
