@@ -22,8 +22,6 @@ from google.protobuf.message import DecodeError
 
 from dask_tfrecord.errors import SchemaError, near_misses
 
-_HINT = 'a generated message class, its DESCRIPTOR, "file.desc:package.Message" or "file.proto:package.Message"'
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageType:
@@ -58,7 +56,10 @@ class MessageType:
         if isinstance(given, str):
             descriptor = _message_of_file(given, owner)
         if not hasattr(descriptor, "fields_by_number"):
-            raise SchemaError(f"{owner} is {_HINT}; got {given!r:.100}")
+            raise SchemaError(
+                f'{owner} is a generated message class, its DESCRIPTOR, "file.desc:package.Message" or '
+                f'"file.proto:package.Message"; got {given!r:.100}'
+            )
         return cls(descriptor.full_name, _needed_files(descriptor))
 
     @property
@@ -107,18 +108,20 @@ def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Desc
     except SchemaError as error:
         raise SchemaError(f"{owner}: {error.message}") from error
     except KeyError:
-        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
+        # Imported files come first.
+        files = reversed(descriptor_pb2.FileDescriptorSet.FromString(descriptors).file)
         names = [f"{file.package}.{message.name}".lstrip(".") for file in files for message in file.message_type]
-        raise SchemaError(f"{owner}: no message {name!r}{near_misses(name, names)}") from None
+        told = f"no message {name!r}" if name else 'no name of a message, as in "file.desc:package.Message"'
+        raise SchemaError(f"{owner}: {told}{near_misses(name, names)}") from None
     return found
 
 
 def _message_of_file(given: str, owner: str) -> Descriptor:
     """Return the descriptor of ``"file.desc:package.Message"`` or ``"file.proto:package.Message"``."""
     path, _, name = given.rpartition(":")
+    owner = f"{owner} {given!r:.200}"
     if not path or not name:
-        raise SchemaError(f"{owner} is {_HINT}; got {given!r:.200}")
-    owner = f"{owner} {given!r}"
+        path, name = given.rstrip(":"), ""
     return _find(_compiled(path, owner) if path.endswith(".proto") else _read(path, owner), name, owner)
 
 
@@ -126,7 +129,9 @@ def _read(path: str, owner: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise SchemaError(f"{owner}: cannot read the file: {error}") from error
+        raise SchemaError(
+            f'{owner}: cannot read the file ({error}); "file.desc:package.Message" names a file and its message'
+        ) from error
 
 
 def _compiled(path: str, owner: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -364,6 +365,21 @@ def test_the_command_writes_messages(source: str, given: bool, folder: Path, tmp
     assert result.exit_code == 0, result.output
     messages = [All.FromString(payload) for payload in read_payloads(tmp_path / "b")]
     assert messages == (all_kinds() if source == "a" else without_inner())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("kinds.desc", "no name of a message.*there are .*'kinds.All'"),
+        ("kinds.desc:kinds.Al", "no message 'kinds.Al'; did you mean 'kinds.All'"),
+        ("other.desc:kinds.All", "cannot read the file.*names a file and its message"),
+        ("a:kinds.All", "not a FileDescriptorSet"),
+    ],
+)
+def test_wrong_types_are_refused_before_anything_is_printed(name: str, text: str, folder: Path) -> None:
+    result = CliRunner().invoke(tfrecord, ["info", str(folder / "a"), "--message", str(folder / name)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.search(rf"--message '.*{name}': {text}", result.stderr), result.stderr
 
 
 def test_tasks_that_repeat_write_the_same(tmp_path: Path) -> None:

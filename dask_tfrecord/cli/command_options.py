@@ -146,6 +146,14 @@ def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str
     return [name for names in lists for name in names.split(",")] or None
 
 
+def _check_message(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        from dask_tfrecord.message_types import MessageType
+
+        MessageType.of(value, "--message")
+    return value
+
+
 def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str | None:
     if value is None or value == "all":
         return value
@@ -231,6 +239,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "message": click.option(
         "--message",
+        callback=_check_message,
         metavar="FILE:NAME",
         help="Type of the records if they are other protobuf messages: scene.desc:package.Scene of a descriptor set, "
         "or of a .proto file.",
