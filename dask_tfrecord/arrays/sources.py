@@ -35,6 +35,7 @@ from dask_tfrecord.columns.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
+    ColumnDecoder,
     Decoded,
     MemoryLimit,
     RaggedBlock,
@@ -48,7 +49,6 @@ from dask_tfrecord.columns.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.decoder import (
-    ColumnDecoder,
     Decoder,
     Where,
     decode,

@@ -526,6 +526,11 @@ class KeyOutput(NamedTuple):
         return int(ends[-1]) * (self.spec.count if in_steps else 1)
 
     @property
+    def levels(self) -> tuple[NDArray[np.int64], ...]:
+        """Row splits of all levels, the outermost first."""
+        return self.outer if self.row_splits is None else (*self.outer, self.row_splits)
+
+    @property
     def record_splits(self) -> NDArray[np.int64]:
         """Offsets between records."""
         assert self.row_splits is not None
@@ -593,6 +598,49 @@ class Decoded(NamedTuple):
 
 # Features are given as classes of their own.
 Assemble = Callable[[Any, Decoded], Block]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDecoder:
+    """Keys of one column, and the assembly of its blocks.
+
+    Attributes
+    ----------
+    feature : Feature
+        Feature of the column: dtype and shape of its blocks.
+    source : str
+        Name of the schema's feature that the column belongs to.
+    parsed : Feature
+        The schema's feature.
+    specs : tuple of KeySpec or FieldSpec
+        Keys to extract, or fields of messages.
+    assembler : callable or None
+        Function that assembles a block; None if the decoder writes the only key directly into an array.
+    prepare : callable, optional
+        Function that processes the outputs before `assembler`, once for all columns of a feature.
+    unit : str, default "value"
+        Name of what a row consists of, for errors: "value", "step" or "item".
+    classes : tuple of str, default ()
+        Names of the values of an enum.
+    groups : tuple of str, default ()
+        Groups of the columns that share its rows at each level, the outermost first.
+    """
+
+    feature: Feature
+    source: str
+    parsed: Feature
+    specs: tuple[Any, ...]
+    assembler: Assemble | None
+    prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
+    unit: str = "value"
+    classes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+    @property
+    def keeps_values(self) -> bool:
+        """The flat values of its blocks are the unchanged output of the decoder."""
+        whole = self.assembler in (ragged, fixed_bytes) and self.prepare is None
+        return whole and not any(spec.counted for spec in self.specs)
 
 
 def fixed_bytes(feature: Feature, decoded: Decoded) -> Block:

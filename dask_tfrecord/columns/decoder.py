@@ -14,7 +14,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -28,6 +28,7 @@ from dask_tfrecord.columns.blocks import (
     MESSAGES,
     Assemble,
     Block,
+    ColumnDecoder,
     Decoded,
     KeyOutput,
     KeySpec,
@@ -40,7 +41,6 @@ from dask_tfrecord.columns.blocks import (
 from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.columns.message_fields import (
-    FieldColumn,
     MessageTables,
     columns_in_bytes,
     leaf_paths,
@@ -87,55 +87,6 @@ from dask_tfrecord.settings import limits
 
 # Limit of NumPy.
 _MAX_AXES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnDecoder:
-    """Keys of one column, and the assembly of its blocks.
-
-    Attributes
-    ----------
-    feature : Feature
-        Feature of the column: dtype and shape of its blocks.
-    source : str
-        Name of the schema's feature that the column belongs to.
-    parsed : Feature
-        The schema's feature.
-    specs : tuple of KeySpec or FieldSpec
-        Keys to extract, or fields of messages.
-    assembler : callable or None
-        Function that assembles a block; None if the decoder writes the only key directly into an array.
-    prepare : callable, optional
-        Function that processes the outputs before `assembler`, once for all columns of a feature.
-    unit : str, default "value"
-        Name of what a row consists of, for errors: "value", "step" or "item".
-    classes : tuple of str, default ()
-        Names of the values of an enum.
-    groups : tuple of str, default ()
-        Groups of the columns that share its rows at each level, the outermost first.
-    """
-
-    feature: Feature
-    source: str
-    parsed: Feature
-    specs: tuple[Any, ...]
-    assembler: Assemble | None
-    prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
-    unit: str = "value"
-    classes: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-
-    @classmethod
-    def from_field(cls, source: str, made: FieldColumn, unit: str = "value") -> ColumnDecoder:
-        """Return the decoder of a column of messages."""
-        parts = made.feature, source, made.values, made.specs, made.assembler, made.prepare
-        return cls(*parts, unit, made.classes, made.groups)
-
-    @property
-    def keeps_values(self) -> bool:
-        """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.assembler in (blocks.ragged, blocks.fixed_bytes) and self.prepare is None
-        return whole and not any(spec.counted for spec in self.specs)
 
 
 class Decoder:
@@ -265,8 +216,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     for name, feature in schema.items():
         if schema.message_type is not None:
             assert isinstance(feature, ProtoFeature)
-            fields = message_columns(schema.message_type, name, feature)
-            found = {label: ColumnDecoder.from_field(name, field) for label, field in fields.items()}
+            found = message_columns(schema.message_type, name, feature)
         elif isinstance(feature, ProtoFeature):
             found = _columns_of_messages(name, feature, schema)
         elif not schema.has_steps(name):
@@ -305,8 +255,8 @@ def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> di
     unit = "value" if not steps else "step" if schema.message == "SequenceExample" else "item"
     key = schema.key_of(name) if feature.key is None else feature.key
     specs = (replace(_encoded_spec(key, TextFeature(), steps=steps), text=False),)
-    fields = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
-    return {label: ColumnDecoder.from_field(name, field, unit) for label, field in fields.items()}
+    columns = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
+    return {label: replace(column, unit=unit) for label, column in columns.items()}
 
 
 def _check_axes(column: ColumnDecoder) -> None:

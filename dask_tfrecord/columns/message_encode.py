@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import Block, BytesBlock, Decoded, RowError, first_true, placing
+from dask_tfrecord.columns.blocks import Block, BytesBlock, ColumnDecoder, Decoded, RowError, first_true, placing
 from dask_tfrecord.columns.encode import check_column, formed, locating, value_bytes
 from dask_tfrecord.columns.encoded_values import text_values
 from dask_tfrecord.columns.message_fields import (
-    FieldColumn,
     FieldPath,
     FieldSpec,
     message_columns,
@@ -55,7 +54,7 @@ def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, g
     return Schema(features, message=message)
 
 
-def _columns(message: MessageType, name: str, feature: Any) -> dict[str, FieldColumn]:
+def _columns(message: MessageType, name: str, feature: Any) -> dict[str, ColumnDecoder]:
     try:
         return message_columns(message, name, feature)
     except SchemaError as error:
@@ -72,7 +71,7 @@ def _feature_of_name(message: MessageType, name: str, column: Feature | None) ->
         ) from None
     if column is not None and path.message is not None and column.is_bytes:
         return ProtoFeature(name, values=FixedLenFeature((), "bytes"))
-    is_enum = bool(path.fields) and path.oneof is None and path.fields[-1].enum_type is not None
+    is_enum = path.field is not None and path.field.enum_type is not None
     is_named = is_enum and column is not None and column.item_dtype.kind == "T"
     return ProtoFeature(name, values=TextFeature() if is_named else None)
 
@@ -84,10 +83,10 @@ class MessageEncoder:
         self.schema, self.columns, self.encoding = schema, columns, dict(encoding or {})
         assert schema.message_type is not None
         message = self.message = schema.message_type
-        known: dict[str, FieldColumn] = {}
+        known: dict[str, ColumnDecoder] = {}
         for name, feature in schema.items():
             known |= _columns(message, name, feature)
-        self.fields: dict[str, FieldColumn] = {}
+        self.fields: dict[str, ColumnDecoder] = {}
         for name, given in columns.items():
             if name not in known:
                 raise SchemaError(
@@ -97,7 +96,7 @@ class MessageEncoder:
             self.fields[name] = _writable(message, name, given, known[name])
         self._paths = {name: FieldPath.find(message, field.specs[0].key) for name, field in self.fields.items()}
         for name in self.encoding:
-            if name not in self.fields or not isinstance(self.fields[name].values, ImageFeature):
+            if name not in self.fields or not isinstance(self.fields[name].parsed, ImageFeature):
                 raise SchemaError(f"encoding of {name!r}: only the values of an ImageFeature have an encoding")
         specs = [spec for field in self.fields.values() for spec in field.specs]
         # The column of a oneof states which of its messages is set, also if the message has no column.
@@ -150,7 +149,7 @@ class MessageEncoder:
             len(next(iter(blocks.values()))),
         )
 
-    def _values(self, name: str, field: FieldColumn, block: Any) -> Sequence[Any]:
+    def _values(self, name: str, field: ColumnDecoder, block: Any) -> Sequence[Any]:
         """Return the values of each output of a column, one per instance of its message."""
         spec, path = field.specs[0], self._paths[name]
         if spec.part == "case":
@@ -165,9 +164,9 @@ class MessageEncoder:
             if (row := first_true(~np.isin(block, numbers))) is not None:
                 raise RowError(row, f"holds {block[row]}, which enum {last.enum_type.full_name} lacks")
         if len(field.specs) > 1:
-            return _seconds_and_nanos(block.view(field.values.item_dtype))
-        if isinstance(field.values, Encoded) and not isinstance(field.values, TextFeature):
-            block = value_bytes(name, field.values, self.encoding.get(name, ImageEncoding()), block)
+            return _seconds_and_nanos(block.view(field.parsed.item_dtype))
+        if isinstance(field.parsed, Encoded) and not isinstance(field.parsed, TextFeature):
+            block = value_bytes(name, field.parsed, self.encoding.get(name, ImageEncoding()), block)
         elif self.columns[name].is_bytes and is_utf8(last):
             try:
                 text_values(TextFeature(), Decoded.of(block))
@@ -176,17 +175,17 @@ class MessageEncoder:
         return [block]
 
 
-def _writable(message: MessageType, name: str, given: Feature, field: FieldColumn) -> FieldColumn:
+def _writable(message: MessageType, name: str, given: Feature, field: ColumnDecoder) -> ColumnDecoder:
     """Refuse a column that its field does not hold."""
     if field.prepare is not None:
         raise SchemaError(
             f"column {name!r} is a field of messages in bytes, which are written as they are: read their bytes by "
             f"ProtoFeature(path, values=FixedLenFeature((), 'bytes')), of an Any its type_url and value"
         )
-    if field.values.item_dtype.kind in "mM" and given.item_dtype == np.int64:
+    if field.parsed.item_dtype.kind in "mM" and given.item_dtype == np.int64:
         # Nanoseconds: arrays of a user have other dtypes than times.
         times: Any = field.feature
-        field = field._replace(feature=replace(times, dtype="int64"))
+        field = replace(field, feature=replace(times, dtype="int64"))
     spec = field.specs[0]
     where = f"field {spec.key if len(field.specs) == 1 else '.'.join(spec.path[:-1])!r} of {message.name}"
     check_column(name, given, field.feature, where)

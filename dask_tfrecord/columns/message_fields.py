@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, FieldType
@@ -23,6 +22,7 @@ from dask_tfrecord.columns.blocks import (
     Assemble,
     Block,
     BytesBlock,
+    ColumnDecoder,
     Decoded,
     KeyOutput,
     MemoryLimit,
@@ -148,10 +148,20 @@ class FieldPath(NamedTuple):
         return (*self.outer, *found)
 
     @property
+    def field(self) -> Any:
+        """Descriptor of the field; None of a oneof, and of the whole message."""
+        return self.fields[-1] if self.fields and self.oneof is None else None
+
+    @property
+    def has_presence(self) -> bool:
+        """Whether the field is set or not, apart from its value."""
+        return self.field is not None and not is_repeated(self.field) and bool(self.field.has_presence)
+
+    @property
     def message(self) -> str | None:
         """Full name of the message that the field holds."""
-        last = self.fields[-1].message_type if self.fields and self.oneof is None else None
-        return None if last is None else last.full_name
+        held = None if self.field is None else self.field.message_type
+        return None if held is None else held.full_name
 
 
 def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str, ProtoFeature]:
@@ -196,21 +206,9 @@ def _leaves(
         yield (*parts, oneof.name), False
 
 
-class FieldColumn(NamedTuple):
-    """Column of a field: its feature, that of its values, and how its blocks are assembled."""
-
-    feature: Feature
-    values: Feature
-    specs: Any  # of type FieldSpec; of messages in bytes of Examples, of type KeySpec
-    assembler: Assemble | None
-    prepare: Any = None
-    classes: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-
-
 def message_columns(
     message: MessageType, name: str, feature: ProtoFeature, prefix: str = "", outer: tuple[str, ...] = ()
-) -> dict[str, FieldColumn]:
+) -> dict[str, ColumnDecoder]:
     """Return the columns of a feature; of messages in bytes, `prefix` and `outer` are those of `FieldPath`.
 
     Raises
@@ -222,12 +220,14 @@ def message_columns(
         path = FieldPath.find(message, feature.path, prefix, outer)
         if isinstance(feature.values, ProtoFeature):
             return _nested_columns(path, name, feature.values)
-        return {name: _presence_column(path) if feature.presence else _column(path, feature.values)}
+        column = _presence_column(path) if feature.presence else _column(path, feature.values)
+        return {name: replace(column, source=name)}
     columns = {}
     for leaf, each in leaf_paths(message, feature.path, feature.depth).items():
         rest = leaf.removeprefix(feature.path).removeprefix(".")
         label = ".".join(filter(None, [name, rest]))
-        columns[label] = _column(FieldPath.find(message, leaf, prefix, outer), each.values)
+        column = _column(FieldPath.find(message, leaf, prefix, outer), each.values)
+        columns[label] = replace(column, source=name)
     if not columns:
         raise SchemaError(
             f"feature {name!r}: message {feature.path!r} has no fields; ProtoFeature(path, presence=True) is a column "
@@ -236,7 +236,7 @@ def message_columns(
     return columns
 
 
-def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[str, FieldColumn]:
+def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in the bytes of a field, or in an Any."""
     is_any = path.message == _ANY
     if is_any:
@@ -250,7 +250,7 @@ def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[s
 
 def columns_in_bytes(
     name: str, feature: ProtoFeature, specs: Any, prefix: str, outer: tuple[str, ...], *, is_any: bool = False
-) -> dict[str, FieldColumn]:
+) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in bytes values, whose outputs are those of `specs`."""
     columns = message_columns(feature.message, name, replace(feature, message=None), prefix, outer)
     indices: dict[FieldSpec, int] = {}
@@ -258,8 +258,9 @@ def columns_in_bytes(
         indices.setdefault(spec, len(indices))
     prepare = _Messages(feature.message, tuple(indices), is_any)
     return {
-        label: column._replace(
-            values=feature,
+        label: replace(
+            column,
+            parsed=feature,
             specs=specs,
             assembler=_Picked(column, tuple(indices[spec] for spec in column.specs)),
             prepare=prepare,
@@ -268,9 +269,8 @@ def columns_in_bytes(
     }
 
 
-def _presence_column(path: FieldPath) -> FieldColumn:
-    last = path.fields[-1] if path.fields and path.oneof is None else None
-    if last is None or is_repeated(last) or not last.has_presence:
+def _presence_column(path: FieldPath) -> ColumnDecoder:
+    if not path.has_presence:
         raise SchemaError(
             f"path {'.'.join(path.parts)!r} has no presence: only messages, members of a oneof, `optional` fields and "
             f"those of proto2 are set or not"
@@ -279,7 +279,7 @@ def _presence_column(path: FieldPath) -> FieldColumn:
     return _made(path, FixedLenFeature((), "bool"), (spec,))
 
 
-def _column(path: FieldPath, values: Feature | None) -> FieldColumn:
+def _column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
     """Return the column of a field or of a oneof, with values as they are or as `values` describes them."""
     if path.oneof is not None:
         if values is not None:
@@ -307,7 +307,7 @@ def _column(path: FieldPath, values: Feature | None) -> FieldColumn:
         made = _made(path, FixedLenFeature((), "int32"), (FieldSpec(path.parts),))
         if values is not None:
             raise _misfit(path, values, "an enum, which TextFeature() names")
-        return made._replace(classes=_class_names(names))
+        return replace(made, classes=_class_names(names))
     if kind in _DTYPES:
         if values is not None:
             raise _misfit(path, values, _DTYPES[kind])
@@ -330,7 +330,7 @@ def _class_names(names: Mapping[int, str]) -> tuple[str, ...]:
 
 def _made(
     path: FieldPath, values: Feature, specs: tuple[FieldSpec, ...], assembler: Assemble | None = None
-) -> FieldColumn:
+) -> ColumnDecoder:
     """Return a column with as many levels of rows as the path has repeated fields."""
     feature = rows_of_values(values, path.rank)
     if assembler is None and isinstance(values, Encoded):
@@ -342,7 +342,7 @@ def _made(
     if path.rank > 1:
         assert assembler is not None
         assembler = _Nested(assembler)
-    return FieldColumn(feature, values, specs, assembler, groups=path.groups)
+    return ColumnDecoder(feature, "", values, specs, assembler, groups=path.groups)
 
 
 def rows_of_values(values: Any, rank: int) -> Feature:
@@ -431,10 +431,6 @@ def _times(feature: FixedLenFeature, decoded: Decoded) -> Block:
     return _in_rows(decoded, (whole * billion + rest).view(dtype))
 
 
-def _levels(output: KeyOutput) -> tuple[NDArray[np.int64], ...]:
-    return output.outer if output.row_splits is None else (*output.outer, output.row_splits)
-
-
 @dataclass(frozen=True, slots=True)
 class _Messages:
     """Messages in bytes values: function that decodes the fields of all columns of a feature at once."""
@@ -447,7 +443,7 @@ class _Messages:
         values = outputs[-1].encoded()
         if self.is_any:
             values = _of_type(values, outputs[0].encoded(), self.message.name)
-        outer = _levels(outputs[-1])
+        outer = outputs[-1].levels
         with ExitStack() as stack:
             for splits in outer:
                 stack.enter_context(placing(splits))
@@ -461,7 +457,7 @@ class _Messages:
                 raise RowError(number, tables.describe(problem))
         found = []
         for output in tables.outputs(native):
-            levels = (*outer, *_levels(output))
+            levels = (*outer, *output.levels)
             found.append(output._replace(outer=levels[:-1], row_splits=levels[-1] if levels else None))
         return found
 
@@ -482,19 +478,19 @@ def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
 class _Picked:
     """Assembler of a column of messages in bytes values, from the outputs of all their columns."""
 
-    column: FieldColumn
+    column: ColumnDecoder
     indices: tuple[int, ...]
 
     def __call__(self, feature: Any, decoded: Decoded) -> Block:
         column = self.column
         keys: Sequence[KeyOutput] = [decoded.keys[index] for index in self.indices]
         if column.prepare is not None:
-            keys = column.prepare(column.values, keys, decoded.limit)
+            keys = column.prepare(column.parsed, keys, decoded.limit)
         inner = decoded._replace(keys=keys)
         if column.assembler is None:
             (output,) = keys
-            return decoded.into(output.flat(column.values.item_dtype))
-        return column.assembler(column.values, inner)
+            return decoded.into(output.flat(column.parsed.item_dtype))
+        return column.assembler(column.parsed, inner)
 
 
 class MessageTables:

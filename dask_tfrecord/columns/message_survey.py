@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import Decoded, KeyOutput, RowError
+from dask_tfrecord.columns.blocks import ColumnDecoder, Decoded, KeyOutput, RowError
 from dask_tfrecord.columns.decoder import located_error
 from dask_tfrecord.columns.message_fields import (
-    FieldColumn,
     FieldPath,
     FieldSpec,
     MessageTables,
@@ -47,16 +46,14 @@ class _Field:
     """Column of a field, and the output that states whether it is set; None if its values do."""
 
     path: FieldPath
-    column: FieldColumn
+    column: ColumnDecoder
     presence: FieldSpec | None
 
     @classmethod
     def of(cls, message: MessageType, name: str, feature: Any) -> _Field:
         """Return the field of a path."""
         path = FieldPath.find(message, feature.path)
-        last = path.fields[-1] if path.fields and path.oneof is None else None
-        has_presence = last is not None and not is_repeated(last) and last.has_presence and not _is_entry(path)
-        spec = FieldSpec(path.parts, "presence") if has_presence else None
+        spec = FieldSpec(path.parts, "presence") if path.has_presence and not _is_entry(path) else None
         return cls(path, message_columns(message, name, feature)[name], spec)
 
     @property
@@ -70,7 +67,7 @@ class _Field:
         output = outputs[0]
         if self.presence is not None:
             flags = outputs[-1].flat(np.dtype(bool))
-        elif (self.path.oneof is None and is_repeated(self.path.fields[-1])) or _is_entry(self.path):
+        elif (self.path.field is not None and is_repeated(self.path.field)) or _is_entry(self.path):
             return np.diff(ends) > 0
         elif output.value_splits is not None:
             flags = np.diff(output.value_splits) > 0
@@ -89,7 +86,7 @@ def _is_entry(path: FieldPath) -> bool:
 def _ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
     """Return the offsets of the values between records, through all levels of rows."""
     ends = np.arange(rows + 1)
-    for splits in (*output.outer, *([] if output.row_splits is None else [output.row_splits])):
+    for splits in output.levels:
         ends = splits[ends]
     return ends
 
@@ -205,12 +202,12 @@ class MessageSurvey:
 
 
 def _check(
-    name: str, column: FieldColumn, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
+    name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
     """Raise the error of the first record whose values do not fit a column: times may exceed 64 bits."""
     try:
         assert column.assembler is not None
-        column.assembler(column.values, Decoded(outputs, len(kept)))
+        column.assembler(column.parsed, Decoded(outputs, len(kept)))
     except RowError as error:
         raise located_error(error, replace(kept[error.row][0], feature=name)) from None
 
@@ -237,10 +234,9 @@ def _count(
 
 def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
     """Return the names of an enum, or the content that all bytes values have."""
-    last = each.path.fields[-1] if each.path.fields and each.path.oneof is None else None
     found = None
-    if last is not None and last.enum_type is not None:
-        names = list(enum_names(last).values())
+    if each.path.field is not None and each.path.field.enum_type is not None:
+        names = list(enum_names(each.path.field).values())
         more = ", …" if len(names) > _MOST_NAMES else ""
         found = Suggestion(", ".join(names[:_MOST_NAMES]) + more, "dtf.TextFeature()", counts.present, "record")
     elif each.kind == "bytes" and feature.values is None:
