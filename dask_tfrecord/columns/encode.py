@@ -118,7 +118,8 @@ class Encoder:
                 made = _keyed(plan, blocks_of, self.encoding.get(plan.name, ImageEncoding()))
                 if plan.unit == "item":
                     other, name = first = first or (made[0], plan.name)
-                    _check_items(made[0], other, name)
+                    assert made[0].row_splits is not None and other.row_splits is not None
+                    check_items(made[0].row_splits, other.row_splits, name, "items have all keys")
             for keyed in made:
                 other, name = found.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
                 if other is not keyed and not other.same(keyed):
@@ -192,14 +193,11 @@ def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised
     return _ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
 
 
-def _check_items(items: KeyedValues, others: KeyedValues, name: str) -> None:
-    """Refuse rows with another number of items than those of feature `name`."""
-    assert items.row_splits is not None and others.row_splits is not None
-    found, expected = np.diff(items.row_splits), np.diff(others.row_splits)
-    if (row := first_true(found != expected)) is not None:
-        raise RowError(
-            row, f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in {name!r}: items have all keys"
-        )
+def check_items(found: NDArray[np.int64], expected: NDArray[np.int64], other: str, reason: str) -> None:
+    """Refuse rows whose splits have another number of items than those of `other`."""
+    sizes, wanted = np.diff(found), np.diff(expected)
+    if (row := first_true(sizes != wanted)) is not None:
+        raise RowError(row, f"holds {plural(sizes[row], 'item')}; expected {wanted[row]:,}, as in {other!r}: {reason}")
 
 
 def check_column(column: str, given: Feature, wanted: Feature, field: str | None = None) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import Block, BytesBlock, ColumnDecoder, Decoded, RowError, first_true, placing
-from dask_tfrecord.columns.encode import check_column, formed, locating, value_bytes
+from dask_tfrecord.columns.encode import check_column, check_items, formed, locating, value_bytes
 from dask_tfrecord.columns.encoded_values import text_values
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
@@ -24,7 +24,7 @@ from dask_tfrecord.columns.message_fields import (
     message_columns,
     message_tables,
 )
-from dask_tfrecord.errors import Location, SchemaError, plural
+from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ImageFeature, ProtoFeature, TextFeature
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.message_types import MessageType, is_map, is_utf8
@@ -124,7 +124,8 @@ class MessageEncoder:
                 path = field.specs[0].path
                 for repeated in (path[: end + 1] for end in range(len(path))):
                     if repeated in tables.splits:
-                        _check_lengths(block, *splits.setdefault(repeated, (name, block.row_splits)))
+                        other, expected = splits.setdefault(repeated, (name, block.row_splits))
+                        check_items(block.row_splits, expected, other, "both are fields of the same messages")
                         stack.enter_context(placing(block.row_splits, item=True))
                         block = block.values
                 values = self._values(name, field, block)
@@ -203,17 +204,6 @@ def _check_keys(paths: Mapping[str, FieldPath]) -> None:
                     f"column {name!r} is of entries of a map without their keys: write a column of {key!r}, too, or "
                     f"drop this one"
                 )
-
-
-def _check_lengths(block: Any, other: str, row_splits: NDArray[np.int64]) -> None:
-    """Refuse rows with another number of items than those of column `other`."""
-    found, expected = np.diff(block.row_splits), np.diff(row_splits)
-    if (row := first_true(found != expected)) is not None:
-        raise RowError(
-            row,
-            f"holds {plural(found[row], 'item')}; expected {expected[row]:,}, as in column {other!r}: both are fields "
-            f"of the same messages",
-        )
 
 
 def _same(one: Any, other: Any) -> bool:
