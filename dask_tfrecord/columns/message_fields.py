@@ -587,15 +587,15 @@ class MessageTables:
     def describe(self, problem: _native.MessageProblem) -> str:
         """Describe content that the decoder refused, in a message that begins with that of its feature."""
         where = f"field {self.field(problem)!r}" if self.field(problem) else f"message {self.message.name}"
-        number = f", number {problem.number} on the wire," if problem.number and problem.field < 0 else ""
+        number = f", number {problem.number} on the wire" if problem.number and problem.field < 0 else ""
         if problem.fault is Fault.UTF8:
             return (
                 f"{where} at byte {problem.offset} is not valid UTF-8, which text is; ProtoFeature(path, "
                 f"values=FixedLenFeature((), 'bytes')) reads any bytes of proto2"
             )
         return (
-            f"{where}{number} at byte {problem.offset} holds {problem.found} where {problem.expected} is expected: "
-            f"the record is damaged, or no message {self.message.name}"
+            f"{where}{number}, at byte {problem.offset}: expected {problem.expected}, found {problem.found}: the "
+            f"record is damaged, or no message {self.message.name}"
         )
 
 
