@@ -30,7 +30,7 @@ import dask_tfrecord
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-FENCE = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(?P<kind>python(?: matplotlib)?|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,28 @@ def test_python_blocks_run(page: str) -> None:
     for block in blocks(page, "python"):
         # Empty lines in front make the line numbers of a traceback those of the page.
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("data", ["page", "corpus"])
+def test_five_lines_plot_an_episode(data: str, workshop: Path, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("PIL")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    page = "docs/how-to/rlds.md"
+    (plot,) = blocks(page, "python matplotlib")
+    text, frames, actions = plot.text, (16, 4 * 16), (4, 2)
+    assert len([line for line in text.splitlines() if line and not line.startswith("import")]) == 5
+    namespace: dict[str, Any] = {}
+    exec(blocks(page, "python")[0].text, namespace)
+    if data == "corpus":
+        octo = request.getfixturevalue("corpus") / "octo-models__octo/tests/debug_dataset/bridge_dataset/1.0.0"
+        text = text.replace("robot/1.0.0", str(octo)).replace("/image", "/image_0")
+        frames, actions = (64, 10 * 64), (10, 7)
+    exec(text, namespace)
+    assert namespace["above"].images[0].get_array().shape[:2] == frames
+    assert np.stack([line.get_ydata() for line in namespace["below"].lines], axis=1).shape == actions
+    pyplot.close("all")
+    assert (workshop / "episode.png").read_bytes().startswith(b"\x89PNG")
 
 
 def starts_processes(page: str) -> bool:
