@@ -1,9 +1,10 @@
 """Training input from DROID-like episodes: windows of actions with camera images, without idle frames, from a mixture.
 
-    python examples/droid.py [DIRECTORY]
+    python examples/droid.py [DIRECTORY [torch | jax]]
 
 Writes two data sets in the form of DROID, as TensorFlow Datasets does, and the ranges of their frames in motion. Then
-two processes of a training share shuffled batches, and resume in the middle of an epoch. This needs the extra `image`.
+two processes of a training share shuffled batches, and resume in the middle of an epoch. This needs the extra `image`,
+and PyTorch or JAX for batches of their tensors.
 """
 
 import json
@@ -86,7 +87,20 @@ def open_windows(directory: Path, name: str) -> dtf.Dataset:
     return windows.where_ranges(KEY, directory / f"{name}.json", number="step")
 
 
-def main(directory: Path, episodes: int = 12) -> list[dict[str, Any]]:
+def tensors(batch: Mapping[str, Any], library: str) -> dict[str, Any]:
+    """Return the numbers of a batch as tensors: of PyTorch in the same memory, or of JAX on its device."""
+    numbers = {name: array for name, array in batch.items() if array.dtype.kind in "biuf"}
+    if library == "torch":
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in numbers.items()}
+    import jax
+
+    on_device: dict[str, Any] = jax.device_put(numbers)
+    return on_device
+
+
+def main(directory: Path, episodes: int = 12, library: str = "") -> list[dict[str, Any]]:
     """Write two data sets, and return the batches of an epoch of one of two processes."""
     names = ["droid", "kitchen"]
     for seed, name in enumerate(names):
@@ -111,9 +125,14 @@ def main(directory: Path, episodes: int = 12) -> list[dict[str, Any]]:
     assert len(found) == expected
     normalised = (found[0][STATE[0]] - numbers.means) / numbers.stds
     print(f"{mixture.nrows} windows of {[part.nrows for part in parts]}; {expected} batches for each of 2 processes")
+    if library:
+        step = tensors(found[0], library)
+        assert all(np.array_equal(np.asarray(tensor), found[0][name]) for name, tensor in step.items())
+        print(f"{library}: {type(step[CAMERAS[0]]).__name__} of {tuple(step[CAMERAS[0]].shape)}")
     print(f"actions {found[0][ACTION[0]].shape}, images {found[0][CAMERAS[0]].shape}, state {normalised.shape}")
     return found
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "droid"))
+    given = [*sys.argv[1:], "", ""]
+    main(Path(given[0] or "droid"), library=given[1])

@@ -152,3 +152,9 @@ def test_blocks_of_the_documentation_run(python: str, page: str, kind: str, tmp_
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=300)
     run(python, "\n".join(blocks), tmp_path)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_the_example_of_robots_makes_tensors(python: str, library: str, tmp_path: Path) -> None:
+    script = (ROOT / "examples" / "droid.py").read_text("utf-8")
+    run(python, script.replace("sys.argv[2:3]", f'["{library}"]'), tmp_path)
