@@ -118,8 +118,9 @@ def write() -> None:
     parser = parser_of(write)
     parser.add_argument("data", type=Path)
     parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--pictures", type=int, default=1024, help="distinct images")
     arguments = parser.parse_args()
-    files, first = pictures(1024), 0
+    files, first = pictures(arguments.pictures), 0
     for name, (share, _) in SETS.items():
         numbers = np.arange(first, first + round(arguments.episodes * share))
         first += len(numbers)

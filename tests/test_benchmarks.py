@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -134,3 +135,37 @@ def test_limits_and_scaling_run(data: Path, tmp_path: Path) -> None:
     assert [row["workers"] for row in scaled["workers"]] == ["1 thread"]
     done = run("scale.py", "startup", 1)
     assert done.returncode == 0 and "| import dask.array |" in done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("simplejpeg")
+    out = tmp_path_factory.mktemp("episodes")
+    done = run("robot.py", "write", out, "--episodes", 8, "--pictures", 16)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_training_is_sampled_and_drawn(episodes: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    chart = tmp_path / "chart.svg"
+    options = ["--batches", 40, "--batch", 4, "--rest", 0, "--every", 0, "--chart", chart]
+    done = run("robot.py", "memory", episodes, *options)
+    assert done.returncode == 0, done.stderr
+    assert 100 < float(done.stdout.split()[1]) < 1024 and "<svg" in chart.read_text()
+
+
+@pytest.mark.tensorflow
+def test_frames_are_those_of_openpi(episodes: Path) -> None:
+    paths = os.environ.get("DASK_TFRECORD_OPENPI", "").split(os.pathsep)
+    if len(paths) != 3:
+        pytest.skip("DASK_TFRECORD_OPENPI is not an interpreter and the repositories of openpi and dlimp")
+    python, openpi, dlimp = paths
+    options = ["--peer", python, "--openpi", openpi, "--dlimp", dlimp, "--batches", 150]
+    done = run("robot.py", "compare", episodes, *options, timeout=550)
+    assert done.returncode == 0, done.stderr
+    stored, bilinear, lanczos = done.stdout.splitlines()
+    for line in (stored, bilinear):
+        assert line.endswith("0.0000 levels apart in the mean, 0 at most")
+    assert 0 < float(lanczos.split()[3]) < 4
