@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dask.array as da
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import dask_tfrecord as dtf
 from dask_tfrecord.arrays.collection import (
     MOST_CHUNKS,
     Collection,
@@ -140,3 +142,11 @@ def test_large_chunks_are_never_joined() -> None:
     collection = Collection.from_counts(shards([1000] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
     assert len(borders) - 1 == number
+
+
+@given(st.sets(st.integers(0, 29)).map(sorted), st.integers(1, 7), st.integers(1, 15))
+def test_ascending_rows_stay_in_their_chunks(rows: list[int], step: int, size: int) -> None:
+    ds = dtf.Dataset.from_arrays({"x": da.arange(30, chunks=size)})
+    for key in (rows, slice(None, None, step)):
+        chunks = np.arange(30)[key] // size
+        assert ds.rows[key].chunks == (tuple(np.unique(chunks, return_counts=True)[1].tolist()) or (0,))

@@ -357,27 +357,6 @@ class TestInflate:
 # -- positions and changes ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["scalars.tfrecord", *PACKED.values()])
-@pytest.mark.parametrize("where", ["local", "memory", "zip"])
-def test_seeking_forward(golden: Path, here: Path, memory: Callable[..., str], name: str, where: str) -> None:
-    stored, whole = (golden / name).read_bytes(), read(golden / name)
-    url = str(golden / name)
-    if where == "memory":
-        url = memory(x=stored) + "/x"
-    elif where == "zip":
-        with zipfile.ZipFile("z.zip", "w") as archive:
-            archive.writestr("x", stored)
-        url = f"zip://x::file://{here}/z.zip"
-    touch("empty")
-    assert read("empty") == b""
-    for start in (0, 1, 5000, len(whole) - 1, len(whole)):
-        assert read(url, start=start) == whole[start:]
-    [shard] = find_shards(url)
-    with open_stream(shard) as stream:
-        assert stream.seek(len(whole) + 1) == len(whole)
-        assert stream.readinto(memoryview(bytearray(8))) == 0
-
-
 def test_a_memory_file_is_read_by_many_at_once(memory: Callable[..., str]) -> None:
     [shard] = find_shards(memory(x=bytes(range(256)) * 4096) + "/x")
     one, other = memoryview(bytearray(1000)), memoryview(bytearray(1000))

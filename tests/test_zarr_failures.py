@@ -21,7 +21,7 @@ import pytest
 import zarr
 import zarr.storage
 from support.numbered_shards import example
-from support.store_round_trip import files_of
+from support.store_round_trip import files_in, files_of
 from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
@@ -40,10 +40,6 @@ def damage(shards: Path) -> None:
     data[-10] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # ----------------------------------------------------------------------------------------------- what is there already

@@ -20,7 +20,7 @@ import zarr
 import zarr.codecs
 from dask.callbacks import Callback
 from dask.distributed import Client, LocalCluster
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.commands import run, shown
@@ -117,6 +117,7 @@ def test_what_is_planned_is_what_is_written(
     st.integers(0, 300),
     st.integers(1, 100),
 )
+@example({"a": 2, "b": 3}, None, 10, 1)
 def test_features_share_a_unit_of_rows(chunks: dict[str, int], shards: int | None, rows: int, width: int) -> None:
     arrays = {name: np.zeros((rows, width)) for name in "abcd"}
     options: dict[str, Any] = {"chunks": chunks, "shards": None if shards is None else f"{shards} B"}
@@ -226,19 +227,6 @@ def test_a_conversion_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None
     assert "DOES NOT FIT" in repr(plan)
     assert "DOES NOT FIT" in plan._repr_html_()
     assert dtf.plan_zarr(arrays, chunks=400).fits
-
-
-def test_more_threads_take_more() -> None:
-    arrays = {"x": da.zeros((4000, 1000), chunks=(10, -1))}
-    peaks = []
-    for threads in (1, 2, 7):
-        with dask.config.set(scheduler="threads", num_workers=threads):
-            memory = dtf.plan_zarr(arrays).memory
-        assert memory.threads == threads
-        peaks.append(memory.added_nbytes)
-    assert peaks[2] - peaks[0] == 6 * (peaks[1] - peaks[0])
-    with dask.config.set(scheduler="sync"):
-        assert dtf.plan_zarr(arrays).memory.threads == 1
 
 
 def test_many_tasks_take_memory_where_they_are_held() -> None:
@@ -580,15 +568,6 @@ def test_the_group_records_the_release(
 
 
 # ---------------------------------------------------------------------------------------- arrays cut in another way
-
-
-def test_arrays_in_the_same_chunks_are_taken_as_they_are() -> None:
-    ds = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10), "b": np.ones((40, 2))})
-    same = ds.assign(c=ds["a"] / 255, d=np.arange(40), e=da.zeros((40, 3), chunks=(10, 3)))
-    for dataset in (ds, same, same.persist(), same.map_blocks(dict), same.rows[5:25]):
-        plan = dataset.plan_zarr()
-        assert plan.rechunks == ()
-        assert "RECHUNK" not in repr(plan)
 
 
 def test_a_rechunk_is_announced(tmp_path: Path) -> None:

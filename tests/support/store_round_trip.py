@@ -48,11 +48,14 @@ def assert_identity(dataset: dtf.Dataset, store: Any, **options: Any) -> dtf.Dat
     return back
 
 
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the contents of every file below a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def files_of(store: Path) -> dict[str, bytes]:
     """Return every file of a store but the metadata of its group, which hold the identity of the conversion."""
-    found = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    del found["zarr.json"]
-    return found
+    return {name: data for name, data in files_in(store).items() if name != "zarr.json"}
 
 
 class CountingStore(WrapperStore[Any]):
