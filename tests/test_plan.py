@@ -16,6 +16,7 @@ from dask_tfrecord.arrays.collection import (
     borders_by_bytes,
     borders_by_rows,
     borders_by_shard,
+    finer_borders,
     row_runs,
 )
 from dask_tfrecord.records.index import ShardIndex
@@ -142,6 +143,17 @@ def test_large_chunks_are_never_joined() -> None:
     collection = Collection.from_counts(shards([1000] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
     assert len(borders) - 1 == number
+
+
+@given(collections(), st.integers(1, 20), st.integers(1, 60))
+def test_finer_borders_keep_the_given_ones_and_lie_at_marks(collection: Collection, rows: int, nbytes: int) -> None:
+    borders = borders_by_rows(collection.nrows, rows)
+    finer = finer_borders(collection, range(collection.nrows), borders, nbytes)
+    check_borders(finer, collection.nrows)
+    assert set(borders.tolist()) <= set(finer.tolist())
+    for row in {*finer.tolist()} - {*borders.tolist()}:
+        for run in collection.runs(row, row + 1):
+            assert run.first == run.entry_record
 
 
 @given(st.sets(st.integers(0, 29)).map(sorted), st.integers(1, 7), st.integers(1, 15))

@@ -167,6 +167,15 @@ def test_splits_within_records_larger_than_the_search_are_found(
             check_joined(path, nbytes)
 
 
+@given(size=st.integers(0, 200), nbytes=st.integers(1, 60))
+def test_even_splits_cover_a_shard(size: int, nbytes: int) -> None:
+    parts = even_splits(size, nbytes)
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == size
+    for number, part in enumerate(parts):
+        assert part.later_stops == tuple(later.stop for later in parts[number + 1 :])
+
+
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
