@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -181,6 +182,9 @@ def test_schedulers_and_partial_shards(tmp_path: Path, set_limits: Callable[...,
             pieces = dtf.virtual_zarr(tmp_path / "x", FEATURES)
         for one, other in zip(pieces.arrays, whole.arrays, strict=True):
             assert one.offsets.tolist() == other.offsets.tolist()
+    # Tasks of processes receive a copy of the decoder.
+    decoder = Decoder(dtf.Schema(FEATURES), "offsets")
+    assert dask.base.tokenize(pickle.loads(pickle.dumps(decoder))) == dask.base.tokenize(decoder)
 
 
 def test_a_part_of_a_split() -> None:

@@ -227,6 +227,8 @@ def test_a_conversion_beyond_the_memory_limit_is_refused(tmp_path: Path) -> None
     assert "DOES NOT FIT" in repr(plan)
     assert "DOES NOT FIT" in plan._repr_html_()
     assert dtf.plan_zarr(arrays, chunks=400).fits
+    with dask.config.set(scheduler="sync"):
+        assert dtf.plan_zarr(arrays, chunks=400).memory.threads == 1
 
 
 def test_many_tasks_take_memory_where_they_are_held() -> None:
