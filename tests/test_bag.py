@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
+from dask_tfrecord.records.index import full_run, iterate_payloads
+from dask_tfrecord.storage.listing import find_shards
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -159,6 +162,16 @@ def test_damage_is_met_where_it_is(lines: Path) -> None:
 
 def on_processes(bag: Any) -> Any:
     return bag.compute(scheduler="processes", num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(41, "1 more record should follow after 40 records"), (39, "more bytes follow")]
+)
+def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: int, said: str) -> None:
+    oracle.write_oracle(tmp_path / "file", [b"payload"] * 40)
+    (shard,) = find_shards(tmp_path)
+    with pytest.raises(CorruptRecordError, match=said):
+        list(iterate_payloads([replace(full_run(shard), count=count)]))
 
 
 @pytest.mark.slow

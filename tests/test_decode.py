@@ -327,6 +327,15 @@ def test_crcs_that_nobody_checks(small: Path) -> None:
             assert len(blocks["i"]) == len(blocks["b"]) == 3
 
 
+@pytest.mark.parametrize("length", [2**31, 2**63 - 16, 2**64 - 16, 2**64 - 1])
+def test_absurd_lengths(small: Path, length: int) -> None:
+    head, data = struct.pack("<Q", length), small.read_bytes()
+    header = head + struct.pack("<I", oracle.masked_crc(head))
+    small.write_bytes(data[: BORDERS[1]] + header + data[BORDERS[1] + 12 :])
+    for count in (3, None):
+        assert f"truncated payload: expected {length:,} bytes" in str(refusal(small, 1, count))
+
+
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) -> None:
     sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]

@@ -93,7 +93,7 @@ def expected_rows(filters: Any, table: list[dict[str, Any]] = TABLE) -> list[dic
 CONDITIONS: list[Any] = [
     [("score", ">=", 2.5), ("score", "!=", 3.0)],
     [("name", "in", [b"a", b"\0", b""])],
-    [("name", "!=", b"a\0"), ("name", ">", b"a")],
+    [("name", "<", b"a\0"), ("word", "<", "y\0")],
     [("any(keys)", "==", b"bb"), ("len(keys)", "<", 4)],
     [("all(keys)", "not in", [b"", b"c"])],
     [("any(pair)", ">", 40), ("len(pair)", "<=", 2)],
