@@ -263,6 +263,17 @@ def test_hostile_text_is_escaped_everywhere(tmp_path: Path, monkeypatch: pytest.
 ROWS = 40
 
 
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_only_the_first_records_are_read(shards: Path, counts: Any) -> None:
+    data = bytearray((shards / "part-0.tfrecord").read_bytes())
+    data[-6] ^= 1
+    (shards / "part-0.tfrecord").write_bytes(data)
+    opened = dtf.read_tfrecord(shards, {"label": dtf.FixedLenFeature((), "int64")}, counts=counts)
+    assert opened.preview(3).nrows == 3
+    with pytest.raises(dtf.CorruptRecordError):
+        opened.preview(ROWS // 4)
+
+
 @settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_any_columns(data: st.DataObject) -> None:
