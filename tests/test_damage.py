@@ -200,6 +200,20 @@ def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     assert dtf.read_tfrecord(path, FEATURES, errors="fill").nrows == 20
 
 
+@pytest.mark.parametrize(
+    "text", ["0 1\n5 x\n", "5\n", "records: many", "1" * 200, "99999999999999999999 1\n", "directory"]
+)
+def test_an_index_that_cannot_be_read_changes_nothing(text: str, tmp_path: Path) -> None:
+    records = records_of("examples")
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(b"".join(records[:4]) + bytes(len(records[4])) + b"".join(records[5:]))
+    without = dtf.verify(path)
+    assert [lost.records for lost in without.files[0].lost] == [None]
+    index = Path(f"{path}.idx")
+    index.write_text(text) if text != "directory" else index.mkdir()
+    assert dtf.verify(path).to_json() == without.to_json()
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
 def test_all_damaged_data_that_inflates_is_read(compression: str, tmp_path: Path) -> None:
     draw = random.Random(3)
