@@ -346,6 +346,16 @@ def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) 
         assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
 
+@pytest.mark.parametrize("dtype", ["<u1", ">i2", ">u4", ">i8", ">f2", ">f8", ">c8", ">c16", "<c16"])
+def test_raw_values_in_either_byte_order(tmp_path: Path, dtype: str) -> None:
+    values = np.arange(1, 13, dtype=dtype).reshape(2, 2, 3)
+    oracle.write_oracle(tmp_path / "x", [example(one=[row.tobytes()], some=[row.tobytes()]) for row in values])
+    features = {"one": dtf.RawFeature((2, 3), values.dtype), "some": dtf.RawFeature((-1, 3), values.dtype)}
+    found = dtf.read_tfrecord(tmp_path / "x", features).compute()
+    assert found["one"].dtype == found["some"][0].dtype == values.dtype.newbyteorder("=")
+    assert found["one"].tolist() == [row.tolist() for row in found["some"]] == values.tolist()
+
+
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 12, 13, 64, 1000])
 def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[..., Limits]) -> None:
     set_limits(window_nbytes=block, first_window_nbytes=block)
