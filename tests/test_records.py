@@ -121,6 +121,16 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("missing", [1, 17])
+def test_a_truncated_shard_of_many_blocks(tmp_path: Path, missing: int, compression: str | None) -> None:
+    data = framed(map(bytes, SIZES["mixed"]))[:-missing]
+    offsets = np.cumsum([0, *(size + 16 for size in SIZES["mixed"])])
+    record = int(np.searchsorted(offsets, len(data), side="right")) - 1
+    error = scan_failure(shard_at(tmp_path / "x", data, compression))
+    assert error.place == Location(str(tmp_path / "x"), record, int(offsets[record]))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
 @pytest.mark.parametrize("length", [1000, 2**31, 2**62, 2**63, 2**64 - 1])
 def test_a_length_that_is_signed_and_false(tmp_path: Path, compression: str | None, length: int) -> None:
     # The CRC matches, so only the end of the file shows that the length is wrong.
