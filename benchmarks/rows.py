@@ -1,4 +1,4 @@
-"""Measure random rows beside ArrayRecord and Lance, in one run: microseconds a row, local and over HTTP.
+"""Compare random rows with ArrayRecord and Lance in one run: microseconds a row, local and over HTTP.
 
 usage: python benchmarks/rows.py FOLDER PEER_PYTHON [--rounds 5] [--rows 1000] [--latency 0.02]
 
@@ -31,7 +31,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, messages
 
 PEERS = Path(__file__).with_name("peers.py")
-# Records of each set, and features beside the label.
+# Number of records and features of each set.
 SETS: dict[str, tuple[int, dict[str, dtf.Feature]]] = {
     "64 B": (400_000, {"label": dtf.FixedLenFeature((), "int64"), "name": dtf.FixedLenFeature((), "bytes")}),
     "1 KB": (200_000, {"label": dtf.FixedLenFeature((), "int64"), "x": dtf.FixedLenFeature((240,), "float32")}),
@@ -78,7 +78,7 @@ def drop_from_cache(path: Path) -> None:
 
 
 class Peer:
-    """Process of another library, which reads rows of a set when it is asked."""
+    """Process of another library, which reads the rows of each request."""
 
     def __init__(self, python: str, library: str, path: Path) -> None:
         command = [python, str(PEERS), "rows", library, str(path)]

@@ -139,7 +139,7 @@ def parse_time(text: str, *, is_duration: bool) -> np.datetime64 | np.timedelta6
     Raises
     ------
     ValueError
-        If it is none, or out of the range of nanoseconds.
+        If the text is not one, or out of the range of nanoseconds.
     """
     form, example = (_DURATION, "1.500s") if is_duration else (_TIME, "2001-09-09T01:46:40.500Z")
     try:

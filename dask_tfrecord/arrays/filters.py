@@ -482,7 +482,7 @@ def as_stored(schema: Schema, conditions: Iterable[tuple[str, str, Any]]) -> lis
     Raises
     ------
     ValueError
-        If a text is no time.
+        If a text is not a time.
     """
     stored = []
     for name, comparison, value in conditions:

@@ -35,7 +35,7 @@ _VERSION = 1
 _STATE = ("version", "position", "options", "data")
 # Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
-# Most times that units are larger if records are read for several of them, and units that tell how often they are.
+# Largest factor of units whose records are read several times, and number of units that measure how often.
 _MOST_LARGER, _SAMPLED_UNITS = 3, 64
 # Of a unit of a mixture, which has rows of all data sets.
 _MIXED_UNIT_NBYTES = 32 << 20

@@ -154,7 +154,7 @@ class FieldPath(NamedTuple):
 
     @property
     def has_presence(self) -> bool:
-        """Whether the field is set or not, apart from its value."""
+        """True if the field is set or not, apart from its value."""
         return self.field is not None and not is_repeated(self.field) and bool(self.field.has_presence)
 
     @property

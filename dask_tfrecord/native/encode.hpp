@@ -119,8 +119,7 @@ inline void store_crc(crc::Function function, std::uint8_t* at, const std::uint8
     std::memcpy(at, &crc, sizeof crc);
 }
 
-// Write records of rows from `first` on, as many as fit: `size` returns the size of the payload of a row, which `put`
-// then writes.
+// Write records of rows from `first` on, as many as fit. `size` returns the bytes of a row's payload, `put` writes it.
 template <class Size, class Put>
 Encoded put_records(std::size_t first, std::size_t rows, std::uint8_t* out, std::size_t capacity, Size size, Put put) {
     const crc::Function crc = crc::best();

@@ -61,7 +61,7 @@ class BlockCache:
     Raises
     ------
     ValueError
-        If the limit is no size of 64 MiB or more.
+        If the limit is not a size, or below 64 MiB.
     """
 
     def __init__(self, memory_limit: int | str | None = None) -> None:
@@ -392,7 +392,7 @@ def _open_where(dataset: Dataset, cache: BlockCache, name: str, code: str, where
 
 
 def open_dataset(dataset: Dataset, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
-    """Open the rows of a `Dataset`; records of whole shards as such, which the page of bytes shows too."""
+    """Open the rows of a `Dataset`. Records of whole shards are opened as shards, for the page of bytes."""
     rows = dataset._merged()
     source = rows.source
     if isinstance(source, UncountedSource | RecordSource) and _is_whole(source) and set(source.schema) == set(dataset):
