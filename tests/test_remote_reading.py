@@ -59,6 +59,23 @@ def test_counting_and_reading_take_a_shard_once_each(store: Store, shard: bytes,
     assert store.log.sent <= 1.02 * len(shard)
 
 
+def test_batches_read_long_records_about_once(store: Store, tmp_path: Path) -> None:
+    """A record decodes to many times the rows that a thread reads at once, and those rows need all of its bytes."""
+    pytest.importorskip("PIL")
+    frames = np.random.default_rng(0).integers(0, 256, (6, 40, 160, 160, 3), np.uint8)
+    best = {"format": "jpeg", "quality": 98}
+    stored = {"steps/image": dtf.ImageFeature((-1, 160, 160, 3))}
+    dtf.to_tfrecord({"steps/image": list(frames)}, tmp_path / "x", features=stored, encoding={"steps/image": best})
+    store.put("x", (tmp_path / "x").read_bytes())
+    large = {"steps/image": dtf.ImageFeature((-1, 224, 224, 3), "float32", size=(224, 224))}
+    ds = dtf.read_tfrecord(f"{store.url}/x", large, storage_options=store.options)
+    batches = ds.explode("steps").batches(16, shuffle="window", window=32, seed=0)
+    store.log.clear()
+    with batches:
+        assert sum(len(batch["record"]) for batch in batches) == 240
+    assert store.log.sent <= 2.5 * (tmp_path / "x").stat().st_size
+
+
 def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     ds = open_dataset(store)
