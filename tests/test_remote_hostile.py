@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import logging
 import pickle
+import re
 import socket
 import struct
 import threading
@@ -399,8 +400,10 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(
     assert f"{SETTING!r} limits the time, now to 3 s" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     retries = [record for record in caplog.records if record.name == "dask_tfrecord.storage.remote"]
-    assert retries
-    assert "attempt 1 to" in retries[0].getMessage()
+    # Importing a client may take most of the time on a loaded machine.
+    [attempts] = re.findall(r"in (\d+) attempt", str(error))
+    assert len(retries) == int(attempts) - 1
+    assert all(f"attempt {number} to" in record.getMessage() for number, record in enumerate(retries, 1))
 
 
 @pytest.mark.slow
