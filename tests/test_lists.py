@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from oracle import example_lists, expected_columns, read_payloads, schemas, write_oracle
 from oracle.strategies import ITEMS
 from support.bits import bits
+from support.store_round_trip import assert_same
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
+from dask_tfrecord.messages import ExampleListWithContext, SequenceExample
 from dask_tfrecord.metadata.labels import schema_code
 from dask_tfrecord.metadata.tfmd import pbtxt
 from dask_tfrecord.schema import Schema
@@ -35,22 +37,15 @@ ITEM = {
 }
 
 
-def put(example: Example, **values: Any) -> None:
-    """Set features of an Example: lists of ints, floats or bytes."""
-    for key, listed in values.items():
-        kind = {int: "int64_list", float: "float_list", bytes: "bytes_list"}[type(listed[0])]
-        getattr(example.features.feature[key], kind).value.extend(listed)
-
-
 def record(number: int) -> ExampleListWithContext:
     """Record with `number % 4` items; the odd ones lack what has a default."""
     made = ExampleListWithContext()
-    put(made.context, query=[f"query {number}".encode()], length=[number])
+    made.context.MergeFromString(example(query=[f"query {number}".encode()], length=[number]))
     for item in range(number % 4):
-        example = made.examples.add()
-        put(example, scores=[number + 0.5, float(item)], pixels=[bytes([number, item, 0, 1])])
+        values: dict[str, list[Any]] = {"scores": [number + 0.5, float(item)], "pixels": [bytes([number, item, 0, 1])]}
         if item % 2 == 0:
-            put(example, label=[number * 10 + item], tokens=[*range(item + 1)], title=[f"title {item}".encode()])
+            values |= {"label": [number * 10 + item], "tokens": [*range(item + 1)], "title": [f"title {item}".encode()]}
+        made.examples.add().MergeFromString(example(**values))
     return made
 
 
@@ -67,12 +62,6 @@ def read(paths: Any, **options: Any) -> dtf.Dataset:
     return dtf.read_tfrecord(paths, CONTEXT, example_features=ITEM, **options)
 
 
-def equal(found: Any, wanted: Any) -> None:
-    assert list(found) == list(wanted)
-    for name, column in wanted.items():
-        assert bits(found[name]) == bits(column), name
-
-
 def test_items_are_rows_of_lists(shards: list[str]) -> None:
     ds = read(shards, chunks=7)
     assert {name: (of.dtype, of.shape) for name, of in ds.schema.items()} == {
@@ -87,14 +76,14 @@ def test_items_are_rows_of_lists(shards: list[str]) -> None:
     assert ds.schema.groups == {"examples": tuple(f"examples/{key}" for key in ITEM)}
     columns = ds.compute()
     payloads = [record(number).SerializeToString() for number in range(20)]
-    equal(columns, expected_columns(payloads, Schema(CONTEXT, example_features=ITEM)))
+    assert_same(columns, expected_columns(payloads, Schema(CONTEXT, example_features=ITEM)))
     assert columns["examples/label"][3].tolist() == [30, -1, 32]
     for name, column in columns.items():
         assert bits(ds[name][4:17:3].compute()) == bits(column[4:17:3]), name
     some = dtf.read_tfrecord(shards, CONTEXT, example_features=ITEM, columns=["examples/tokens", "query"]).compute()
-    equal(some, {name: columns[name] for name in ("examples/tokens", "query")})
+    assert_same(some, {name: columns[name] for name in ("examples/tokens", "query")})
     uncounted = read(shards[:1], counts=None, chunks="1 kiB").compute()
-    equal(uncounted, {name: column[:9] for name, column in columns.items()})
+    assert_same(uncounted, {name: column[:9] for name, column in columns.items()})
 
 
 def test_one_row_per_item(shards: list[str]) -> None:
@@ -122,7 +111,7 @@ def test_items_share_row_splits_in_zarr_and_become_lists_again(shards: list[str]
         return ExampleListWithContext.FromString(read_payloads(tmp_path / "written.tfrecord")[3])
 
     stored = dtf.from_zarr(tmp_path / "store.zarr")
-    equal(stored.compute(), ds.compute())
+    assert_same(stored.compute(), ds.compute())
     again = written(stored)
     assert [[*item.features.feature["label"].int64_list.value] for item in again.examples] == [[30], [-1], [32]]
     assert again.context == record(3).context
@@ -155,13 +144,13 @@ def test_any_schema_reads_and_writes_the_same(tmp_path_factory: pytest.TempPathF
     assert Schema.from_json(schema.to_json()) == schema == pickle.loads(pickle.dumps(schema))
     ds = dtf.read_tfrecord(folder / "old", schema)
     wanted = expected_columns(payloads, schema)
-    equal(ds.compute(), wanted)
+    assert_same(ds.compute(), wanted)
     if not schema or not records:
         return
     ds.to_tfrecord(folder / "new")
     read_by = ds._source.decoder.schema  # type: ignore[union-attr]
-    equal(dtf.read_tfrecord(folder / "new", read_by).compute(), wanted)
-    equal(expected_columns(read_payloads(folder / "new"), read_by), wanted)
+    assert_same(dtf.read_tfrecord(folder / "new", read_by).compute(), wanted)
+    assert_same(expected_columns(read_payloads(folder / "new"), read_by), wanted)
 
 
 def at_item(number: int, key: str, change: Callable[[Any], object]) -> Callable[[ExampleListWithContext], object]:
@@ -206,8 +195,8 @@ def test_errors_name_record_feature_and_item(tmp_path: Path, message: str) -> No
 def test_errors_name_the_argument_and_the_partition(tmp_path: Path) -> None:
     write_oracle(tmp_path / "x", [record(2).SerializeToString()])
     made = ExampleListWithContext()
-    put(made.examples.add(), tokens=[1], label=[1])
-    put(made.examples.add(), tokens=[1], label=[7])
+    made.examples.add().MergeFromString(example(tokens=[1], label=[1]))
+    made.examples.add().MergeFromString(example(tokens=[1], label=[7]))
     write_oracle(tmp_path / "y", [made.SerializeToString()])
     partitions = {"r": dtf.RaggedFeature("int64", "tokens", [dtf.RaggedFeature.RowLengths("label")])}
     cases: list[tuple[str, Any, Any, str]] = [
@@ -226,11 +215,10 @@ def test_errors_name_the_argument_and_the_partition(tmp_path: Path) -> None:
 
 
 def test_other_messages_are_refused(shards: list[str], tmp_path: Path) -> None:
-    example = Example()
-    example.features.feature[""].int64_list.value.append(1)
+    odd = example(**{"": [1]})
     # protobuf parses this Example as a list whose item has unknown fields.
-    assert ExampleListWithContext.FromString(example.SerializeToString()).examples
-    for payload in (example.SerializeToString(), b"\x1a\x00", b"text that is no message"):
+    assert ExampleListWithContext.FromString(odd).examples
+    for payload in (odd, b"\x1a\x00", b"text that is no message"):
         write_oracle(tmp_path / "x", [payload])
         with pytest.raises(FeatureError, match="expected an ExampleListWithContext, found"):
             dtf.read_tfrecord(tmp_path / "x", {}, example_features=ITEM).compute()
@@ -265,7 +253,7 @@ def test_damage(shards: list[str]) -> None:
     assert len(filled["query"]) == 20 and len(wanted["query"]) == 19
     (lost,) = np.flatnonzero(filled["query"] == "lost")
     assert all(len(column[lost]) == 0 for name, column in filled.items() if name.startswith("examples/"))
-    equal({name: np.delete(column, lost) for name, column in filled.items() if column.ndim == 1}, wanted)
+    assert_same({name: np.delete(column, lost) for name, column in filled.items() if column.ndim == 1}, wanted)
 
 
 def test_arguments(shards: list[str]) -> None:
@@ -304,7 +292,7 @@ def test_inferred_schemas_and_reports(shards: list[str], tmp_path: Path) -> None
     assert schema.message == "ExampleListWithContext"
     payloads = [record(number).SerializeToString() for number in range(20)]
     wanted = expected_columns(payloads, Schema(schema.context_features, example_features=schema.example_features))
-    equal(dtf.read_tfrecord(shards, schema).compute(), wanted)
+    assert_same(dtf.read_tfrecord(shards, schema).compute(), wanted)
     report = dtf.inspect_records(shards, sample=None)
     assert "Report on 20 ExampleListWithContexts of 2 shards" in str(report)
     assert '"scores": dtf.FixedLenFeature((2,), "float32")' in report.spec().split("example_features = ")[1]
@@ -319,7 +307,7 @@ def test_inferred_schemas_and_reports(shards: list[str], tmp_path: Path) -> None
     never = dtf.infer_schema(tmp_path / "new")
     assert never.sampling is not None and never.sampling.unset == ("examples/new",)
     assert dtf.read_tfrecord(tmp_path / "new", never).nrows == 2
-    put(made.examples[1], new=[1])
+    made.examples[1].MergeFromString(example(new=[1]))
     write_oracle(tmp_path / "set", [made.SerializeToString()])
     with pytest.raises(FeatureError, match="feature 'examples/new' in item 1 holds an int64 list, but no sampled"):
         dtf.read_tfrecord(tmp_path / "set", never).compute()
@@ -334,16 +322,15 @@ def test_messages_without_features_are_decided_by_other_records(tmp_path: Path) 
     items = dtf.read_tfrecord(tmp_path / "x", {}, example_features={"tokens": dtf.VarLenFeature("int64")})
     lengths = [len(row) for row in items["examples/tokens"].compute()]
     assert lengths == [0, 1, 0, 1, 2, 2, 0, 1, 0, 1, 2]
-    example = Example()
-    put(example, a=[1])
-    write_oracle(tmp_path / "y", [*empty[:2], example.SerializeToString(), *empty[:2]])
+    write_oracle(tmp_path / "y", [*empty[:2], example(a=[1]), *empty[:2]])
     assert dtf.infer_schema(tmp_path / "y").message == "Example"
     made = ExampleListWithContext()
-    put(made.examples.add(), a=[1])
+    made.examples.add().MergeFromString(example(a=[1]))
     write_oracle(tmp_path / "first", [b"\x0a\x00", made.SerializeToString()])
     assert dtf.infer_schema(tmp_path / "first")["examples/a"] == dtf.VarLenFeature("int64")
-    for mixed in ([record(2), example], [example, record(2)]):
-        write_oracle(tmp_path / "z", [each.SerializeToString() for each in mixed])
+    mixed = [record(2).SerializeToString(), example(a=[1])]
+    for payloads in (mixed, mixed[::-1]):
+        write_oracle(tmp_path / "z", payloads)
         with pytest.raises(FeatureError, match="is an ExampleListWithContext, and another message is at"):
             dtf.infer_schema(tmp_path / "z")
 
@@ -405,11 +392,10 @@ def ranked_records(seed: int) -> list[bytes]:
     made = []
     for number in range(60):
         record = ExampleListWithContext()
-        put(record.context, query=[f"query {number}".encode()])
+        record.context.MergeFromString(example(query=[f"query {number}".encode()]))
         if rng.random() < 0.5:
-            put(record.context, length=[number, -number])
+            record.context.MergeFromString(example(length=[number, -number]))
         for _ in range(rng.randint(0, 5) if number else 5):
-            item = record.examples.add()
             optional: dict[str, list[Any]] = {
                 "label": [rng.randint(-5, 1 << 40)],
                 "scores": [1.5, np.float32(rng.random()).item()],
@@ -418,7 +404,8 @@ def ranked_records(seed: int) -> list[bytes]:
                 "words": [rng.randbytes(3) for _ in range(rng.randint(1, 3))],
             }
             chosen = {key: values for key, values in optional.items() if rng.random() < 0.7}
-            put(item, rank=[np.float32(rng.random()).item()], **chosen)
+            item = example(rank=[np.float32(rng.random()).item()], **chosen)
+            record.examples.add().MergeFromString(item)
         made.append(record.SerializeToString())
     return made
 
