@@ -408,9 +408,6 @@ def test_a_function_cannot_change_persisted_chunks(ds: dtf.Dataset, wanted: Colu
     check(kept.compute(), wanted)
 
 
-# -- rows of differing length ------------------------------------------------------------------------------------------
-
-
 # -- head, count, persist ----------------------------------------------------------------------------------------------
 
 
