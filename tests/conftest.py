@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dask
 import pytest
 from hypothesis import HealthCheck, settings
 from support.numbered_shards import write_shards
@@ -112,6 +113,13 @@ def shards(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def ds(shards: Path) -> Dataset:
     """Open the shards of the test."""
     return read_tfrecord(shards)
+
+
+@pytest.fixture
+def in_this_thread() -> Iterator[None]:
+    """Compute in the thread of the test."""
+    with dask.config.set(scheduler="synchronous"):
+        yield
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
@@ -21,20 +20,23 @@ from oracle.message_types import ROOT, message_class, random_message, random_typ
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import TFRecordError
 
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 DEPTH = 1
 COLUMNS = 200
 # Types in one test.
 TYPES = 10
 
 
-def types_of(seed: int, count: int) -> Iterator[tuple[str, descriptor_pb2.FileDescriptorSet, Unrolled]]:
+def types_of(
+    seed: object, count: int, columns: int = COLUMNS
+) -> Iterator[tuple[str, descriptor_pb2.FileDescriptorSet, Unrolled]]:
     """Yield random types with a sensible number of columns, and the seed of each."""
     for number in range(count):
         for attempt in range(100):
             drawn = f"{seed}-{number}-{attempt}"
             files = random_type(drawn)
             unrolled = Unrolled(files, ROOT, DEPTH)
-            if 0 < unrolled.size <= COLUMNS:
+            if 0 < unrolled.size <= columns:
                 yield drawn, files, unrolled
                 break
 
@@ -118,12 +120,6 @@ def shorter_ones(payload: bytes, unrolled: Unrolled) -> Iterator[bytes]:
     yield from (join(fields[:at] + fields[at + 1 :]) for at in range(len(fields)))
     if len(payload) <= 60:
         yield from (payload[:at] + payload[at + 1 :] for at in range(len(payload)))
-
-
-@pytest.fixture(autouse=True)
-def in_this_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="synchronous"):
-        yield
 
 
 @pytest.mark.parametrize("seed", range(20))

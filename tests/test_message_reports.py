@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import zarr
@@ -34,11 +33,7 @@ from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.preview.preview import json_rows
 from dask_tfrecord.view.server import Server
 
-
-@pytest.fixture(autouse=True)
-def in_this_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="synchronous"):
-        yield
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 
 
 def set_paths(place: Place, prefix: str, message: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from click.testing import CliRunner
 from google.protobuf import any_pb2, descriptor_pb2, duration_pb2, text_format, timestamp_pb2, wrappers_pb2
 from oracle import read_payloads, write_oracle
 from oracle.message_columns import Refused, Unrolled
-from oracle.message_types import ROOT, message_class, random_message, random_type
+from oracle.message_types import message_class, random_message
 from support.repeating import Repeating
+from test_message_oracle import types_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.columns.blocks import RaggedBlock
 
+pytestmark = pytest.mark.usefixtures("in_this_thread")
 PROTOS = Path(__file__).parent / "data" / "protos"
 REAL = {
     "tensorflow.Event": "event",
@@ -31,27 +33,9 @@ REAL = {
 BYTES = dtf.FixedLenFeature((), "bytes")
 
 
-@pytest.fixture(autouse=True)
-def in_this_thread() -> Iterator[None]:
-    with dask.config.set(scheduler="synchronous"):
-        yield
-
-
 def opened(path: Path, message: Any, payloads: Sequence[bytes], features: Any = None, chunks: int = 7) -> dtf.Dataset:
     write_oracle(path, payloads)
     return dtf.read_tfrecord(path, features, message=message, counts=[len(payloads)], chunks=chunks, compression=None)
-
-
-def types_of(seed: int, count: int, columns: int = 150) -> Iterator[tuple[str, type[Any], Unrolled]]:
-    """Yield random types with a sensible number of columns, and the seed of each."""
-    for number in range(count):
-        for attempt in range(100):
-            drawn = f"writing {seed}-{number}-{attempt}"
-            files = random_type(drawn)
-            unrolled = Unrolled(files, ROOT, 1)
-            if 0 < unrolled.size <= columns:
-                yield drawn, message_class(files), unrolled
-                break
 
 
 def legal_messages(cls: type[Any], unrolled: Unrolled, rng: random.Random, count: int) -> list[Any]:
@@ -108,7 +92,8 @@ def serialized(cls: type[Any], payload: bytes) -> bytes:
 )
 def test_messages_are_written_as_they_were_read(seed: int, rows: int, tmp_path: Path) -> None:
     whole = 0
-    for drawn, cls, unrolled in types_of(seed, 5):
+    for drawn, files, unrolled in types_of(f"writing {seed}", 5, columns=150):
+        cls = message_class(files)
         rng = random.Random(drawn)
         try:
             whole += check_round_trip(tmp_path, cls, cls, unrolled, legal_messages(cls, unrolled, rng, rows))
