@@ -133,15 +133,15 @@ DTF_SSE42 inline void widen(Stretch& next) {
 
 // Decode the next 16 values, of at most three bytes; `ends` marks their last bytes.
 DTF_SSE42 inline void shuffle(Stretch& next, std::uint64_t ends) {
-    const __m128i first = _mm_set1_epi32(0x7f), second = _mm_set1_epi32(0x3f80), third = _mm_set1_epi32(0x1fc000);
+    // Seven bits of each byte, and the weights that join bytes to pairs, and pairs to values.
+    const __m128i seven = _mm_set1_epi8(0x7f), bytes = _mm_set1_epi16(static_cast<std::int16_t>(0x8001)),
+                  pairs = _mm_set1_epi32(0x40000001);
     for (unsigned i = 0; i < 4; ++i) {
         const std::size_t quad = ends & ((1u << quad_bytes) - 1);
         const auto& places = quad_tables.shuffles[quad_tables.quad[quad]];
         __m128i values = _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(next.from)),
                                           _mm_loadu_si128(reinterpret_cast<const __m128i*>(places.data())));
-        values = _mm_or_si128(_mm_or_si128(_mm_and_si128(values, first),
-                                           _mm_and_si128(_mm_srli_epi32(values, 1), second)),
-                              _mm_and_si128(_mm_srli_epi32(values, 2), third));
+        values = _mm_madd_epi16(_mm_maddubs_epi16(bytes, _mm_and_si128(values, seven)), pairs);
         auto* place = reinterpret_cast<__m128i*>(next.out);
         _mm_storeu_si128(place, _mm_cvtepu32_epi64(values));
         _mm_storeu_si128(place + 1, _mm_cvtepu32_epi64(_mm_srli_si128(values, 8)));
