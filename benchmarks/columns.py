@@ -30,7 +30,7 @@ def measure(columns: int, rows: int) -> None:
         times = [time.process_time()]
         dataset = dtf.read_tfrecord(path, features)
         times.append(time.process_time())
-        dask.compute(*(dataset[name] for name in features))
+        dask.compute(*dataset[tuple(features)])
         times.append(time.process_time())
         dataset.to_zarr(store)
         times.append(time.process_time())
