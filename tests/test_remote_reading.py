@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +44,46 @@ def open_dataset(store: Store, name: str = "x", **options: object) -> dtf.Datase
     """Open a data set with known features, so that opening only counts records."""
     features = {"label": dtf.FixedLenFeature((), "int64")}
     return dtf.read_tfrecord(f"{store.url}/{name}", features, storage_options=store.options, **options)  # type: ignore[arg-type]
+
+
+OBSTORE_PROGRAM = """
+import sys
+import fsspec, pytest
+from obstore.fsspec import register
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError
+
+register("s3")
+secret = "s3cret-of-the-key"
+config = {"access_key_id": "a", "secret_access_key": secret, "endpoint": sys.argv[1], "region": "us-east-1"}
+options = {"config": config, "client_options": {"allow_http": True}}
+for url in ("s3://obstore/a/0.tfrecord", "s3://obstore/a", "s3://obstore/a/*.tfrecord"):
+    ds = dtf.read_tfrecord(url, storage_options=options)
+    assert ds["label"].compute().tolist() == [0, 1, 2] and secret not in repr(ds) + str(ds.keys())
+    assert all(secret not in str(key) for key in ds.__dask_graph__())
+with pytest.raises(ShardNotFoundError, match="did you mean '0.tfrecord'") as missing:
+    dtf.read_tfrecord("s3://obstore/a/9.tfrecord", storage_options=options)
+fs = fsspec.filesystem("s3", **options)
+data = fs.cat_file("obstore/a/0.tfrecord")
+fs.pipe_file("obstore/a/0.tfrecord", data[::-1])
+with pytest.raises(ShardChangedError) as changed:
+    ds["label"].compute()
+assert not any(secret in str(error.value) for error in (missing, changed))
+"""
+
+
+def test_a_registered_obstore_reads_shards(moto: int, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    s3fs = pytest.importorskip("s3fs")
+    write_oracle(tmp_path / "x", (example(label=[row]) for row in range(3)))
+    address = f"http://127.0.0.1:{moto}"
+    direct = s3fs.S3FileSystem(key="a", secret="b", endpoint_url=address)
+    direct.mkdir("obstore")
+    direct.pipe_file("obstore/a/0.tfrecord", (tmp_path / "x").read_bytes())
+    # The registration is for the whole process.
+    command = [sys.executable, "-c", OBSTORE_PROGRAM, address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("counts", ["scan", None])

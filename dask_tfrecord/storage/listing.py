@@ -205,7 +205,7 @@ class _Search:
         if info is not None and info["size"] is not None and not info.get("islink"):
             return info
         try:
-            return dict(with_retries(lambda: self.fs.info(path), path, "look up the file"))
+            info = dict(with_retries(lambda: self.fs.info(path), path, "look up the file"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except StorageError:
@@ -215,6 +215,8 @@ class _Search:
             if _is_glob(path):
                 return None
             raise
+        # obstore names a file without its bucket here, but not in listings.
+        return {**info, "name": path} if path.endswith(f"/{info['name']}") else info
 
     def _regular(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the properties of a regular file or directory; links are resolved."""

@@ -31,6 +31,7 @@ from typing import Any, BinaryIO, TypeVar
 import fsspec.core
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.registry import registry
 from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import (
@@ -268,7 +269,7 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     ImportError
         If the file system is not installed.
     """
-    if str(url).startswith(("http://", "https://")):
+    if str(url).startswith(("http://", "https://")) and not _is_obstore(str(url).partition("://")[0]):
         options.setdefault("get_client", open_session)
 
     def open_url() -> tuple[Any, str]:
@@ -301,6 +302,9 @@ def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> t
     """
     options = dict(storage_options or {})
     protocol = "" if "::" in url else url.partition("://")[0]
+    if _is_obstore(protocol):
+        # Its client has limits and retries of its own, and other options than the clients below.
+        return url_to_fs(url, **options)
     if protocol in ("http", "https") and not given_timeout(options):
         options["timeout"] = http_timeout(time_limit())
     if protocol in ("gs", "gcs") and "requests_timeout" not in options:
@@ -316,6 +320,12 @@ def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> t
         # s3fs retries on top of botocore. The number is a class attribute, not an option.
         fs.retries = 1
     return fs, path
+
+
+def _is_obstore(protocol: str) -> bool:
+    """Return whether the user has registered obstore for a protocol; nothing is imported."""
+    kinds = getattr(registry.get(protocol), "__mro__", ())
+    return any(kind.__module__ == "obstore.fsspec" for kind in kinds)
 
 
 def given_timeout(storage_options: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from dask_tfrecord.errors import plural, printable, redact, redact_url
 
 # Properties of a file that change with its content, the most reliable first.
 _VERSION_KEYS = (
-    *("ETag", "etag", "generation", "sha", "md5", "CRC", "mtime"),
+    *("ETag", "etag", "e_tag", "generation", "sha", "md5", "CRC", "mtime"),
     *("LastModified", "last_modified", "Last-Modified", "updated", "created"),
 )
 # Properties that hold the modification time.
