@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-STEPS = ("open", "read", "to_zarr", "from_zarr", "to_tfrecord")
+STEPS = ("open", "compute", "dask arrays", "to_zarr", "from_zarr", "to_tfrecord")
 
 
 def measure(columns: int, rows: int) -> None:
@@ -29,6 +29,8 @@ def measure(columns: int, rows: int) -> None:
         dtf.to_tfrecord(dict.fromkeys(features, np.arange(rows)), path)
         times = [time.process_time()]
         dataset = dtf.read_tfrecord(path, features)
+        times.append(time.process_time())
+        dataset.compute()
         times.append(time.process_time())
         dask.compute(*dataset[tuple(features)])
         times.append(time.process_time())
