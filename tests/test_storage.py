@@ -97,6 +97,9 @@ NESTED = ["a.tfrecord", "d/b.tfrecord", "d/_temporary/c.tfrecord", "_SUCCESS", "
         # A literal path wins over glob and template.
         *(([path, "w1.x", "aXb", *TEMPLATE], path, [path]) for path in ("w[1].x", "a*b", "t@3", "t-?????-of-00003")),
         (["run[1]/x"], "run[1]", ["x"]),
+        (["run[1]/x", "run1/y"], "run[1]/*", ["x"]),
+        (["run1/y"], "run[1]/*", ["y"]),
+        *(([f"run[1]/{name}" for name in TEMPLATE], f"run[1]/t{mask}", TEMPLATE) for mask in ("@3", "-?????-of-00003")),
         # Templates.
         *(([*TEMPLATE, "t-00000-of-00004", "u-00000-of-00003"], path, TEMPLATE) for path in ("t@3", "t@03")),
         ([*TEMPLATE, "t-00000-of-00003.idx"], "t-?????-of-00003", TEMPLATE),

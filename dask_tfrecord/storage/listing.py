@@ -6,6 +6,7 @@ Local and remote files are listed through fsspec, with one listing per directory
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,9 +60,9 @@ def find_shards(
     ----------
     urlpath : str, os.PathLike or list of these
         A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``). An existing literal
-        path takes precedence over template and glob. Directories and globs exclude hidden files, ``_*``, ``.idx``,
-        ``.gzidx``, ``.json`` and ``.pbtxt``, unless the glob contains the prefix or suffix. Lists exclude ``.idx``,
-        ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
+        path takes precedence over template and glob, and so does an existing local directory in front of them.
+        Directories and globs exclude hidden files, ``_*``, ``.idx``, ``.gzidx``, ``.json`` and ``.pbtxt``, unless the
+        glob contains the prefix or suffix. Lists exclude ``.idx``, ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
     compression : {"infer", None, "gzip", "zlib"}
         Compression of every shard; ``"infer"`` detects it when the shard is opened.
     storage_options : mapping, optional
@@ -181,6 +182,15 @@ class _Search:
         fs.invalidate_cache()
         return cls(given, fs, path.rstrip("/") or path, head, tail, {})
 
+    def parts(self) -> tuple[list[str], list[str]]:
+        """Split the path before its first pattern, or before its name; brackets of existing directories are literal."""
+        parts = self.path.split("/")
+        is_local = isinstance(self.fs, LocalFileSystem)
+        for place, part in enumerate(parts[:-1]):
+            if _is_glob(part) and not (is_local and Path("/".join(parts[: place + 1])).is_dir()):
+                return parts[:place], parts[place:]
+        return parts[:-1], parts[-1:]
+
     def url(self, path: str) -> str:
         """Return the URL of a path of the file system, or the path itself if it is local."""
         if isinstance(self.fs, LocalFileSystem):
@@ -264,20 +274,19 @@ class _Search:
         return files
 
     def _glob(self) -> list[dict[str, Any]]:
-        if not _is_glob(self.path):
+        fixed, variable = self.parts()
+        if not _is_glob("/".join(variable)):
             return []
+        pattern = "/".join([*map(glob.escape, fixed), *variable])
         try:
-            matched = with_retries(lambda: self.fs.glob(self.path, detail=True), self.path, "list its directory")
+            matched = with_retries(lambda: self.fs.glob(pattern, detail=True), self.path, "list its directory")
         except FileNotFoundError:
             # The bucket does not exist; file systems return an empty list for a missing directory.
             return []
-        pattern = self.path.split("/")
-        fixed = next(index for index, part in enumerate(pattern) if _is_glob(part))
-        variable = pattern[fixed:]
         files = self._files_of(
             info
             for path, info in matched.items()
-            if info["type"] != "directory" and not _is_side_file(path.split("/")[fixed:], variable)
+            if info["type"] != "directory" and not _is_side_file(path.split("/")[len(fixed) :], variable)
         )
         if matched and not files:
             shown = ", ".join(sorted(map(_base, matched))[:5])
@@ -289,7 +298,7 @@ class _Search:
 
     def _template(self) -> list[dict[str, Any]]:
         """Return the files of ``name@8`` or ``name-?????-of-00008``; empty if none exists or it is not a template."""
-        template = _template(self.path)
+        template = _template(*self.parts())
         if template is None:
             return []
         expected, shape = template
@@ -314,11 +323,10 @@ class _Search:
 
     def not_found(self) -> ShardNotFoundError:
         """Return an error that describes the search and the existing files."""
-        parts = self.path.split("/")
-        fixed = next((index for index, part in enumerate(parts) if _is_glob(part)), len(parts) - 1)
-        directory, wanted = "/".join(parts[:fixed]) or self.fs.root_marker, parts[fixed]
-        message = "no file matches the pattern" if _is_glob(self.path) else "no file or directory"
-        if (template := _template(self.path)) is not None:
+        fixed, variable = self.parts()
+        directory, wanted = "/".join(fixed) or self.fs.root_marker, variable[0]
+        message = "no file matches the pattern" if _is_glob("/".join(variable)) else "no file or directory"
+        if (template := _template(fixed, variable)) is not None:
             message, wanted = f"none of {_span(template[0])} exists for", _base(template[0][0])
         url = self.url(self.path)
         message += f" {self.given!r}" + ("" if url == self.given else f" (that is {url})")
@@ -364,17 +372,16 @@ def _url_around(given: str, path: str, fs: Any) -> tuple[str, str]:
     return before + own[: len(own) - len(bare)], after
 
 
-def _template(path: str) -> tuple[list[str], re.Pattern[str]] | None:
+def _template(fixed: list[str], variable: list[str]) -> tuple[list[str], re.Pattern[str]] | None:
     """Return the shards that a template names, and the pattern of shards of that set; None if it is not a template."""
-    parent, slash, base = path.rpartition("/")
-    match = _COUNTED.fullmatch(base) or _MASKED.fullmatch(base)
-    if match is None or _is_glob(parent) or _is_glob(match["stem"]):
+    match = _COUNTED.fullmatch(variable[0]) or _MASKED.fullmatch(variable[0])
+    if match is None or len(variable) > 1 or _is_glob(match["stem"]):
         return None
     count = int(match["count"])
     mask = match.groupdict().get("mask")
     width = len(mask) if mask else max(5, len(str(count)))
     total = match["count"] if mask else f"{count:0{width}}"
-    stem, suffix = f"{parent}{slash}{match['stem']}", match["suffix"]
+    stem, suffix = "/".join([*fixed, match["stem"]]), match["suffix"]
     expected = [f"{stem}-{index:0{width}}-of-{total}{suffix}" for index in range(count)]
     return expected, re.compile(rf"{re.escape(stem)}-[0-9]{{{width}}}-of-{total}{re.escape(suffix)}")
 
