@@ -252,8 +252,8 @@ def test_delayed_writes_travel_and_keep_their_relative_path(
 STORES: dict[str, Callable[[Path], Any]] = {
     "memory": lambda path: zarr.storage.MemoryStore(),
     "dict": lambda path: {},
-    "URL": lambda path: f"memory://{path}/store.zarr",
-    "FsspecStore": lambda path: zarr.storage.FsspecStore.from_url(f"memory://{path}/store.zarr"),
+    "URL": lambda path: f"memory://{path.name}/store.zarr",
+    "FsspecStore": lambda path: zarr.storage.FsspecStore.from_url(f"memory://{path.name}/store.zarr"),
     "LocalStore": lambda path: zarr.storage.LocalStore(path / "store.zarr"),
     "file URL": lambda path: f"file://{path}/store.zarr",
     "new folder": lambda path: path / "new" / "store.zarr",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -141,7 +142,7 @@ def test_metadata_that_cannot_be_read_name_the_group_or_the_array(store: Path) -
         refused(store, "'label'")
     for text in ("[]", "null", "3", "{}", '{"zarr_format": 3, "node_type": "group", "attributes": []}'):
         group.write_text(text)
-        with pytest.raises((IncompleteStoreError, FileNotFoundError), match=str(store)):
+        with pytest.raises((IncompleteStoreError, FileNotFoundError), match=re.escape(str(store))):
             dtf.from_zarr(store)
     group.write_text('{"zarr_format": 3, "node_type')
     refused(store, "the metadata of the group is not JSON")

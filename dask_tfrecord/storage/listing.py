@@ -131,7 +131,7 @@ def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLi
 
 def _without_sidecars(names: list[str | os.PathLike[str]]) -> list[str | os.PathLike[str]]:
     """Remove sidecars, which globs of shells and of Python match together with the shards."""
-    shards = [name for name in names if _is_glob(os.fspath(name)) or not os.fspath(name).endswith(_SIDECARS)]
+    shards = [name for name in names if _is_glob(Path(name).name) or not os.fspath(name).endswith(_SIDECARS)]
     if names and not shards:
         raise ShardNotFoundError(
             f"the list contains only sidecars of shards: {_some([os.fspath(name) for name in names])}; expected at "
