@@ -94,6 +94,7 @@ NESTED = ["a.tfrecord", "d/b.tfrecord", "d/_temporary/c.tfrecord", "_SUCCESS", "
         (NESTED, "*.idx", ["a.tfrecord.idx"]),
         (NESTED, "_*", ["_SUCCESS"]),
         (NESTED, "d/_*/*", ["c.tfrecord"]),
+        (["a/x", "b/x", "b/y"], "b/../*/x", ["x", "x"]),
         # A literal path wins over glob and template.
         *(([path, "w1.x", "aXb", *TEMPLATE], path, [path]) for path in ("w[1].x", "a*b", "t@3", "t-?????-of-00003")),
         (["run[1]/x"], "run[1]", ["x"]),

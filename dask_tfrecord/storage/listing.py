@@ -277,6 +277,9 @@ class _Search:
         fixed, variable = self.parts()
         if not _is_glob("/".join(variable)):
             return []
+        if fixed[-1:] == [".."] and isinstance(self.fs, LocalFileSystem):
+            # fsspec finds nothing below "..".
+            fixed = Path("/".join(fixed)).resolve().as_posix().split("/")
         pattern = "/".join([*map(glob.escape, fixed), *variable])
         try:
             matched = with_retries(lambda: self.fs.glob(pattern, detail=True), self.path, "list its directory")
