@@ -282,9 +282,11 @@ def test_times_are_compared_with_text(tmp_path: Path) -> None:
     [
         *(
             (text, 2, "is not COLUMN OP VALUE")
-            for text in ("label", "label = 3", "label == three", "== 3", "label == [", "")
+            for text in ("label", "label = 3", "label == three", "== 3", "label ==", "label == [", "")
         ),
         ("labl == 3", 1, "did you mean 'label'"),
+        ("label == 'a'", 1, "is compared as int64"),
+        ("label in 3", 1, "list of values"),
     ],
 )
 def test_conditions_of_commands_that_are_refused(files: Path, text: str, code: int, message: str) -> None:

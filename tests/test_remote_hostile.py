@@ -400,7 +400,8 @@ def test_a_server_that_never_answers_ends_at_the_time_limit(
     assert f"{SETTING!r} limits the time, now to 3 s" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     retries = [record for record in caplog.records if record.name == "dask_tfrecord.storage.remote"]
-    # Importing a client may take most of the time on a loaded machine.
+    # On a loaded machine, the first attempt of s3fs may take all of the time.
+    assert retries or kind == "s3"
     [attempts] = re.findall(r"in (\d+) attempt", str(error))
     assert len(retries) == int(attempts) - 1
     assert all(f"attempt {number} to" in record.getMessage() for number, record in enumerate(retries, 1))

@@ -100,6 +100,7 @@ NESTED = ["a.tfrecord", "d/b.tfrecord", "d/_temporary/c.tfrecord", "_SUCCESS", "
         (["run[1]/x"], "run[1]", ["x"]),
         (["run[1]/x", "run1/y"], "run[1]/*", ["x"]),
         (["run1/y"], "run[1]/*", ["y"]),
+        (["run[1]/x", "run[1]/x.idx"], ["run[1]/x", "run[1]/x.idx"], ["x"]),
         *(([f"run[1]/{name}" for name in TEMPLATE], f"run[1]/t{mask}", TEMPLATE) for mask in ("@3", "-?????-of-00003")),
         # Templates.
         *(([*TEMPLATE, "t-00000-of-00004", "u-00000-of-00003"], path, TEMPLATE) for path in ("t@3", "t@03")),
