@@ -181,6 +181,7 @@ def openpi_frames(rows: dict[str, Any], ranges: dict[str, Any]) -> list[tuple[in
     ]
 
 
+@pytest.mark.slow
 def test_droid_windows_are_those_of_openpi(tmp_path: Path) -> None:
     pytest.importorskip("simplejpeg")
     droid = load("droid")
