@@ -27,7 +27,8 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.metadata.tfds import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds, schema_from_features
+from dask_tfrecord.metadata.splits import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
+from dask_tfrecord.metadata.tfds import schema_from_features
 
 DATA = Path(__file__).parent / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"

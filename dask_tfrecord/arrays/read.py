@@ -34,7 +34,7 @@ from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plur
 from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
-from dask_tfrecord.metadata.paths import ResolvedPath, resolve_collection
+from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run

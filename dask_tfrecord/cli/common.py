@@ -120,7 +120,7 @@ def find_schema(
         raise click.UsageError("--message specifies the fields that --sample would infer: give one of them.")
     if features is not None or message is not None:
         return features
-    from dask_tfrecord.metadata.paths import resolve_collection
+    from dask_tfrecord.metadata.splits import resolve_collection
 
     found = resolve_collection(pattern, split, compression=compression, storage_options=None)
     known = found.schema() if sample is None else None

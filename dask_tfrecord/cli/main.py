@@ -40,7 +40,7 @@ from dask_tfrecord.errors import FeatureError, SchemaError, for_commands, plural
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
-    from dask_tfrecord.metadata.paths import ResolvedPath
+    from dask_tfrecord.metadata.splits import ResolvedPath
     from dask_tfrecord.schema import Schema
 
 
@@ -93,7 +93,7 @@ def info(
         raise click.UsageError("--spec prints features, which --where does not change: give one of them.")
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
-    from dask_tfrecord.metadata.paths import resolve_collection
+    from dask_tfrecord.metadata.splits import resolve_collection
     from dask_tfrecord.schema import group_lines, prefix_lines
 
     if split is None:
@@ -138,7 +138,7 @@ def info(
 
 def _resolve_without_split(pattern: str | list[str], compression: str | None) -> ResolvedPath:
     """Find the shards of a pattern, of all splits; report metadata that can't be read, and find the shards without."""
-    from dask_tfrecord.metadata.paths import ResolvedPath, resolve_splits
+    from dask_tfrecord.metadata.splits import ResolvedPath, resolve_splits
     from dask_tfrecord.storage.listing import find_shards
 
     try:

@@ -1,23 +1,19 @@
-"""Directories of TFDS data sets, read and written: the files of each split, their record counts, and the features.
+"""Features of TFDS data sets, read and written.
 
-Splits, shards and counts stand in `dataset_info.json`, features in `features.json`. No shard is opened here.
+Features stand in `features.json`. `metadata/splits.py` finds the directory, its splits and shards.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from fsspec.utils import stringify_path
-from numpy.typing import NDArray
 
-from dask_tfrecord.errors import FEATURES, SPLIT, Location, SchemaError, plural
+from dask_tfrecord.errors import FEATURES, Location, SchemaError
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
@@ -31,360 +27,11 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.remote import join, list_directories, read_text, url_to_fs
+from dask_tfrecord.storage.remote import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import write_file
 
-_INFO, _FEATURES = "dataset_info.json", "features.json"
-_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-_MAX_SHARDS = 1_000_000
-_MAX_RECORDS = 1 << 48
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class TFDSSplit:
-    """Files of one split.
-
-    Attributes
-    ----------
-    name : str
-        Name of the split in the data set.
-    files : tuple of str
-        Paths or URLs of the shards, in order.
-    counts : tuple of int or None
-        Number of records of each shard; None if old metadata lacks them.
-    """
-
-    name: str
-    files: tuple[str, ...]
-    counts: tuple[int, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class TFDSSelection:
-    """Files and rows that a split specification selects.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Shards in reading order.
-    counts : tuple of int or None
-        Number of records of each shard; None if unknown.
-    spans : tuple of (int, int) or None
-        Selected ranges of rows, numbered across all files; None for all rows.
-    """
-
-    files: tuple[str, ...]
-    counts: tuple[int, ...] | None
-    spans: tuple[tuple[int, int], ...] | None
-
-    @property
-    def rows(self) -> slice | NDArray[np.int64] | None:
-        """Index of the selected rows into the rows of all files; None for all rows."""
-        if self.spans is None or len(self.spans) == 1:
-            return None if self.spans is None else slice(*self.spans[0])
-        return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
-
-
-@dataclass(frozen=True, slots=True)
-class TFDSFolder:
-    """Directory of one version of a TFDS data set.
-
-    Attributes
-    ----------
-    directory : str
-        Path or URL.
-    splits : tuple of TFDSSplit
-        All splits of the data set.
-    storage_options : mapping
-        Options of the fsspec file system.
-    """
-
-    directory: str
-    splits: tuple[TFDSSplit, ...]
-    storage_options: Mapping[str, Any]
-
-    @property
-    def split_names(self) -> str:
-        """Names of the splits, for messages."""
-        return ", ".join(repr(each.name) for each in self.splits)
-
-    def select(self, split: str | None = None) -> TFDSSelection:
-        """Find the files and rows of a split. Without an argument, the data set must have exactly one split.
-
-        Raises
-        ------
-        SchemaError
-            If the split does not exist; the error lists the existing splits.
-        """
-        counts = {each.name: each.counts for each in self.splits}
-        if split is None:
-            if len(self.splits) != 1:
-                raise SchemaError(
-                    f"a TFDS data set with {len(self.splits)} splits: give "
-                    + SPLIT
-                    + f", one of {self.split_names or 'none'}",
-                    Location(self.directory),
-                )
-            split = self.splits[0].name
-        if not isinstance(split, str):
-            raise SchemaError(f"split is a string such as 'train' or 'train[:10%]'; got {split!r:.100}")
-        try:
-            slices = _parse_split(split, counts)
-        except SchemaError as error:
-            raise SchemaError(error.message, Location(self.directory)) from None
-        return _selection({each.name: each for each in self.splits}, slices)
-
-    def schema(self) -> Schema | None:
-        """Read the features; return None if the data set is an old one without `features.json`.
-
-        Raises
-        ------
-        SchemaError
-            If the storage format of a feature class is unknown.
-        """
-        text = read_text(join(self.directory, _FEATURES), self.storage_options)
-        if text is None:
-            return None
-        try:
-            return schema_from_features(text, self._labels)
-        except SchemaError as error:
-            raise SchemaError(error.message, Location(self.directory)) from error
-
-    def _labels(self, stem: str) -> Sequence[str] | None:
-        text = read_text(join(self.directory, _checked_name(f"{stem}.labels.txt")), self.storage_options)
-        return None if text is None else [line.strip() for line in text.split("\n") if line.strip()]
-
-
-def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> TFDSFolder | None:
-    """Find a TFDS data set in a directory or in its only version subdirectory.
-
-    Parameters
-    ----------
-    urlpath : str or os.PathLike
-        Path or fsspec URL of the directory.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    TFDSFolder or None
-        None if `dataset_info.json` does not exist or is in the format of Hugging Face.
-
-    Raises
-    ------
-    SchemaError
-        If the directory holds several versions, the file can't be read, or the records are not in TFRecord files.
-    """
-    directory = str(stringify_path(urlpath))
-    text = read_text(join(directory, _INFO), storage_options)
-    if text is None:
-        versions = [name for name in list_directories(directory, storage_options) if _VERSION.fullmatch(name)]
-        found = [(name, read_text(join(join(directory, name), _INFO), storage_options)) for name in versions]
-        found = [(name, text) for name, text in found if text is not None]
-        if len(found) > 1:
-            names = ", ".join(name for name, _ in found)
-            raise SchemaError(f"several versions of a TFDS data set: open one of {names}", Location(directory))
-        if not found:
-            return None
-        directory, text = join(directory, found[0][0]), found[0][1]
-    try:
-        info = json.loads(text or "")
-        if isinstance(info, dict) and isinstance(info.get("splits"), dict):
-            return None
-        splits = _splits(info, directory)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        reason = error.message if isinstance(error, SchemaError) else repr(error)
-        raise SchemaError(f"can't be read: {reason}", Location(join(directory, _INFO))) from error
-    return TFDSFolder(directory, splits, {} if storage_options is None else storage_options)
-
-
-def _splits(info: Mapping[str, Any], directory: str) -> tuple[TFDSSplit, ...]:
-    formats = [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", ())]
-    if "tfrecord" not in formats:
-        raise SchemaError(f"the records are in the format {formats[0]!r}, not in TFRecord files")
-    splits = []
-    for split in info.get("splits", ()):
-        counts = tuple(_count(count, "shardLengths") for count in split.get("shardLengths", ())) or None
-        if counts and sum(counts) > _MAX_RECORDS:
-            raise SchemaError(f"the shardLengths of split {split['name']!r} add up to {sum(counts):,} records")
-        shards = len(counts) if counts else _count(split.get("numShards", 0), "numShards")
-        fields = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
-        template = split.get("filepathTemplate") or _TEMPLATE
-        prefix, _, suffix = join(directory, "\0").partition("\0")
-        files = tuple(prefix + name + suffix for name in _shard_names(template, fields, shards))
-        splits.append(TFDSSplit(split["name"], files, counts if counts or shards else ()))
-    return tuple(splits)
-
-
-def _shard_names(template: str, fields: Mapping[str, str], shards: int) -> Iterator[str]:
-    """Yield the names of the shards within the directory, by the rules of `tensorflow_datasets.core.naming`."""
-    if shards > _MAX_SHARDS:
-        raise SchemaError(f"a split has up to {_MAX_SHARDS:,} shards; the metadata lists {shards:,}")
-    if not isinstance(template, str):
-        raise SchemaError(f"a filepathTemplate is a string; got {template!r:.100}")
-    width = max(5, len(str(shards)))
-    total = f"{shards:0{width}}"
-    # Literal text at even positions, field names at odd ones.
-    segments = re.split(r"\{(\w+)\}", template)
-    used = segments[1::2]
-    for shard in range(shards):
-        index = f"{shard:0{width}}"
-        known = {**fields, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-        if unknown := [field for field in used if field not in known]:
-            raise SchemaError(f"the template {template!r} has field {unknown[0]!r}; known are {', '.join(known)}")
-        segments[1::2] = [known[field] for field in used]
-        name = "".join(segments)
-        # Names differ in digits.
-        yield name if shard else _checked_name(name)
-
-
-def _checked_name(name: str) -> str:
-    """Return a file name from the metadata, or raise SchemaError if it leads out of the directory of the data set."""
-    parts = re.split(r"[/\\]", name)
-    if ".." in parts or parts[0] == "" or ":" in name or "\0" in name:
-        raise SchemaError(
-            f"the metadata name the file {name!r}, which is not within the directory of the data set: a name is a "
-            f"relative path without '..' and ':'"
-        )
-    return name
-
-
-def _count(value: Any, field: str) -> int:
-    """Read a count, which protobuf writes to JSON as a string."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise SchemaError(f"{field} holds counts; got {value!r:.100}")
-    count = int(value)
-    if not 0 <= count <= _MAX_RECORDS:
-        raise SchemaError(f"{field} holds counts from 0 to 2**48; got {value!r:.100}")
-    return count
-
-
-def _selection(splits: Mapping[str, TFDSSplit], slices: Sequence[_Slice]) -> TFDSSelection:
-    """Return the shards that hold at least one record of the slices; rows are numbered across all of them."""
-    files: list[str] = []
-    counts: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for name, start, stop in slices:
-        split = splits[name]
-        borders = [0, *accumulate(split.counts or ())]
-        numbers = list(range(len(split.files)))
-        if stop is not None:
-            numbers = [shard for shard in numbers if borders[shard + 1] > start and borders[shard] < stop]
-        files += [split.files[shard] for shard in numbers]
-        if split.counts is not None:
-            # From numbers of records in the split to those of rows.
-            shift = sum(counts) - (borders[numbers[0]] if numbers else 0)
-            spans.append((start + shift, (borders[-1] if stop is None else stop) + shift))
-            counts += [split.counts[shard] for shard in numbers]
-    is_whole = sum(stop - start for start, stop in spans) == sum(counts)
-    if len(spans) == len(slices):
-        return TFDSSelection(tuple(files), tuple(counts), None if is_whole else tuple(spans))
-    if not is_whole:
-        raise SchemaError("the metadata lacks the record counts of some of these splits: read slices one by one")
-    return TFDSSelection(tuple(files), None, None)
-
-
-_PLUS = re.compile(r"\s*\+\s*")
-_TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[\w%:.-]+)\])?")
-_BOUND = re.compile(r"((?P<value>-?[\d_.]+)(?P<unit>%|shard)?)?")
-_SYNTAX = "a split is a name, NAME[from:to] in records, percent (10%) or shards (2shard), or several joined by +"
-
-
-# Name of a split, its first record, and the one after the last; None for the end of a whole split.
-_Slice = tuple[str, int, int | None]
-
-
-def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[_Slice]:
-    """Parse a split as in `tensorflow_datasets.load`.
-
-    Parameters
-    ----------
-    spec : str
-        Names and slices of splits.
-    lengths : mapping of str to sequence of int or None
-        Number of records in each shard, by split; None if unknown.
-
-    Returns
-    -------
-    list of (str, int, int or None)
-        Slices in reading order, without empty ones.
-
-    Raises
-    ------
-    SchemaError
-        If a split does not exist, a slice is invalid or out of range, or the selection is empty.
-    """
-    if spec in lengths:
-        return [(spec, 0, None)]
-    parts = [part for term in _PLUS.split(spec) for part in _term(term, spec, lengths)]
-    kept = [(name, start, stop) for name, start, stop in parts if stop is None or start < stop]
-    if not kept:
-        raise SchemaError(f"split {spec!r} holds no records; {_sizes(lengths)}")
-    return kept
-
-
-def _term(term: str, spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[_Slice]:
-    """Parse one term between plus signs."""
-    match = _TERM.fullmatch(term)
-    if match is None:
-        raise SchemaError(f"split {spec!r}: {term!r} is not a split: {_SYNTAX}")
-    name, sliced = match["name"], match["slice"]
-    if name == "all" and name not in lengths:
-        if sliced is not None:
-            raise SchemaError(f"split {spec!r}: 'all' can't be sliced; slice each split")
-        return [(each, 0, None) for each in lengths]
-    if name not in lengths:
-        raise SchemaError(f"split {name!r} does not exist; {_sizes(lengths)}")
-    if sliced is None:
-        return [(name, 0, None)]
-    counts = lengths[name]
-    if counts is None:
-        raise SchemaError(
-            f"split {spec!r}: the metadata lacks the record counts of {name!r}; read all of it and take ds.rows[...]"
-        )
-    return [(name, *_range(sliced, spec, counts))]
-
-
-def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
-    """Parse the text in brackets into a range of records; negative bounds count from the end."""
-    wrong = SchemaError(f"split {spec!r}: [{text}] is not a slice: {_SYNTAX}")
-    bounds = [_BOUND.fullmatch(bound) for bound in text.split(":")]
-    found = [bound for bound in bounds if bound is not None]
-    if len(found) != len(bounds) or not any(bound[0] for bound in found) or len(found) > 2:
-        raise wrong
-    unit, total = next((bound["unit"] for bound in found if bound["unit"]), ""), sum(counts)
-    number = float if unit == "%" else int
-    try:
-        values = [None if bound["value"] is None else number(bound["value"]) for bound in found]
-    except ValueError:
-        raise wrong from None
-    start, stop = values[0], values[-1]
-    if len(values) == 1:
-        # Only a shard can be selected by a single number.
-        if unit != "shard" or start is None:
-            raise wrong
-        stop = start + 1
-    if unit == "shard":
-        start = None if start is None else sum(counts[: int(start)])
-        last = len(counts) if stop is None else int(stop)
-        stop = sum(counts[: last + len(counts) if last <= 0 else last])
-    elif unit == "%":
-        if any(abs(bound or 0) > 100 for bound in (start, stop)):
-            raise SchemaError(f"split {spec!r}: percent are from -100 to 100; got [{text}]")
-        start, stop = (None if bound is None else round(bound * total / 100.0) for bound in (start, stop))
-    first, end = int(start or 0), total if stop is None else int(stop)
-    if abs(first) > total or abs(end) > total:
-        raise SchemaError(f"split {spec!r} reaches past the end: there are {plural(total, 'record')}")
-    return first + total if first < 0 else first, end + total if end < 0 else end
-
-
-def _sizes(lengths: Mapping[str, Sequence[int] | None]) -> str:
-    """Return the end of an error message, which lists the existing splits."""
-    sizes = (
-        f"{name!r} (" + ("? records" if n is None else plural(sum(n), "record")) + ")" for name, n in lengths.items()
-    )
-    return f"the splits are {', '.join(sizes)}" if lengths else "the data set has no splits"
+INFO, FEATURES_FILE = "dataset_info.json", "features.json"
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
 # Returns the class names in a label file, given the stem of its name, or None if the file does not exist.
@@ -895,7 +542,7 @@ class TFDSMetadata:
             If a feature can't be read by a TFDS class.
         """
         entry = _features_entry(schema, formats)
-        texts = {_FEATURES: json.dumps(entry, indent=4, sort_keys=True)}
+        texts = {FEATURES_FILE: json.dumps(entry, indent=4, sort_keys=True)}
         for name, stem in _label_stems(entry, "", ""):
             texts[f"{stem}.labels.txt"] = "".join(f"{label}\n" for label in schema.classes[name])
         return cls(directory, names, texts)
@@ -908,7 +555,7 @@ class TFDSMetadata:
         SchemaError
             If the directory holds another data set, version or other features.
         """
-        before = self._read(_INFO, storage_options)
+        before = self._read(INFO, storage_options)
         self._info(before, (), 0)
         for name, text in self.texts.items():
             existing = self._read(name, storage_options)
@@ -927,8 +574,8 @@ class TFDSMetadata:
             fs, inside = url_to_fs(path, **storage_options)
             fs.invalidate_cache()
             nbytes += int(fs.size(inside))
-        info = self._info(self._read(_INFO, storage_options), counts, nbytes)
-        for name, text in {**self.texts, _INFO: info}.items():
+        info = self._info(self._read(INFO, storage_options), counts, nbytes)
+        for name, text in {**self.texts, INFO: info}.items():
             write_file(join(self.directory, name), text.encode(), storage_options)
 
     def _read(self, name: str, storage_options: Mapping[str, Any]) -> str | None:
@@ -952,7 +599,7 @@ class TFDSMetadata:
                 )
         split = {
             "name": names.split,
-            "filepathTemplate": _TEMPLATE,
+            "filepathTemplate": TEMPLATE,
             "shardLengths": [str(count) for count in counts],
             "numBytes": str(nbytes),
         }

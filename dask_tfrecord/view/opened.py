@@ -21,7 +21,7 @@ from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_err
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
-from dask_tfrecord.metadata.paths import resolve_collection
+from dask_tfrecord.metadata.splits import resolve_collection
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard, iterate_payloads
