@@ -295,6 +295,15 @@ def test_conditions_of_commands_that_are_refused(files: Path, text: str, code: i
     assert message in done.stderr
 
 
+def test_the_first_rows_of_a_filter_are_found_without_the_last_shards(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(9000)}, tmp_path / "{shard}.tfrecord", records_per_shard=3000)
+    last = tmp_path / "2.tfrecord"
+    last.write_bytes(last.read_bytes()[:-5])
+    done = run("head", tmp_path / "*.tfrecord", "--json", "--where", "x > 1", "-n", "2")
+    assert done.exit_code == 0, done.stderr
+    assert [*map(json.loads, done.stdout.splitlines())] == [{"x": 2}, {"x": 3}]
+
+
 EPISODES = (7, 0, 12, 5, 1)
 # As openpi publishes them; empty and reversed ranges keep nothing, and overlapping ones keep an item once.
 RANGES = {"dir/0--f": [[0, 3], [2, 5]], "dir/2--f": [[4, 4], [9, 6], [10, 99]], "dir/3--f": [], "else": [[0, 9]]}

@@ -49,7 +49,7 @@ _BLOCK_NBYTES = 4 << 20
 
 def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
     """Give features without a length that of the longest record, counted in parallel on the active scheduler."""
-    wanted = _open_lengths(schema)
+    wanted = open_lengths(schema)
     if not wanted:
         return schema
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
@@ -263,7 +263,7 @@ def _open_intact(
     return Dataset(_plan_chunks(source, found, chunks))
 
 
-def _open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
+def open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
     """Return the features without a length."""
     return {
         name: feature
@@ -287,7 +287,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
     if found.rows is not None:
         raise ValueError("a part of a split needs counted records: counts=None reads whole splits only")
     shards = found.shards
-    for name, feature in _open_lengths(schema).items():
+    for name, feature in open_lengths(schema).items():
         raise SchemaError(
             f"feature {name!r}: counts=None counts no lengths: specify length= of {feature}, or open with counts='auto'"
         )

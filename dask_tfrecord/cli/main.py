@@ -300,7 +300,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     """
     with computing(threads):
         try:
-            dataset = _open(pattern, threads, **reading)
+            dataset = _open(pattern, threads, first=True, **reading)
         except FeatureError:
             given = ("split", "features", "message", "columns", "where")
             if any(reading[name] for name in given) or not _print_wire(pattern, n, as_json, reading["compression"]):
@@ -454,14 +454,21 @@ def _open(
     *,
     where: Sequence[tuple[str, str, Any]] = (),
     columns: list[str] | None = None,
+    first: bool = False,
     **reading: Any,
 ) -> Dataset:
-    """Open shards with the features and rows that the options describe; `reading` has options of `read_tfrecord`."""
-    from dask_tfrecord.arrays.read import read_tfrecord
+    """Open shards with the features and rows that the options describe; `reading` has options of `read_tfrecord`.
+
+    For the `first` rows of a filter, records are not counted, where their number is not needed otherwise.
+    """
+    from dask_tfrecord.arrays.read import open_lengths, read_tfrecord
+    from dask_tfrecord.schema import Schema
 
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
     if not where:
         return read_tfrecord(pattern, schema, columns=columns, **reading)
+    if first and reading["split"] is None and isinstance(schema, Schema) and not open_lengths(schema):
+        reading["counts"] = None
     return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
 
