@@ -211,6 +211,23 @@ def opened(folders: Sequence[Path]) -> list[dtf.Dataset]:
     return [dtf.read_tfrecord(folder, chunks=17).map_blocks(with_source(part)) for part, folder in enumerate(folders)]
 
 
+def test_images_are_those_of_each_data_set(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 4, 3, 3), np.uint8)
+    label = dtf.FixedLenFeature((), "int64")
+    stored = {"image": dtf.ImageFeature((4, 3, 3)), "label": label}
+    dtf.to_tfrecord({"image": pixels, "label": np.arange(20)}, tmp_path / "x.tfrecord", features=stored)
+    images = {"image": dtf.ImageFeature((4, 3, 3), dtype="float32"), "label": label}
+    resized = {"image": dtf.ImageFeature((-1, -1, 3), dtype="float32", size=(4, 3)), "label": label}
+    whole, other = (dtf.read_tfrecord(tmp_path / "x.tfrecord", features) for features in (images, resized))
+    wanted = whole.compute()["image"]
+    for second in (whole, whole.map_blocks(dict), other, whole.persist(scheduler="threads")):
+        for shuffle in SHUFFLES:
+            mixture = dtf.sample_from_datasets([whole, second], seed=0)
+            for batch in mixture.batches(16, shuffle=shuffle, seed=0):
+                assert np.array_equal(batch["image"], wanted[batch["label"]])
+
+
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_files_chunks_and_functions_are_mixed(folders: list[Path], shuffle: Any) -> None:
     first, second = opened(folders)

@@ -1152,7 +1152,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         batch_size : int
             Rows of a batch. A batch never has rows of two epochs.
         shuffle : {False, "window", "full"}, default False
-            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of decoded rows in random
+            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of rows in random
             order, and mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each
             epoch has another order.
         seed : int, optional
@@ -1167,7 +1167,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
         window : int, optional
             With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows
-            that are read together, without influence on the order. The default is as many as 64 MiB of decoded rows
+            that are read together, without influence on the order. The default is as many as 64 MiB of rows
             contain; 1,024 if rows are not counted.
         prefetch : int, default 4
             Batches that are ready ahead.

@@ -17,9 +17,8 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
-from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, RecordSource, Source, read_lengths
+from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array, zero_rows
-from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
@@ -31,7 +30,7 @@ from dask_tfrecord.columns.items import (
 )
 from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
-from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema, prefix_groups
 
@@ -385,24 +384,11 @@ def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
 
 def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPlan]:
     """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
-    if not isinstance(source, RecordSource):
-        return source, plan
-    schema = source.decoder.schema
-    context = schema.context_features
     # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
-    names = tuple(
-        name for name in plan.group if isinstance(context.get(name), ImageFeature) and not context[name].own_shapes
-    )
+    names = tuple(name for name in plan.group if name in source.images)
     if not names:
         return source, plan
-    encoded = Schema(
-        {**context, **dict.fromkeys(names, VarLenFeature("bytes"))},
-        schema.sampling,
-        sequence_features=schema.sequence_features,
-        example_features=schema.example_features,
-    )
-    records = RecordSource.from_collection(source.collection, Decoder(encoded), source.rows, source.check_crc)
-    records = replace(records, most_nbytes=source.most_nbytes)
+    records = source.encoded(names)
     return records, replace(plan, records=records.schema.select(plan.records), encoded=names)
 
 

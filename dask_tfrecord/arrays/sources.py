@@ -72,7 +72,7 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import Feature, ImageFeature, default_array
+from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, VarLenFeature, default_array
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
@@ -183,6 +183,15 @@ class Source(ABC):
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
         return self
 
+    @property
+    def images(self) -> Mapping[str, ImageFeature]:
+        """Columns of images of one shape that `encoded` can read as bytes."""
+        return {}
+
+    def encoded(self, names: Sequence[str]) -> Source:
+        """Return a source of the same rows that does not decode the images of some columns: it reads their bytes."""
+        raise NotImplementedError
+
     def with_memory_limit(self, nbytes: int) -> Source:
         """Return a source of the same rows that raises `MemoryLimitError` for larger columns of a block, if it can."""
         return self
@@ -273,6 +282,26 @@ class RecordSource(Source):
         # Every task calls this, so the token is not computed from all shards again.
         token = f"{self.token}-sized"
         return replace(self, decoder=Decoder(self.decoder.schema, "sizes"), token=token)
+
+    @property
+    def images(self) -> Mapping[str, ImageFeature]:
+        """Images of the records."""
+        features = self.decoder.schema.context_features.items()
+        return {name: each for name, each in features if isinstance(each, ImageFeature) and not each.own_shapes}
+
+    def encoded(self, names: Sequence[str]) -> RecordSource:
+        """Return a source that reads the bytes of images, one or any number per record."""
+        schema = self.decoder.schema
+        context, single = schema.context_features, FixedLenFeature((), "bytes")
+        stored = {name: VarLenFeature("bytes") if context[name].ragged_rank else single for name in names}
+        features = Schema(
+            {**context, **stored},
+            schema.sampling,
+            sequence_features=schema.sequence_features,
+            example_features=schema.example_features,
+        )
+        source = RecordSource.from_collection(self.collection, Decoder(features), self.rows, self.check_crc)
+        return replace(source, most_nbytes=self.most_nbytes)
 
     def with_memory_limit(self, nbytes: int) -> RecordSource:
         """Return a source of the same rows with a lower memory limit."""
@@ -1116,6 +1145,17 @@ class ExplodedSource(Source):
     def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""
         return replace(self, sized=self.source.measure())
+
+    @property
+    def images(self) -> Mapping[str, ImageFeature]:
+        """Images of the items, without windows of images."""
+        plan = self.plan
+        names = [name for name in plan.encoded if plan.window is None or name in plan.alone]
+        return {name: each for name in names if isinstance(each := plan.item_schema[name], ImageFeature)}
+
+    def encoded(self, names: Sequence[str]) -> ExplodedSource:
+        """Return a source that reads the bytes of images."""
+        return replace(self, plan=self.plan.undecoded(names))
 
     def with_memory_limit(self, nbytes: int) -> ExplodedSource:
         """Limit the blocks of records."""

@@ -10,7 +10,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -23,17 +23,18 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
-from dask_tfrecord.batches.mixing import Batch, BatchMixer, Position, RowOrder, Shuffle, column_paddings
-from dask_tfrecord.batches.rows import RowReader, chunk_scheduler
+from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
+from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, encoded, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 # Version of the states, and their parts, which the digest of a state protects.
-_VERSION = 1
+_VERSION = 2
 _STATE = ("version", "position", "options", "data")
-# Decoded bytes of a unit, of the mixing window, and of the rows of a permutation that are read together.
+# Bytes of a unit, of the mixing window, and of the rows of a permutation that are read together, before images are
+# decoded.
 _UNIT_NBYTES, _WINDOW_NBYTES = 8 << 20, 64 << 20
 # Largest factor of units whose records are read several times, and number of units that measure how often.
 _MOST_LARGER, _SAMPLED_UNITS = 3, 64
@@ -67,7 +68,7 @@ class BatchPipeline:
     def __init__(self, mixer: BatchMixer, position: Position, threads: int, prefetch: int) -> None:
         self._mixer = replace(mixer, scheduler=chunk_scheduler())
         self._process = os.getpid()
-        self._results: SimpleQueue[tuple[Batch, Position] | BaseException | None] = SimpleQueue()
+        self._results: SimpleQueue[tuple[Finish, Position] | BaseException | None] = SimpleQueue()
         # A token for each batch that may be made; False ends the thread. A garbage collection may run `stop` in any
         # thread, also within a lock: `SimpleQueue.put` is reentrant, unlike semaphores and executors.
         self._tokens: SimpleQueue[bool] = SimpleQueue()
@@ -95,7 +96,16 @@ class BatchPipeline:
         self._tokens.put(True)
         if isinstance(result, BaseException):
             raise result
-        return result
+        if result is None:
+            return None
+        finish, position = result
+        try:
+            return finish(), position
+        except CancelledError:
+            # By `close` in another thread.
+            if self._stopped:
+                return None
+            raise
 
     def stop(self) -> None:
         """Stop the threads after their current reads, without waiting."""
@@ -132,7 +142,8 @@ class BatchPipeline:
         finally:
             with suppress(RuntimeError):
                 batches.close()
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            # After the last batch, images are still decoded.
+            self._pool.shutdown(wait=False, cancel_futures=self._stopped)
             # Also after `close` in another thread, while a caller waits for a batch.
             self._results.put(None)
 
@@ -196,34 +207,37 @@ class BatchIterator(Iterator[Batch]):
         if choices is not None and not choices.seed_given and part[1] > 1:
             raise ValueError("shards of one mixture need the same choices: give seed= to sample_from_datasets")
         paddings = column_paddings(pad, datasets[0].schema)
-        self._reader = RowReader(datasets[0]) if choices is None else ChainedReader(datasets)
-        order = self._order(
-            shuffle, window, checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0), part
-        )
+        images = images_of(datasets)
+        stored = [encoded(dataset, images) for dataset in datasets]
+        reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (datasets, stored))
+        seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
+        order = self._order(stored, shuffle, window, seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         has_large_units = shuffle == "full" or choices is not None
         self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[has_large_units])
         self._mixer = BatchMixer(
-            self._reader, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
+            reader, units, images, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )
 
-    def _order(self, shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]) -> RowOrder:
+    def _order(
+        self, datasets: Sequence[Dataset], shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]
+    ) -> RowOrder:
         """Divide the rows into units, and choose the window."""
         given = None if window is None else checked_integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
             raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
         choices = self._choices
         if choices is not None:
-            sizes = [_row_nbytes(dataset) for dataset in self._datasets]
+            sizes = [_row_nbytes(dataset) for dataset in datasets]
             nbytes = float(np.average(sizes, weights=choices.weights))
             together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
             unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
-            parts = tuple(map(_unit_borders, self._datasets, sizes))
+            parts = tuple(map(_unit_borders, datasets, sizes))
             mixing = together if shuffle == "window" else 1
             whole = np.concatenate(parts)
             return MixedOrder(choices.nrows, whole, shuffle, mixing, unit_rows, seed, shard, choices, parts)
-        (dataset,) = self._datasets
+        (dataset,) = datasets
         if dataset.nrows is None:
             if shuffle == "full" or shard[1] > 1:
                 what = 'shuffle="full"' if shuffle == "full" else "shard="

@@ -21,11 +21,16 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, concatenate, rows_of, take_rows
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, rows_of, take_rows
+from dask_tfrecord.columns.encoded_values import decode_file
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
+from dask_tfrecord.features import ImageFeature
+from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.schema import Schema, unset_advice
 
 Batch = dict[str, Any]
+# Waits for the images of a batch, and returns it.
+Finish = Callable[[], Batch]
 Shuffle = Literal[False, "window", "full"]
 # Streams of random bits: two of an epoch, and the choices of a mixture.
 _ORDER, _DISTANCES, CHOICES = 0, 1, 2
@@ -285,6 +290,8 @@ class BatchMixer:
     """Batches of all epochs after a position."""
 
     reader: RowReader
+    units: RowReader  # reader of units, whose rows hold the bytes of images
+    images: Mapping[str, ImageFeature]
     order: RowOrder
     paddings: Mapping[str, ColumnPadding]
     batch_size: int
@@ -294,8 +301,8 @@ class BatchMixer:
     ahead: int  # units that are read ahead
     scheduler: Any  # of existing chunks
 
-    def batches(self, position: Position, pool: Executor) -> Generator[tuple[Batch, Position], None, None]:
-        """Yield the batches after a position, each with the position after it.
+    def batches(self, position: Position, pool: Executor) -> Generator[tuple[Finish, Position], None, None]:
+        """Yield functions that return the batches after a position, each with the position after it.
 
         An epoch without batches ends the iteration.
         """
@@ -308,7 +315,7 @@ class BatchMixer:
             if position.epoch == start.epoch:
                 position = Position(start.epoch + 1)
 
-    def _epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Batch, Position]]:
+    def _epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Finish, Position]]:
         """Yield the batches of an epoch after a position, each with the position after it."""
         units = self.order.epoch(position.epoch)
         loaded = self._load(units, position.unit, pool)
@@ -337,7 +344,7 @@ class BatchMixer:
                 taken = keys[first : min(first + self.batch_size, ready)]
                 positions = units.positions(taken)
                 owners = np.searchsorted([each.start for each in held], positions, side="right") - 1
-                batch = self._gather(held, owners, positions)
+                batch = self._gather(held, owners, positions, pool)
                 for each, count in zip(held, np.bincount(owners, minlength=len(held)).tolist(), strict=True):
                     each.left -= count
                 held = [each for each in held if each.left]
@@ -368,7 +375,7 @@ class BatchMixer:
         key, order = units.key(number)
         blocks: dict[str, Block] | None = None
         try:
-            blocks = self.reader.read(key, self.scheduler)
+            blocks = self.units.read(key, self.scheduler)
         except Exception:
             if self.order.nrows is None:
                 raise
@@ -384,8 +391,10 @@ class BatchMixer:
             return unit.blocks, rows
         return self.reader.read_scattered(unit.numbers(rows), self.scheduler), np.arange(len(rows))
 
-    def _gather(self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64]) -> Batch:
-        """Gather the rows of a batch, and pad its columns."""
+    def _gather(
+        self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64], pool: Executor
+    ) -> Finish:
+        """Gather the rows of a batch, pad its columns, and begin to decode its images."""
         sorting = np.argsort(owners, kind="stable")
         borders = np.flatnonzero(np.diff(owners[sorting], prepend=-1, append=len(held)))
         places = [sorting[start:stop] for start, stop in pairwise(borders.tolist())]
@@ -398,14 +407,50 @@ class BatchMixer:
             return self.reader.describe(int(unit.numbers(unit.rows(positions[row : row + 1]))[0]))
 
         batch: dict[str, Any] = {}
+        files: list[_File] = []
         for name in self.reader.names:
+            if (image := self.images.get(name)) is not None:
+                batch[name] = out = np.empty((len(positions), *image.item_shape), image.item_dtype)
+                for (blocks, rows), place in zip(sources, places, strict=True):
+                    block = blocks[name]
+                    if isinstance(block, BytesBlock):
+                        files += [(image, block, *at, out) for at in zip(rows.tolist(), place.tolist(), strict=True)]
+                    else:
+                        out[place] = np.asarray(block)[rows]
+                continue
             padding = self.paddings.get(name)
             block = _gathered([(blocks[name], rows) for blocks, rows in sources], places, padding is None)
             if padding is not None:
                 assert isinstance(block, RaggedBlock)
                 block = padding.apply(block, describe)
             batch[name] = block
-        return user_blocks(batch)
+        decoding = [pool.submit(_decode, files[part :: self.ahead]) for part in range(min(self.ahead, len(files)))]
+
+        def finish() -> Batch:
+            try:
+                for part in decoding:
+                    part.result()
+            except ImageError:
+                # The error has to name a file and a record.
+                for place in places:
+                    unit = held[owners[place[0]]]
+                    found = self.reader.read_scattered(unit.numbers(unit.rows(positions[place])), self.scheduler)
+                    for name in self.images:
+                        batch[name][place] = found[name]
+            return user_blocks(batch)
+
+        return finish
+
+
+# Image, block with its bytes, row of the block, and place in an array.
+_File = tuple[ImageFeature, BytesBlock, int, int, NDArray[Any]]
+
+
+def _decode(files: Sequence[_File]) -> None:
+    """Decode images to their places."""
+    for image, block, row, place, out in files:
+        start, stop = block.splits[row : row + 2].tolist()
+        decode_file(image, block.values.data[start:stop], out[place])
 
 
 def _gathered(sources: list[tuple[Block, NDArray[np.int64]]], places: list[NDArray[np.int64]], owned: bool) -> Block:

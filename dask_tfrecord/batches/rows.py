@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import dask
@@ -14,9 +14,11 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, fill
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
+from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.settings import limits
 
 
@@ -72,6 +74,24 @@ class RowReader:
             source = self.backing.source
             return source.describe(number if source.nrows is None else [number])
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"
+
+
+def images_of(datasets: Sequence[Dataset]) -> dict[str, ImageFeature]:
+    """Return the columns of images, one per row, that all data sets can read as bytes and decode alike."""
+    found = [{} if (source := dataset._source) is None else source.images for dataset in datasets]
+    return {
+        name: image
+        for name, image in found[0].items()
+        if name in datasets[0] and image.count is None and all(each.get(name) == image for each in found)
+    }
+
+
+def encoded(dataset: Dataset, images: Collection[str]) -> Dataset:
+    """Return a data set whose rows hold the bytes of some images."""
+    source = dataset._source
+    if source is None or not images:
+        return dataset
+    return Dataset(Rows.of_source(source.encoded(tuple(images)), dataset._borders), tuple(dataset))
 
 
 def chunk_scheduler() -> Any:

@@ -166,16 +166,21 @@ def image_values(feature: ImageFeature, decoded: Decoded) -> Block:
         block = np.empty(shape, feature.item_dtype) if decoded.out is None else decoded.out.reshape(shape)
     for number, (file, slot) in enumerate(zip(_iter_files(files), _iter_arrays(block), strict=True)):
         with _naming_row(feature, decoded, number):
-            decode_image(
-                file,
-                channels=feature.channels,
-                dtype=feature.item_dtype,
-                size=feature.size,
-                fast=feature.fast,
-                reduced=feature.reduced,
-                out=slot,
-            )
+            decode_file(feature, file, slot)
     return decoded.in_rows(feature, block)
+
+
+def decode_file(feature: ImageFeature, file: memoryview, out: NDArray[Any]) -> None:
+    """Decode an image to an array of its shape."""
+    decode_image(
+        file,
+        channels=feature.channels,
+        dtype=feature.item_dtype,
+        size=feature.size,
+        fast=feature.fast,
+        reduced=feature.reduced,
+        out=out,
+    )
 
 
 def image_sizes(feature: ImageFeature, decoded: Decoded) -> Block:

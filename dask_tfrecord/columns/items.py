@@ -221,6 +221,13 @@ class ItemPlan:
         """Return the column that determines the row lengths of a column of the group."""
         return lengths_column(name, self.records[name]) or name
 
+    def undecoded(self, names: Sequence[str]) -> ItemPlan:
+        """Return a plan whose rows hold the bytes of some of the encoded images."""
+        files = dict.fromkeys(names, FixedLenFeature((), "bytes"))
+        encoded = tuple(name for name in self.encoded if name not in names)
+        item_schema, schema = (each.replaced({**each, **files}) for each in (self.item_schema, self.schema))
+        return replace(self, encoded=encoded, item_schema=item_schema, schema=schema)
+
     def needs_values(self, names: Sequence[str]) -> bool:
         """Return True if blocks of some columns of items need the values of ragged rows, not only their sizes."""
         features = [self.item_schema[name] for name in names if name in self.group]
