@@ -38,6 +38,10 @@ class Limits:
     access_point_nbytes: int = 8 << 20
     # Bytes between two entries of an index.
     entry_nbytes: int = 1 << 20
+    # Bytes of the offsets of records that a process keeps for reads of scattered rows, 8 for each record.
+    offsets_nbytes: int = 64 << 20
+    # Bytes between two records above which they are read on their own, in local files.
+    gap_nbytes: int = 4 << 10
     # Bytes that are read at once to walk headers: less than `entry_nbytes`, so that entries are at most slightly
     # further apart.
     index_window_nbytes: int = 512 << 10

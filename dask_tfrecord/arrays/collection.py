@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
-from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex
+from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex, kept_offsets
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shard, Shards
 
 # Row numbers of a collection: a range or any numbers.
@@ -155,13 +156,57 @@ class Collection:
         apart = np.diff(positions) > 1
         if self.breaks is not None:
             apart |= np.diff(np.cumsum(self.breaks[entries])[positions]) > 0
+        kept, known = self._kept(shard), np.zeros(len(records), bool)
+        if kept is not None:
+            begins, ends = kept[records], kept[records + 1]
+            known = (ends > 0) & ((begins > 0) | (records == 0))
+            if known.any():
+                known &= _are_sparse(begins[known], ends[known])
+                apart = (apart & ~known[1:]) | (known[1:] != known[:-1])
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(records)]
         for begin, end in pairwise(cuts):
             first, stop = int(records[begin]), int(records[end - 1]) + 1
-            wanted = records[begin:end] if stop - first > end - begin else None
-            yield self._run(shard, int(positions[begin]), first, stop, wanted)
+            if known[begin]:
+                yield self._known_run(shard, records[begin:end], begins[begin:end], ends[begin:end])
+                continue
+            wanted = records[begin:end] if kept is not None or stop - first > end - begin else None
+            yield self._run(shard, int(positions[begin]), first, stop, wanted, kept)
 
-    def _run(self, shard: int, entry: int, first: int, stop: int, wanted: NDArray[np.int64] | None) -> Run:
+    def pick(self, row: int) -> Run:
+        """Return one row as a run."""
+        shard = int(np.searchsorted(self.starts, row, side="right")) - 1
+        record, kept = row - int(self.starts[shard]), self._kept(shard)
+        if kept is not None and kept[record + 1] and (kept[record] or not record):
+            span = slice(record, record + 1), slice(record + 1, record + 2)
+            return self._known_run(shard, np.array([record]), kept[span[0]], kept[span[1]])
+        return next(self._shard_picks(shard, np.array([record])))
+
+    def _known_run(
+        self, shard: int, records: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> Run:
+        """Return a run of records whose bytes are known."""
+        first, count = int(records[0]), len(records)
+        total = int(self.starts[shard + 1] - self.starts[shard]) if self.counts_given else None
+        offset, stop = int(begins[0]), int(ends[-1])
+        return Run(
+            self.shards[shard], first, count, first, offset, stop, False, None, records, total, None, (begins, ends)
+        )
+
+    def _kept(self, shard: int) -> NDArray[np.int64] | None:
+        """Return the known offsets of the records of a shard that lost no bytes."""
+        if self.breaks is not None:
+            return None
+        return kept_offsets.of(self.shards[shard], int(self.starts[shard + 1] - self.starts[shard]))
+
+    def _run(
+        self,
+        shard: int,
+        entry: int,
+        first: int,
+        stop: int,
+        wanted: NDArray[np.int64] | None,
+        kept: NDArray[np.int64] | None = None,
+    ) -> Run:
         """Return a run of records that is read from an index entry of the shard."""
         entry += int(self.entry_splits[shard])
         total = int(self.starts[shard + 1] - self.starts[shard])
@@ -176,6 +221,7 @@ class Collection:
             ends_shard=ends and not (self.tails is not None and self.tails[shard]),
             selected=wanted,
             total=total if self.counts_given and not ends else None,
+            kept=kept,
         )
 
     def _unbroken(self, shard: int, record: int) -> int:
@@ -285,6 +331,12 @@ class ByteChunks:
             elif first < end:
                 yield self.shards[shard], None
             start, shard = past, shard + 1
+
+
+def _are_sparse(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> bool:
+    """Return whether ascending ranges of bytes are so far apart that each is read on its own."""
+    gaps = begins[1:] - ends[:-1]
+    return bool(gaps.sum() >= limits().gap_nbytes * np.count_nonzero(gaps))
 
 
 def row_numbers(rows: RowNumbers) -> NDArray[np.int64]:

@@ -83,7 +83,6 @@ from dask_tfrecord.records.index import (
     find_entry,
     find_entry_by_walk,
     index_entries,
-    narrowed,
     walk,
 )
 from dask_tfrecord.runtime.dask_private import worker_memory
@@ -337,8 +336,9 @@ class RecordSource(Source):
             # A record that is selected twice is decoded once.
             ascending, order = np.unique(rows, return_inverse=True)
         into = out if order is None else None
+        one = len(ascending) == 1
         blocks = decode(
-            self._runs(ascending),
+            self._checked([self.collection.pick(int(ascending[0]))]) if one else self._runs(ascending),
             self.decoder,
             names,
             rows=len(ascending),
@@ -373,11 +373,15 @@ class RecordSource(Source):
         return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
 
     def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[Run]:
-        """Yield runs of ascending rows; check counts of the user if no run reaches the end of the shard."""
-        for run in row_runs(self.collection, rows):
+        """Yield runs of ascending rows, and check them."""
+        return self._checked(row_runs(self.collection, rows), everything=everything)
+
+    def _checked(self, runs: Iterable[Run], *, everything: bool = False) -> Iterator[Run]:
+        """Yield runs; check counts of the user if no run reaches the end of the shard."""
+        for run in runs:
             if run.total is not None and not everything:
                 check_count(run.shard, run.total, check_crc=self.check_crc)
-            yield narrowed(run) if run.count == 1 and run.first > run.entry_record else run
+            yield run
 
 
 def parts(spans: Iterable[tuple[int, int]], out: Outputs | None) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:

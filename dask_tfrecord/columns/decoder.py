@@ -80,10 +80,11 @@ from dask_tfrecord.features import (
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
-from dask_tfrecord.records.framing import HEADER, Window, framing_error
-from dask_tfrecord.records.index import Run, check_following_splits, kept_ends, truncation_error
+from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Window, framing_error
+from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64
@@ -490,9 +491,6 @@ def _why(feature: Feature) -> str | None:
 
 _log = logging.getLogger(__name__)
 
-# Records between two index entries whose offsets are kept.
-_MOST_WALKED = 1 << 17
-
 # Columns, and a function from their blocks to a mask of the records that are kept.
 Where = tuple[Sequence[str], Callable[[dict[str, Block]], NDArray[np.bool_]]]
 
@@ -529,22 +527,67 @@ def decode_blocks(
     else:
         job = _FilteredJob(decoder, names, check_crc, limit, where)
     reader: _Reader | None = None
+    file: StoredStream | None = None  # of the last run whose bytes are known
     try:
         for runs, rows, out in chunks:
             runs = list(runs)
             job.begin(runs, rows, out)
             for run in runs:
-                if reader is None or not reader.reaches(run):
+                if run.spans is not None:
+                    if file is None or file.shard != run.shard:
+                        if file is not None:
+                            file.close()
+                        file = open_stored(run.shard)
+                elif reader is None or not reader.reaches(run):
                     if reader is not None:
                         reader.window.close()
                     reader = _Reader(run, check_crc)
                 job.runs.append((job.records, run))
                 with decoding(names, run.shard.path, run.first):
-                    reader.read(run, job)
+                    if run.spans is not None:
+                        _read_spans(file, run, *run.spans, job)
+                    else:
+                        reader.read(run, job)
             yield job.blocks()
     finally:
         if reader is not None:
             reader.window.close()
+        if file is not None:
+            file.close()
+
+
+def _read_spans(
+    file: StoredStream, run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob
+) -> None:
+    """Decode records whose bytes are known; no other bytes are read."""
+    past, most = np.cumsum(ends - begins), limits().window_nbytes
+    memory, done, before = np.empty(min(int(past[-1]), most), np.uint8), 0, 0
+    while done < len(begins):
+        # Records that fit in a window, or one.
+        stop = max(int(np.searchsorted(past, before + most, side="right")), done + 1)
+        nbytes = int(past[stop - 1]) - before
+        if nbytes > HEADER + MAX_RECORD_BYTES + FOOTER:
+            raise _refused_span(run, done, job, None)
+        if nbytes > len(memory):
+            memory = np.empty(nbytes, np.uint8)
+        file.read_ranges(begins[done:stop], ends[done:stop], memory[:nbytes])
+        walk = job.native.feed(memory, 0, nbytes, stop - done, int(begins[done]))
+        job.learn(walk.records, walk.consumed)
+        if walk.records < stop - done or walk.consumed < nbytes:
+            raise _refused_span(run, done + walk.records, job, walk)
+        done, before = stop, before + nbytes
+
+
+def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | None) -> TFRecordError:
+    """Return the error of a record of known bytes that was refused, which is read again."""
+    record, begin = run.record_number(index), int(run.spans[0][index])
+    reader = _Reader(replace(run, first=record, count=1, entry_record=record, offset=begin), job.check_crc)
+    with reader.window as window:
+        header = window.view(0, 8) if window.fill(HEADER) else b""
+        window.fill(HEADER + int.from_bytes(header, "little") + FOOTER)
+        if walk is not None:
+            reader._check(walk, job)
+        return framing_error(window, record)
 
 
 class _DecodeJob:
@@ -753,8 +796,6 @@ class _Reader:
         self.shard = run.shard
         self.check_crc = check_crc
         size = limits().first_window_nbytes
-        if run.count == 1 and run.first == run.entry_record:
-            size = max(size, min(run.stop_offset - run.offset, limits().window_nbytes))
         self.window = Window(run.shard, run.offset, block_size=size, stop=run.stop_offset)
         self.record = run.entry_record
 
@@ -785,10 +826,7 @@ class _Reader:
 
     def _read_all(self, run: Run, job: _DecodeJob) -> None:
         """Decode consecutive records."""
-        skipped = run.first - self.record
-        walked = run.count == 1 and 0 < skipped < _MOST_WALKED and self.record == run.entry_record
-        ends = np.empty(skipped + 1, np.int64) if walked else None
-        self.skip(run, ends)
+        self.skip(run)
         left = -1 if run.count is None else run.count
         window = self.window
         crossing = False
@@ -812,17 +850,22 @@ class _Reader:
                     if run.count is None and window.exhausted:
                         return
                     raise self._ended(left)
-        if ends is not None:
-            ends[-1] = window.offset
-            kept_ends.put(run.shard, run.offset, ends)
         if run.split is not None:
             check_following_splits(self.shard, run.split, window.offset, self.record)
 
     def _read_selected(self, run: Run, selected: NDArray[np.int64], job: _DecodeJob) -> None:
         """Decode selected records; skip those between them by their headers."""
-        window, done = self.window, 0
+        window, done, kept = self.window, 0, run.kept
+        if kept is not None and kept[selected + 1].all():
+            kept = None
+        # The first read of one record keeps the offsets up to this record, the next one those of the whole range.
+        complete = kept is not None and (len(selected) > 1 or kept[self.record + 1] > 0)
+        if kept is not None:
+            kept[self.record] = window.offset
         while done < len(selected):
             border = window.offset
+            if kept is not None:
+                self._keep_offsets(run, kept)
             walk = job.native.feed_selected(
                 window.buffer, window.begin, window.end, self.record, selected[done:], border
             )
@@ -835,6 +878,26 @@ class _Reader:
             self._check(walk, job)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
                 raise self._ended(int(selected[-1]) + 1 - self.record)
+        # Damage beyond the selected records is not an error of this read.
+        complete = complete and run.stop_offset - window.offset <= 2 * limits().entry_nbytes
+        while complete and kept is not None and window.offset < run.stop_offset and self._fill(HEADER, run):
+            walk = self._keep_offsets(run, kept)
+            self.record += walk.records
+            if not walk.records or not window.advance(walk.consumed):
+                break
+
+    def _keep_offsets(self, run: Run, kept: NDArray[np.int64]) -> _native.Walk:
+        """Keep the ends of records whose intact headers are in view, up to the end of the run."""
+        window, first = self.window, self.record
+        end = min(window.end, window.begin + max(run.stop_offset - window.offset, 0))
+        ends = np.empty(min(len(kept) - 1 - first, (end - window.begin) // HEADER), np.int64)
+        walk = _native.find_ends(window.buffer, window.begin, end, True, ends)
+        found = ends[: walk.records] + window.offset
+        if first + len(found) == len(kept) - 1 and found[-1:] != run.shard.size:
+            # Bytes follow the last record, or are missing: an error of the read that reaches it.
+            found = found[:-1]
+        kept[first + 1 : first + 1 + len(found)] = found
+        return walk
 
     def _check(self, walk: _native.Walk, job: _DecodeJob) -> None:
         """Raise an error if the decoder refused a record."""
@@ -854,18 +917,12 @@ class _Reader:
         window.block_size = min(max(left, need, least), most) if left > 0 else most
         return window.fill(need)
 
-    def skip(self, run: Run, ends: NDArray[np.int64] | None = None) -> None:
-        """Skip to the first record of the run, and set the offsets at which the skipped records end."""
+    def skip(self, run: Run) -> None:
+        """Skip to the first record of the run."""
         count, window = run.first - self.record, self.window
         while count > 0:
             border = window.offset
-            view = window.buffer, window.begin, window.end
-            if ends is None:
-                walk = _native.scan(*view, count, self.check_crc)
-            else:
-                left = ends[-1 - count : -1]
-                walk = _native.find_ends(*view, self.check_crc, left)
-                left[: walk.records] += border
+            walk = _native.scan(window.buffer, window.begin, window.end, count, self.check_crc)
             if not window.advance(walk.consumed):
                 raise truncation_error(self.shard, border, self.record, walk.records)
             self.record += walk.records

@@ -1,10 +1,13 @@
 // The extension module `_native`: enumerations, record framing, and the parts that the other files add.
 #include "binding.hpp"
 #include "example.hpp"
+#include "files.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using binding::Bytes;
+using binding::Integers;
+using binding::OutputBytes;
 
 namespace {
 
@@ -20,6 +23,20 @@ dtf::Walk find_ends(const Bytes& buffer, std::size_t begin, std::size_t end, boo
     return binding::without_gil([&] {
         return dtf::Framing(check_crc).ends(buffer.data() + begin, end - begin, ends.data(), ends.size());
     });
+}
+
+// Read the ranges of a file one after the other to `out`. Ranges that follow each other are read at once.
+std::int64_t read_ranges(int file, const Integers& begins, const Integers& ends, const OutputBytes& out) {
+    if (begins.size() != ends.size()) throw nb::value_error("begins and ends must have the same length");
+    const dtf::Read read = binding::without_gil(
+        [&] { return dtf::read_ranges(file, begins.data(), ends.data(), begins.size(), out.data(), out.size()); });
+    if (read.error < 0) throw nb::value_error("ranges must ascend, and out must have their total size");
+    if (read.error != 0) {
+        errno = read.error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        throw nb::python_error();
+    }
+    return read.end;
 }
 
 dtf::Walk check_records(const Bytes& buffer, std::size_t begin, std::size_t end) {
@@ -129,6 +146,9 @@ NB_MODULE(_native, module) {
                "Walk the headers in ``buffer[begin:end]``, at most `limit` of them if it is not negative.");
     module.def("find_ends", &find_ends, "buffer"_a.noconvert(), "begin"_a, "end"_a, "check_crc"_a, "ends"_a.noconvert(),
                "Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`.");
+    module.def("read_ranges", &read_ranges, "file"_a, "begins"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
+               "Read ascending ranges of a file, by its descriptor, one after the other to `out`.\n\n"
+               "Returns -1, or the size of a file that ends before the last of them.");
     module.def("check_records", &check_records, "buffer"_a.noconvert(), "begin"_a, "end"_a,
                "Walk the whole records in ``buffer[begin:end]`` whose CRCs match.");
     binding::add_decoder(module);

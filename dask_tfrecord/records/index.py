@@ -7,6 +7,7 @@ byte splits; each task searches the first record of its split.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import struct
@@ -872,6 +873,10 @@ class Run:
         Ascending numbers of the records in the shard; None if they are consecutive.
     total : int or None
         Number of records of the shard as given by the caller; None if they were counted or the run reaches the end.
+    kept : int64 array or None
+        Offsets of the records of the shard, to be filled; see `kept_offsets`.
+    spans : tuple of two int64 arrays, or None
+        Where each selected record begins and ends, if that is known: only these bytes are read.
     """
 
     shard: Shard
@@ -884,6 +889,8 @@ class Run:
     split: ByteSplit | None = None
     selected: NDArray[np.int64] | None = None
     total: int | None = None
+    kept: NDArray[np.int64] | None = None
+    spans: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def record_number(self, index: int) -> int:
         """Return the number in the shard of a record of the run."""
@@ -946,38 +953,34 @@ def _count_error(problem: str, shard: Shard, record: int) -> CorruptRecordError:
     )
 
 
-class _KeptEnds:
-    """Offsets at which consecutive records end, by the shard and the offset that they begin at; the last ones kept."""
+class _KeptOffsets:
+    """Offsets of records of uncompressed shards, of the shards used last: item ``n`` is where record ``n`` begins.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._number = 0
+    Reads of scattered rows fill them, and use those that are known. 0 is an unknown offset, except of record 0.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ends: OrderedDict[tuple[Shard, int], NDArray[np.int64]] = OrderedDict()
+        self._shards: OrderedDict[Shard, NDArray[np.int64]] = OrderedDict()
+        self._nbytes = 0
 
-    def get(self, shard: Shard, offset: int) -> NDArray[np.int64] | None:
-        return self._ends.get((shard, offset))
-
-    def put(self, shard: Shard, offset: int, ends: NDArray[np.int64]) -> None:
+    def of(self, shard: Shard, count: int) -> NDArray[np.int64] | None:
+        """Return the offsets of `count` records and their end; None if they take too much memory."""
+        found = self._shards.get(shard)
+        if found is not None and len(found) == count + 1:
+            with contextlib.suppress(KeyError):
+                self._shards.move_to_end(shard)
+            return found
+        if shard.compression is not None or 8 * (count + 1) > limits().offsets_nbytes:
+            return None
         with self._lock:
-            known = self._ends.get((shard, offset), ends[:0])
-            if len(known) >= len(ends):
-                return
-            self._ends[shard, offset] = ends
-            self._number += len(ends) - len(known)
-            while self._number > self._most:
-                self._number -= len(self._ends.popitem(last=False)[1])
+            before = self._shards.pop(shard, None)
+            # Pages without known offsets take no memory.
+            self._shards[shard] = made = np.zeros(count + 1, np.int64)
+            self._nbytes += made.nbytes - (0 if before is None else before.nbytes)
+            while self._nbytes > limits().offsets_nbytes:
+                self._nbytes -= self._shards.popitem(last=False)[1].nbytes
+        return made
 
 
-# Of this process: at most 32 MiB.
-kept_ends = _KeptEnds(4 << 20)
-
-
-def narrowed(run: Run) -> Run:
-    """Return a run of one record after its index entry as one that begins at this record, if a read walked over it."""
-    place = run.first - run.entry_record
-    ends = kept_ends.get(run.shard, run.offset)
-    if ends is None or place >= len(ends):
-        return run
-    begin, end = ends[place - 1 : place + 1].tolist()
-    return Run(run.shard, run.first, 1, run.first, begin, end, run.ends_shard, total=run.total)
+kept_offsets = _KeptOffsets()

@@ -32,6 +32,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
+from dask_tfrecord import _native
 from dask_tfrecord.errors import (
     CorruptRecordError,
     Location,
@@ -176,14 +177,27 @@ class StoredStream(ByteStream):
         try:
             count = self._source.readinto(buffer if len(buffer) <= left else buffer[:left])
         except OSError as error:
-            if not isinstance(error, TFRecordError) and error.filename is None and error.errno is not None:
-                # The error of a read does not contain the file name.
-                raise OSError(error.errno, error.strerror, redact_url(self.shard.path)) from error
-            raise
+            raise self._named(error) from error
         if not count:
             raise changed_error(self.shard, self.position)
         self.position += count
         return count
+
+    def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Read ascending ranges of bytes, one after the other, to an array of their size."""
+        check_interrupt(self._started)
+        try:
+            end = self._source.read_ranges(begins, ends, out)
+        except OSError as error:
+            raise self._named(error) from error
+        if end >= 0:
+            raise changed_error(self.shard, end)
+
+    def _named(self, error: OSError) -> OSError:
+        """Return an error of a read with the file name, which it does not contain."""
+        if isinstance(error, TFRecordError) or error.filename is not None or error.errno is None:
+            return error
+        return OSError(error.errno, error.strerror, redact_url(self.shard.path))
 
     def seek(self, offset: int) -> int:
         """Skip to `offset`, or to the end of a shorter file; return the new position."""
@@ -216,6 +230,10 @@ class _LocalFile(io.FileIO):
 
     def expect(self, stop: int) -> None:
         """Do nothing: the kernel reads ahead."""
+
+    def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+        """Read ranges one after the other; return the size of a file that ends before, or -1."""
+        return _native.read_ranges(self.fileno(), begins, ends, out)
 
 
 class _Ahead(NamedTuple):
@@ -258,6 +276,16 @@ class RangeReader:
         buffer[: len(part)] = part
         self._offset += len(part)
         return len(part)
+
+    def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+        """Read ranges one after the other; return -1."""
+        done = 0
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            self.seek(begin)
+            while begin < end:
+                count = self.readinto(memoryview(out[done : done + end - begin]))
+                begin, done = begin + count, done + count
+        return -1
 
     def seek(self, offset: int, /) -> None:
         """Set the offset of the next read, without fetching."""
