@@ -5,7 +5,7 @@ builds a task for each group of write units and computes them. Tasks record comp
 `dask_tfrecord.stores.zarr.store`. A task fills the entries of its units from the rows that it reads, and writes each
 unit once. The last task marks the group complete.
 
-In a session of Icechunk, the client creates group and arrays in a fork. Each task writes to a copy of the fork and
+In a session of Icechunk, the client creates group and arrays and forks it. Each task writes to a copy of the fork and
 returns it. The client merges the copies that dask delivers, verifies the number of chunks, and commits. A task that
 runs twice writes to two copies, and one of them is merged. A commit is atomic, so the group needs neither claims nor
 checkpoints: https://icechunk.io/en/stable/parallel/
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from itertools import groupby
 from typing import Any, Literal
 
@@ -797,26 +798,29 @@ def _check_session(
     if session.read_only:
         raise ValueError("the Icechunk session is read-only: pass repository.writable_session(branch)")
     if session.has_uncommitted_changes:
-        raise ValueError("the Icechunk session has uncommitted changes, and cannot be forked: commit them before")
+        raise ValueError("the Icechunk session has uncommitted changes, which failures discard: commit them before")
     check_mode(mode, "the group")
 
 
 class _SessionOutput(GroupOutput):
-    """The group in a fork of a session: an `Output` of one commit."""
+    """The group in a session: an `Output` of one commit."""
 
     def __init__(
         self, session: Any, component: str | None, request: ConversionRequest, mode: Literal["w", "w-"]
     ) -> None:
-        self._session, self._fork = session, session.fork()
-        super().__init__(TargetGroup.from_arguments(self._fork.store, component, None), request, mode=mode)
+        self._session = session
+        # Icechunk 1 forks no session with changes, and Icechunk 2 merges no two forks that delete an array.
+        self._first = session if int(version("icechunk").partition(".")[0]) > 1 else session.fork()
+        self._merged = False
+        super().__init__(TargetGroup.from_arguments(self._first.store, component, None), request, mode=mode)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold nothing: a fork belongs to this run."""
+        """Hold nothing: the session belongs to this run."""
         yield
 
     def begin(self) -> None:
-        """Create the group and its arrays in the fork."""
+        """Create the group and its arrays."""
         mode = self._target.check_free(self._mode, self._request.dataset.origin)
         planned = self._plan(None)
         planned.check_memory()
@@ -828,7 +832,7 @@ class _SessionOutput(GroupOutput):
         context = replace(
             self._write_context(_write_in_fork, {}, f"Icechunk, branch {self._session.branch}"),
             target=replace(self._target, store=None),
-            fork=pickle.dumps(self._fork),
+            fork=pickle.dumps(self._first.fork() if self._first is self._session else self._first),
         )
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         units = list(plan_units(self._layout, self._schema))
@@ -839,19 +843,20 @@ class _SessionOutput(GroupOutput):
         session = self._session
 
         def merge() -> None:
-            session.merge(self._fork, *map(pickle.loads, reports))
-            try:
-                _check_chunks(session, self._target.component, self._layout)
-            except BaseException:
-                session.discard_changes()
-                raise
+            if self._first is not session:
+                session.merge(self._first)
+            session.merge(*map(pickle.loads, reports))
+            _check_chunks(session, self._target.component, self._layout)
+            self._merged = True
             features = len(self._schema)
             session.commit(f"Write {self._layout.nrows:,} records of {features} features with dask_tfrecord")
 
         run_uninterrupted(merge)
 
     def abort(self) -> None:
-        """Remove nothing: the fork is not committed."""
+        """Leave the session as it was, unless another commit came first: it can be rebased."""
+        if not self._merged:
+            self._session.discard_changes()
 
 
 def _write_in_fork(context: WriteContext, task: WriteTask, source: Source) -> bytes:
