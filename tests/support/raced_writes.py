@@ -65,6 +65,9 @@ def events(log: Path) -> list[Event]:
 class RecordingStore(WrapperStore[Store]):
     """A store that logs reads and writes of chunks, and delays some writes."""
 
+    # The fused codec pipeline of zarr calls the synchronous methods of the wrapped store otherwise.
+    _supports_sync_io = False
+
     def __init__(self, store: Store, log: Path, seed: int) -> None:
         super().__init__(store)
         self.log, self.seed = log, seed
