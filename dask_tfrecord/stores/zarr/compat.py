@@ -11,10 +11,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
+import numpy as np
 import zarr
 import zarr.abc.store
 import zarr.api.asynchronous
+import zarr.buffer
 import zarr.storage
+from numpy.typing import NDArray
+from zarr.core.array_spec import ArraySpec, parse_array_config
 from zarr.core.sync import sync
 from zarr.storage._common import make_store_path
 
@@ -55,13 +59,23 @@ def chunk_key(array: Any, index: int) -> str:
     return str(array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1)))))
 
 
-def open_for_writing(array: zarr.Array[Any]) -> Any:
-    """Reopen an array so that it writes chunks of the fill value.
+async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
+    """Encode the entries of a whole chunk or shard, and store them.
 
-    `zarr.open_array` ignores this setting for arrays that exist, so the array is built from its metadata.
+    `zarr.Array.__setitem__` selects, reads and merges first, which takes longer than encoding a small chunk, and no public
+    function only encodes: https://github.com/zarr-developers/zarr-python/issues/4243. It also omits chunks of the fill
+    value in arrays that exist: https://github.com/zarr-developers/zarr-python/issues/2931.
     """
-    metadata: Any = array.metadata
-    return zarr.Array(zarr.AsyncArray(metadata, array.store_path, ARRAY_CONFIG))
+    metadata, prototype = array.metadata, zarr.buffer.default_buffer_prototype()
+    shape = array.shards or array.chunks
+    if len(entries) < shape[0]:
+        whole = np.full(shape, metadata.fill_value, entries.dtype)
+        whole[: len(entries)] = entries
+        entries = whole
+    spec = ArraySpec(shape, metadata.dtype, metadata.fill_value, parse_array_config(ARRAY_CONFIG), prototype)
+    value = prototype.nd_buffer.from_numpy_array(entries)
+    (encoded,) = await array.async_array.codec_pipeline.encode([(value, spec)])
+    await (array.store_path / chunk_key(array, index)).set(encoded)
 
 
 class _SequentialSettings:

@@ -54,6 +54,8 @@ class Conversion:
 
     request: ConversionRequest
     layout: ZarrLayout
+    # Metadata of the arrays, by name; none if the group of an interrupted conversion has them.
+    metadata: Mapping[str, Any]
     sizes: RowSizes
     ntasks: int
     memory: MemoryBudget
@@ -81,19 +83,20 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     workers = Workers.active().with_memory_limit(request.memory_limit)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
     sizes = row_tasks.row_sizes()
+    created: Mapping[str, Any] = {}
     if layout is None:
         nrows = dataset.nrows or 0
         grid, overrides = options.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
         arguments = options.create_arguments(layout, schema)
-        run_uninterrupted(lambda: array_metadata(arguments))
+        created = run_uninterrupted(lambda: array_metadata(arguments))
     rechunks = dataset._merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
     ntasks = count_tasks(layout) if shares_reads else layout.nunits
     memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
-    return Conversion(request, layout, sizes, ntasks, memory, workers.memory_limit, rechunks)
+    return Conversion(request, layout, created, sizes, ntasks, memory, workers.memory_limit, rechunks)
 
 
 def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bool]]:

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import time
 import warnings
 import zlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -48,12 +47,11 @@ from dask_tfrecord.storage.remote import explain_missing_extra, join
 from dask_tfrecord.stores.output import Claimable, WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.compat import (
-    array_metadata,
     calling_thread_loop,
     chunk_key,
-    open_for_writing,
     run_sync,
     store_and_path,
+    write_chunk,
 )
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import ArraySpec, RowGrid, ZarrLayout
@@ -81,8 +79,8 @@ _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 _NAME_NBYTES = 255
 _NOT_A_GROUP = "exists and is not a Zarr group: pass another path"
 
-# Function of an array, the first entry, the end of the range, and the entries to write.
-Put = Callable[[Any, int, int, NDArray[Any]], None]
+# Function of an array, the number of a chunk or shard, and the entries to write.
+Put = Callable[[Any, int, NDArray[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +338,12 @@ class TargetGroup:
             warnings.filterwarnings("ignore", rf"Object at .*{re.escape(CLAIM)}", UserWarning)
             zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
 
-    def create_arrays(self, group: zarr.Group, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Create the arrays of the group; `arguments` are those of `zarr.create_array`, by the name of the array."""
+    def create_arrays(self, group: zarr.Group, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Create the arrays of the group from their metadata, by name."""
         # `zarr.create_array` would read and parse the metadata of the group for each array.
-        metadata = {f"{group.path}/{name}".strip("/"): each for name, each in array_metadata(arguments).items()}
-        nodes: dict[str, Any] = dict(zarr.create_hierarchy(store=group.store, nodes=metadata))
-        return {name: open_for_writing(nodes[path]) for name, path in zip(arguments, metadata, strict=True)}
+        paths = {name: f"{group.path}/{name}".strip("/") for name in metadata}
+        nodes = dict(zarr.create_hierarchy(store=group.store, nodes={paths[name]: metadata[name] for name in paths}))
+        return {name: nodes[path] for name, path in paths.items()}
 
     def open_for_writing(self, group: zarr.Group, specs: Iterable[ArraySpec]) -> dict[str, Any]:
         """Open arrays of the group for writing.
@@ -363,7 +361,7 @@ class TargetGroup:
                     f"{spec.name!r} is not an array of the group: " + OVERWRITE + " writes the group again",
                     self.location,
                 )
-            arrays[spec.name] = open_for_writing(array)
+            arrays[spec.name] = array
         return arrays
 
     def unopened_objects(self) -> GroupObjects:
@@ -390,15 +388,13 @@ class TargetGroup:
 
     @contextmanager
     def writing(self) -> Iterator[Put]:
-        """Return a function that writes to arrays of the group; in a directory, within the calling thread."""
+        """Return a function that writes chunks of arrays of the group; in a directory, within the calling thread."""
         if self.directory is None:
             # Connections of a store belong to the event loop of zarr.
-            yield lambda array, start, stop, entries: array.__setitem__(slice(start, stop), entries)
+            yield lambda *chunk: run_sync(write_chunk(*chunk))
             return
         with calling_thread_loop() as loop:
-            yield lambda array, start, stop, entries: loop.run_until_complete(
-                array.async_array.setitem(slice(start, stop), entries)
-            )
+            yield lambda *chunk: loop.run_until_complete(write_chunk(*chunk))
 
     @property
     def is_in_memory(self) -> bool:
@@ -648,9 +644,6 @@ def _is_filled(entries: NDArray[Any], value: Any) -> bool:
 
 _log = logging.getLogger(__name__)
 
-# Seconds to wait for missing objects.
-_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)
-
 _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
 
 
@@ -712,13 +705,8 @@ class Checkpoint:
             If an object is missing.
         """
         names = [name for _, objects in units.values() for name in objects]
-        for wait in (*_WAITS, 0.0):
-            sizes = self.objects.sizes(names)
-            missing = [name for name, size in sizes.items() if size is None]
-            if not missing:
-                break
-            # Another copy of the same task deletes an object right before it writes it again.
-            time.sleep(wait)
+        sizes = self.objects.sizes(names)
+        missing = [name for name, size in sizes.items() if size is None]
         if missing:
             raise IncompleteStoreError(f"{missing[0]!r} was written and is missing: the store has lost it")
         documents, reports = {}, {}

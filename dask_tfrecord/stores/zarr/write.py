@@ -316,7 +316,7 @@ class GroupOutput:
 
         def create_or_open() -> None:
             if identity is None:
-                group, arrays = self._create(planned.layout, mode, complete=False)
+                group, arrays = self._create(planned, mode, complete=False)
             else:
                 group = target.open("r+")
                 arrays = target.open_for_writing(group, planned.layout.arrays)
@@ -342,14 +342,14 @@ class GroupOutput:
             )
         return self._planned
 
-    def _create(self, layout: ZarrLayout, mode: Literal["w", "w-"], *, complete: bool) -> tuple[Any, dict[str, Any]]:
+    def _create(self, planned: Conversion, mode: Literal["w", "w-"], *, complete: bool) -> tuple[Any, dict[str, Any]]:
         """Create the group and its arrays."""
         target, request, identity = self._target, self._request, self.token
         attributes = {"id": identity, "complete": complete, "written": complete}
         group = target.create(mode, attributes, request.options.attributes.of_group(self._schema))
-        arrays = target.create_arrays(group, request.options.create_arguments(layout, self._schema))
+        arrays = target.create_arrays(group, planned.metadata)
         # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
-        target.update_attributes(identity, **group_attributes(request, layout, identity))
+        target.update_attributes(identity, **group_attributes(request, planned.layout, identity))
         return group, arrays
 
     def _write_context(self, step: Callable[..., Any], arrays: dict[str, Any], place: str) -> WriteContext:
@@ -576,20 +576,13 @@ class _UnitWriter:
             return
         array = self.context.arrays[spec.name]
         units = range(start // spec.unit, -(-stop // spec.unit))
-        objects = [f"{spec.name}/{chunk_key(array, unit)}" for unit in units]
 
         def write() -> None:
-            checkpoint = self.context.checkpoint
-            if checkpoint is not None and (spec.unit != spec.chunk or stop % spec.unit):
-                if _is_finished(self.context):
-                    # Another copy of the task has written the unit, and the group is complete.
-                    return
-                # zarr reads an existing shard, or an existing last chunk, before writing it; it may be truncated.
-                checkpoint.objects.drop(objects)
-            self._put(array, start, stop, entries)
+            for unit in units:
+                self._put(array, unit, entries[unit * spec.unit - start : (unit + 1) * spec.unit - start])
 
         write_uninterrupted(self.context.run, self.context.place, write)
-        self.objects += objects
+        self.objects += (f"{spec.name}/{chunk_key(array, unit)}" for unit in units)
 
     def close(self) -> None:
         """Pass the unit to the checkpoint."""
@@ -825,7 +818,7 @@ class _SessionOutput(GroupOutput):
         planned = self._plan(None)
         planned.check_memory()
         with write_sequentially():
-            run_uninterrupted(lambda: self._create(planned.layout, mode, complete=True))
+            run_uninterrupted(lambda: self._create(planned, mode, complete=True))
 
     def build(self) -> tuple[Delayed, WriteWork]:
         """Build the tasks, and describe their work."""
