@@ -53,7 +53,15 @@ STEPS: dict[str, Any] = {
 FEATURES: dict[str, Any] = {**STEPS, **dict.fromkeys(KEY, dtf.TextFeature())}
 # Data sets, their shares of the episodes, and their weights.
 SETS = {"droid": (0.75, 0.7), "kitchen": (0.25, 0.3)}
-VERSION, SIZE, AHEAD = "1.0.1", (224, 224), 16
+VERSION, AHEAD = "1.0.1", 16
+# Ways of resizing. libjpeg has no scale of 180 by 320 pixels that covers 224 by 224.
+WAYS: dict[str, dict[str, Any]] = {
+    "stored": {},
+    "bilinear": {"size": (224, 224)},
+    "lanczos": {"size": (224, 224), "method": "lanczos3", "antialias": True},
+    "small": {"size": (84, 84)},
+    "reduced": {"size": (84, 84), "reduced": True},
+}
 
 
 def schema_of(features: dict[str, Any]) -> dtf.Schema:
@@ -156,10 +164,10 @@ def succeeded(blocks: dict[str, Any]) -> NDArray[np.bool_]:
     return np.array(["success" in path for path in blocks[KEY[1]]], bool)
 
 
-def open_mixture(data: Path, size: tuple[int, int] | None, cameras: list[str]) -> tuple[list[dtf.Dataset], Any]:
+def open_mixture(data: Path, way: str, cameras: list[str]) -> tuple[list[dtf.Dataset], Any]:
     """Open the frames that openpi trains on: of both data sets, and their mixture."""
     # TensorFlow decodes by the fast DCT.
-    image = dtf.ImageFeature((-1, *(size or (180, 320)), 3), size=size, fast=True)
+    image = dtf.ImageFeature((-1, *WAYS[way].get("size", (180, 320)), 3), fast=True, **WAYS[way])
     parts = []
     for name in SETS:
         features = {**dtf.Schema.read(data / name / VERSION / "features.json"), **dict.fromkeys(cameras, image)}
@@ -191,8 +199,8 @@ def compare() -> None:
     """Compare the frames of openpi with the same frames of this library.
 
     Keys, actions, state and instructions have to be equal, and no frame may be missing on either side: `--batches` has
-    to be enough for all frames. Images are compared by level: as they are stored, resized by TensorFlow's default,
-    which `ImageFeature(size=)` follows, and by the function of dlimp (Lanczos, antialiased).
+    to be enough for all frames. Images are compared by level: as they are stored, resized by TensorFlow's default, and
+    by the function of dlimp (Lanczos, antialiased).
     """
     parser = parser_of(compare)
     arguments_of_peer(parser)
@@ -201,15 +209,13 @@ def compare() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_peer(arguments, "frames", "--out", folder, "--batches", str(arguments.batches), "--buffer", "1")
         theirs = {path.stem: np.load(path, allow_pickle=False) for path in Path(folder).glob("*.npy")}
-    stored, resized = (frames_of(arguments.data, size) for size in (None, SIZE))
-    print(compared(theirs, stored, ""))
-    for way in ("bilinear", "lanczos"):
-        print(compared(theirs, resized, f".{way}"))
+    for way, suffix in {"stored": "", "bilinear": ".bilinear", "lanczos": ".lanczos"}.items():
+        print(compared(theirs, frames_of(arguments.data, way), suffix))
 
 
-def frames_of(data: Path, size: tuple[int, int] | None) -> dict[str, NDArray[Any]]:
+def frames_of(data: Path, way: str) -> dict[str, NDArray[Any]]:
     """Read the frames of both data sets, with the keys of openpi."""
-    parts = [part.compute() for part in open_mixture(data, size, CAMERAS)[0]]
+    parts = [part.compute() for part in open_mixture(data, way, CAMERAS)[0]]
     frames = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     keys = zip(frames[KEY[0]], frames[KEY[1]], frames["step"], strict=True)
     return {**frames, "step_id": np.array([f"{folder}--{file}--{step}".encode() for folder, file, step in keys])}
@@ -244,13 +250,12 @@ def measure() -> None:
     """Time batches of this library, and print a line of JSON."""
     parser = parser_of(measure)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--size", type=int, nargs=2)
+    parser.add_argument("way", choices=WAYS)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--buffer", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=100)
     arguments = parser.parse_args()
-    size = None if arguments.size is None else tuple(arguments.size)
-    mixture = open_mixture(arguments.data, size, [CAMERAS[0], CAMERAS[2]])[1]
+    mixture = open_mixture(arguments.data, arguments.way, [CAMERAS[0], CAMERAS[2]])[1]
     options: Any = {"shuffle": "window", "window": arguments.buffer, "seed": 0, "epochs": None}
     with mixture.batches(arguments.batch, **options) as batches:
         for _ in range(5):
@@ -262,7 +267,7 @@ def measure() -> None:
 
 
 def speed() -> None:
-    """Compare batches per second on `--cores` cores: with images as they are stored, and with resized ones.
+    """Compare batches per second on `--cores` cores: with images as they are stored, and resized in several `WAYS`.
 
     Both sides shuffle in a buffer of `--buffer` frames and run alternately, each time in a process of its own.
     """
@@ -278,14 +283,13 @@ def speed() -> None:
         # Children inherit it, and TensorFlow sizes its thread pools by it.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
     options = [f"--{name}={getattr(arguments, name)}" for name in ("batch", "buffer", "batches")]
-    ours = [sys.executable, __file__, "measure", str(arguments.data), *options]
     runs: dict[str, list[tuple[dict[str, float], int]]] = {}
     for _ in range(arguments.rounds):
-        for mode in ("stored", "bilinear", "lanczos"):
-            runs.setdefault(f"openpi {mode}", []).append(run_peer(arguments, mode, *options))
-            if mode != "lanczos":
-                resized = [] if mode == "stored" else ["--size", *map(str, SIZE)]
-                runs.setdefault(f"ours {mode}", []).append(run([*ours, *resized]))
+        for way in WAYS:
+            ours = [sys.executable, __file__, "measure", str(arguments.data), way, *options]
+            runs.setdefault(f"ours {way}", []).append(run(ours))
+            if way not in ("small", "reduced"):
+                runs.setdefault(f"openpi {way}", []).append(run_peer(arguments, way, *options))
     print(
         f"batches of {arguments.batch}  batches/s            CPU ms/frame   peak MB   time ratio            CPU ratio"
     )
@@ -296,7 +300,7 @@ def speed() -> None:
         line = f"{name:16}{statistics.median(rates):8.1f} ({spread(rates, '.1f'):>12}) {statistics.median(used):10.2f}"
         line += f"{max(peak for _, peak in found) / 1e6:12,.0f}"
         if name.startswith("openpi"):
-            same = runs["ours stored" if name.endswith("stored") else "ours bilinear"]
+            same = runs[name.replace("openpi", "ours")]
             for key in ("seconds", "processor"):
                 ratios = [one[key] / other[key] for (one, _), (other, _) in zip(found, same, strict=True)]
                 line += f"{statistics.median(ratios):8.2f} ({spread(ratios, '.2f'):>12})"
@@ -316,7 +320,7 @@ def memory() -> None:
     parser.add_argument("--every", type=float, default=4, help="seconds between samples")
     parser.add_argument("--chart", type=Path)
     arguments = parser.parse_args()
-    mixture = open_mixture(arguments.data, SIZE, [CAMERAS[0], CAMERAS[2]])[1]
+    mixture = open_mixture(arguments.data, "bilinear", [CAMERAS[0], CAMERAS[2]])[1]
     samples: list[tuple[int, float]] = []
     with mixture.batches(arguments.batch, shuffle="window", seed=0, epochs=None) as batches:
         following = start = time.perf_counter()

@@ -820,50 +820,66 @@ def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint8], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.uint16], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float64], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None: ...
 @overload
 def resize_pixels(
     pixels: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu", writable=False)],
     factor: float,
     out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order="C", device="cpu")],
+    lanczos: bool = False,
+    antialias: bool = False,
 ) -> None:
-    """Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does."""
+    """Multiply pixels by `factor` and resize them to the shape of `out`, as `tf.image.resize` does."""
 
 def unfilter_png(
     filtered: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],

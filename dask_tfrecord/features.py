@@ -9,7 +9,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -843,6 +843,8 @@ class RaggedFeature(_Parsed):
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
 IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+# Filters of `tf.image.resize`.
+IMAGE_METHODS = ("bilinear", "lanczos3")
 # Channels that can be requested; 0 for those of the file.
 IMAGE_CHANNELS = (0, 1, 3, 4)
 
@@ -1060,8 +1062,8 @@ class ImageFeature(Encoded):
         ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
         `tf.image.convert_image_dtype`.
     size : tuple of int, optional
-        ``(height, width)`` to resize to, as by `tf.image.resize` with its defaults: bilinear, not antialiased.
-        Integers are rounded to the nearest.
+        ``(height, width)`` to resize to, as by `tf.image.resize`. Integers are rounded to the nearest, and clipped to
+        the range of `dtype`.
     channels : int, default 0
         0 for those of the file, or 1, 3 or 4 to convert to, as by `tf.io.decode_image`.
     fast : bool, default False
@@ -1072,6 +1074,12 @@ class ImageFeature(Encoded):
         Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
         `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster. It averages pixels that the bilinear filter
         would leave out, so values differ from those of the whole image. True needs `size` and simplejpeg.
+    method : {"bilinear", "lanczos3"}, default "bilinear"
+        Filter of `size`. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's, integers
+        may differ by a level.
+    antialias : bool, default False
+        Average the pixels that a smaller image would leave out. `dlimp.transforms.resize_image` is
+        ``method="lanczos3", antialias=True``.
 
     Examples
     --------
@@ -1085,6 +1093,8 @@ class ImageFeature(Encoded):
     channels: int = 0
     fast: bool = False
     reduced: bool = False
+    method: str = "bilinear"
+    antialias: bool = False
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -1096,6 +1106,8 @@ class ImageFeature(Encoded):
             channels: int = 0,
             fast: bool = False,
             reduced: bool = False,
+            method: Literal["bilinear", "lanczos3"] = "bilinear",
+            antialias: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -1117,6 +1129,10 @@ class ImageFeature(Encoded):
             raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
         if self.reduced and size is None:
             raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
+        if self.method not in IMAGE_METHODS:
+            raise SchemaError(f"ImageFeature: expected method {', '.join(IMAGE_METHODS)}; got {self.method!r:.100}")
+        if size is None and (self.method, self.antialias) != ("bilinear", False):
+            raise SchemaError("ImageFeature: method and antialias resize images; pass size=")
         *images, height, width, bands = shape
         decoded = (*(size or (height, width)), self.channels or bands)
         given = (height, width, bands)
@@ -1129,7 +1145,7 @@ class ImageFeature(Encoded):
             raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
         shape = (*images, *decoded)
         open_shape = None if shape == (-1, -1, -1) else shape
-        options = {"fast": bool(self.fast), "reduced": bool(self.reduced)}
+        options = {name: bool(getattr(self, name)) for name in ("fast", "reduced", "antialias")}
         self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), **options)
 
     @property

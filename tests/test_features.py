@@ -40,6 +40,7 @@ EXAMPLES = [
     dtf.ImageFeature(),
     dtf.ImageFeature((-1, 4, 5, 3), "float32"),
     dtf.ImageFeature(size=(4, 5), channels=1, dtype="uint16"),
+    dtf.ImageFeature(size=(4, 5), method="lanczos3", antialias=True),
     dtf.TextFeature(default_value="ä"),
 ]
 
@@ -114,6 +115,8 @@ def test_schemas_round_trip(schema: dtf.Schema) -> None:
         ("ImageFeature", [None, "uint8", None, 2], "expected channels 0"),
         ("ImageFeature", [(4, 5, 3), "uint8", (5, 4)], "contradicts size="),
         ("ImageFeature", [(4, 5, 3), "uint8", None, 1], "contradicts size="),
+        ("ImageFeature", [None, "uint8", (4, 5), 0, False, False, "area"], "expected method bilinear, lanczos3"),
+        ("ImageFeature", [None, "uint8", None, 0, False, False, "lanczos3"], "pass size="),
         ("TextFeature", [3], "expected text as default value"),
     ],
 )

@@ -350,6 +350,30 @@ def test_jpeg_is_decoded_at_the_smallest_scale_that_covers_the_size(tmp_path: Pa
     assert not np.array_equal(found, decode_image(file, size=(20, 30)))
 
 
+def test_filters_reach_the_images_of_steps(tmp_path: Path) -> None:
+    pytest.importorskip("simplejpeg")
+    files = [by_pillow(noise(60, 90, 3, seed=seed), "jpeg", quality=95) for seed in range(5)]
+    write_oracle(tmp_path / "a", [example(image=files[:2]), example(image=files[2:])])
+    ways: list[dict[str, Any]] = [{}, {"reduced": True}, {"method": "lanczos3", "antialias": True}, {"antialias": True}]
+    seen = set()
+    for way in ways:
+        image = dtf.ImageFeature((-1, 20, 30, 3), size=(20, 30), **way)
+        steps = dtf.read_tfrecord(tmp_path / "a", {"image": image}).explode("image")
+        with steps.batches(5) as batches:
+            found = next(batches)["image"]
+        assert np.array_equal(found, [decode_image(file, size=(20, 30), **way) for file in files])
+        seen.add(found.tobytes())
+    assert len(seen) == len(ways)
+
+
+def test_a_side_too_long_for_a_filter_is_refused() -> None:
+    file = png(np.zeros(((1 << 20) + 1, 1, 1), np.uint8))
+    assert decode_image(file, size=(1, 1)).shape == (1, 1, 1)
+    for way in ({"method": "lanczos3"}, {"antialias": True}):
+        with pytest.raises(ImageError, match="resize at most 1048576 pixels a side"):
+            decode_image(file, size=(1, 1), **way)
+
+
 def test_the_fast_dct_differs_by_a_few_levels(tmp_path: Path) -> None:
     pytest.importorskip("simplejpeg")
     differing = 0
@@ -465,6 +489,7 @@ def test_invalid_arguments() -> None:
         ({"channels": 2}, "expected 0, 1, 3 or 4; got 2"),
         ({"dtype": "int32"}, "got int32"),
         ({"size": (0, 3)}, "at least 1; got"),
+        ({"method": "area"}, "expected one of bilinear, lanczos3; got 'area'"),
         ({"out": np.empty((13, 17, 3), np.float32)}, "out has dtype float32; expected uint8"),
     ]
     for given_, message in arguments:
@@ -667,23 +692,25 @@ class Job(NamedTuple):
     size: tuple[int, int] | None = None
     fast: bool = False
     ratio: int = 1  # of `tf.io.decode_jpeg`; this library derives it from `size`
+    method: str = "bilinear"
+    antialias: bool = False
 
 
 ASK = """
 import pickle, sys
 import tensorflow as tf
 
-def answer(name, data, channels, dtype, wide, size, fast, ratio):
+def answer(name, data, channels, dtype, wide, size, fast, ratio, method, antialias):
     whole = dtype if dtype.startswith("uint") else "uint16" if wide else "uint8"
     if name.startswith("jpeg") and whole == "uint8":
-        method = "INTEGER_FAST" if fast else "INTEGER_ACCURATE"
-        image = tf.io.decode_jpeg(data, channels=channels, ratio=ratio, dct_method=method)
+        dct = "INTEGER_FAST" if fast else "INTEGER_ACCURATE"
+        image = tf.io.decode_jpeg(data, channels=channels, ratio=ratio, dct_method=dct)
     else:
         image = tf.io.decode_image(data, channels=channels, dtype=whole, expand_animations=False)
     if not dtype.startswith("uint"):
         image = tf.image.convert_image_dtype(image, dtype)
     if size is not None:
-        image = tf.image.resize(image, size, method="bilinear", antialias=False)
+        image = tf.image.resize(image, size, method, antialias=antialias)
     return image.numpy()
 
 answers = []
@@ -707,7 +734,8 @@ def both(tensorflow: str, tmp_path: Path) -> Any:
         asked = pickle.dumps([tuple(job) for job in jobs])
         subprocess.run(command, input=asked, env=os.environ | quiet, check=True, capture_output=True)
         for job, said in zip(jobs, pickle.loads((tmp_path / "answers").read_bytes()), strict=True):
-            options = {"channels": job.channels, "dtype": job.dtype, "size": job.size, "fast": job.fast}
+            names = ("channels", "dtype", "size", "fast", "method", "antialias")
+            options = {name: getattr(job, name) for name in names}
             yield job, said, answer(job.data, **options, reduced=job.ratio > 1)
 
     return ask
@@ -808,13 +836,14 @@ def test_resizing_equals_tensorflow(both: Any) -> None:
     sizes = ((1, 1), (8, 8), (37, 53), (20, 90), (128, 96))
     for shape, size, channels, depth in product(((5, 7), (37, 53), (64, 64), (1, 30)), sizes, (1, 3), (8, 16)):
         file = png(noise(*shape, channels, high=1 << depth), depth)
-        jobs += [Job(f"{shape}", file, 0, dtype, depth == 16, size) for dtype in ("float32", f"uint{depth}")]
+        for filter, dtype in product(product(("bilinear", "lanczos3"), (False, True)), ("float32", f"uint{depth}")):
+            jobs.append(Job(f"{shape}", file, 0, dtype, depth == 16, size, False, 1, *filter))
     for job, said, found in both(jobs):
         if job.dtype == "float32":
             assert away(job, said, found) < 1e-6
         else:
             assert found.dtype == job.dtype
-            assert np.abs(said - found).max() < 0.51, job.name
+            assert np.abs(np.clip(said, 0, np.iinfo(found.dtype).max) - found).max() < 0.51, job
 
 
 # Test of each row of the page.

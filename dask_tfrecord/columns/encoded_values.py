@@ -177,6 +177,8 @@ def decode_file(feature: ImageFeature, file: memoryview, out: NDArray[Any]) -> N
         channels=feature.channels,
         dtype=feature.item_dtype,
         size=feature.size,
+        method=feature.method,
+        antialias=feature.antialias,
         fast=feature.fast,
         reduced=feature.reduced,
         out=out,

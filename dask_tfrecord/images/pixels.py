@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError, printable
-from dask_tfrecord.features import IMAGE_CHANNELS, IMAGE_DTYPES
+from dask_tfrecord.features import IMAGE_CHANNELS, IMAGE_DTYPES, IMAGE_METHODS
 from dask_tfrecord.images.codecs import (
     EncodedImage,
     ImageError,
@@ -52,6 +53,8 @@ _OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
     "BMP": open_bmp,
 }
 _DTYPES = frozenset(map(np.dtype, IMAGE_DTYPES))
+# Pixels of a side that the native core filters: its weights grow with the longer side.
+_LONGEST = 1 << 20
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
@@ -135,6 +138,8 @@ def decode_image(
     channels: int = 0,
     dtype: DTypeLike = np.uint8,
     size: tuple[int, int] | None = None,
+    method: str = "bilinear",
+    antialias: bool = False,
     fast: bool = False,
     reduced: bool = False,
     out: NDArray[Any] | None = None,
@@ -153,8 +158,12 @@ def decode_image(
         other formats by 256, as in `tf.io.decode_image`. float16, float32, float64: the values of the file divided
         by the largest of their depth, as in `tf.image.convert_image_dtype`.
     size : tuple of int, optional
-        Height and width to resize to, as ``tf.image.resize(method="bilinear", antialias=False)`` does, in float32
-        after the conversion to `dtype`. Integers are rounded to the nearest, halves to even.
+        Height and width to resize to, as `tf.image.resize` does, in float32 after the conversion to `dtype`. Integers
+        are rounded to the nearest, halves to even, and clipped to the range of `dtype`.
+    method : {"bilinear", "lanczos3"}
+        Filter of `size`.
+    antialias : bool
+        Average the pixels that a smaller image leaves out.
     fast : bool
         Decode JPEG with libjpeg's fast DCT, TensorFlow's default, instead of the accurate one. Needs simplejpeg; a
         JPEG of four components (CMYK, YCCK) is decoded with the accurate DCT all the same.
@@ -178,12 +187,12 @@ def decode_image(
     ImportError
         Pillow is not installed, or simplejpeg for `fast` or `reduced`.
     ValueError
-        `channels`, `dtype`, `size` or the dtype of `out` is invalid, or `reduced` is given without `size`.
+        `channels`, `dtype`, `size`, `method` or the dtype of `out` is invalid, or `reduced` is given without `size`.
 
     Notes
     -----
-    Follows TensorFlow's kernels ``DecodeImage`` and ``ResizeBilinear``. JPEG is decoded by libjpeg's accurate DCT,
-    whose versions differ by a level or two.
+    Follows TensorFlow's kernels ``DecodeImage``, ``ResizeBilinear`` and ``ScaleAndTranslate``. JPEG is decoded by
+    libjpeg's accurate DCT, whose versions differ by a level or two.
 
     Examples
     --------
@@ -198,6 +207,8 @@ def decode_image(
         raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
     if reduced and size is None:
         raise ValueError("reduced=True needs the size to which images are resized")
+    if method not in IMAGE_METHODS:
+        raise ValueError(f"method of an image: expected one of {', '.join(IMAGE_METHODS)}; got {method!r:.100}")
     image = _open(data, channels, size, fast, reduced)
     shape = (*(size or (image.height, image.width)), image.channels)
     if out is None:
@@ -207,14 +218,21 @@ def decode_image(
     elif out.shape != shape:
         raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
     is_resized = size is not None and size != (image.height, image.width)
+    lanczos = method == "lanczos3"
+    if is_resized and (lanczos or antialias) and max(image.height, image.width) > _LONGEST:
+        raise ImageError(
+            f"a {image.format} image of {image.width} x {image.height} pixels; method='lanczos3' and antialias=True "
+            f"resize at most {_LONGEST} pixels a side"
+        )
     is_stored = kind == (np.uint16 if image.depth == 16 else np.uint8) and not is_resized
     if image.decode_into is not None and is_stored and out.flags.c_contiguous:
         image.decode_into(out)
         return out
     pixels = image.pixels(wide=kind != np.uint8)
     if is_resized:
-        # As the kernel `ResizeBilinear` with half-pixel centres. Integers keep their levels.
-        _convert(_native.resize_pixels, pixels, image.factor_to_uint16, out)
+        # With half-pixel centres. Integers keep their levels.
+        resize = partial(_native.resize_pixels, lanczos=lanczos, antialias=antialias)
+        _convert(resize, pixels, image.factor_to_uint16, out)
     else:
         scale_pixels(pixels, image.factor_to_uint16, out)
     return out

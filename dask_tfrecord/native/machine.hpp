@@ -14,27 +14,30 @@
 // DTF_PORTABLE disables code for specific processors, so that tests cover the portable code.
 #if !defined(DTF_PORTABLE) && (defined(__x86_64__) || defined(_M_X64))
 #define DTF_X86 1
-#include <nmmintrin.h>
-#include <wmmintrin.h>
+#include <immintrin.h>
 #endif
 
 // Most tags and lengths have one byte. Reading those is inlined, reading longer ones is not.
 #if defined(_MSC_VER)
 #define DTF_INLINE __forceinline
 #define DTF_APART __declspec(noinline)
+#define DTF_INLINED
 #else
 #define DTF_INLINE inline __attribute__((always_inline))
 #define DTF_APART __attribute__((noinline))
+#define DTF_INLINED __attribute__((always_inline))
 #endif
 
-// Marks functions that are called only if has_sse42() or has_clmul() (carry-less multiplication) is true. Processors
-// with SSE 4.2 also have popcnt.
+// Marks functions that are called only if has_sse42(), has_clmul() (carry-less multiplication) or has_avx2() is true.
+// Processors with SSE 4.2 also have popcnt.
 #if defined(DTF_X86) && !defined(_MSC_VER)
 #define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
 #define DTF_CLMUL __attribute__((target("sse4.2,popcnt,pclmul")))
+#define DTF_AVX2 __attribute__((target("avx2")))
 #else
 #define DTF_SSE42
 #define DTF_CLMUL
+#define DTF_AVX2
 #endif
 
 namespace dtf {
@@ -61,6 +64,14 @@ inline bool has_clmul() {
     return has_sse42() && (registers[2] >> 1 & 1) != 0;
 #elif defined(DTF_X86)
     return has_sse42() && __builtin_cpu_supports("pclmul") != 0;
+#else
+    return false;
+#endif
+}
+
+inline bool has_avx2() {
+#if defined(DTF_X86) && !defined(_MSC_VER)
+    return __builtin_cpu_supports("avx2") != 0;
 #else
     return false;
 #endif

@@ -21,13 +21,19 @@ void scale_pixels(const Image<const Pixel>& pixels, double factor, const Image<O
 }
 
 template <class Pixel, class Out>
-void resize_pixels(const Image<const Pixel>& pixels, float factor, const Image<Out>& out) {
+void resize_pixels(const Image<const Pixel>& pixels, float factor, const Image<Out>& out, bool lanczos,
+                   bool antialias) {
     const dtf::ImageShape image{pixels.shape(0), pixels.shape(1), pixels.shape(2)};
     if (pixels.size() == 0 || out.size() == 0 || image.channels != out.shape(2)) {
         throw nb::value_error("pixels and out must have the same number of channels, and no size may be 0");
     }
     binding::without_gil([&] {
-        dtf::resize_pixels(pixels.data(), image, factor, out.shape(0), out.shape(1), out.data());
+        const dtf::Filter filter{lanczos, antialias};
+        if (lanczos || antialias) {
+            dtf::filter_pixels(pixels.data(), image, factor, filter, out.shape(0), out.shape(1), out.data());
+        } else {
+            dtf::resize_pixels(pixels.data(), image, factor, out.shape(0), out.shape(1), out.data());
+        }
     });
 }
 
@@ -46,14 +52,14 @@ void add_types(nb::module_& module, const char* scale, const char* resize) {
     module.def("scale_pixels", &scale_pixels<Pixel, Out>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
                scale);
     module.def("resize_pixels", &resize_pixels<Pixel, Out>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
-               resize);
+               "lanczos"_a = false, "antialias"_a = false, resize);
 }
 
 }  // namespace
 
 void binding::add_pixels(nb::module_& module) {
     const char* scale = "Write pixels times `factor` to `out`, in the precision of `out`.";
-    const char* resize = "Multiply pixels by `factor` and resize them to the shape of `out`, as ``ResizeBilinear`` does.";
+    const char* resize = "Multiply pixels by `factor` and resize them to the shape of `out`, as `tf.image.resize` does.";
     add_types<std::uint8_t, std::uint8_t>(module, scale, resize);
     add_types<std::uint8_t, std::uint16_t>(module, scale, resize);
     add_types<std::uint8_t, float>(module, scale, resize);
@@ -62,7 +68,7 @@ void binding::add_pixels(nb::module_& module) {
     add_types<std::uint16_t, float>(module, scale, resize);
     add_types<std::uint16_t, double>(module, scale, resize);
     module.def("resize_pixels", &resize_pixels<float, float>, "pixels"_a.noconvert(), "factor"_a, "out"_a.noconvert(),
-               resize);
+               "lanczos"_a = false, "antialias"_a = false, resize);
     module.def("unfilter_png", &unfilter_png, "filtered"_a.noconvert(), "pixel_size"_a, "swap"_a, "out"_a.noconvert(),
                "Undo the filters of PNG rows, swap bytes of 16-bit samples, return the rows before an unknown filter.");
 }

@@ -12,6 +12,7 @@
 
 #include "column_support.hpp"
 #include "encode.hpp"
+#include "pixels.hpp"
 #include "resync.hpp"
 #include "rows.hpp"
 
@@ -249,12 +250,29 @@ Work sort_rows() {
     };
 }
 
+// Images of DROID, by the filters of TensorFlow and of dlimp.
+template <bool lanczos>
+Work resize_image() {
+    Random random(1);
+    return [pixels = noise(180 * 320 * 3, random)] {
+        std::vector<std::uint8_t> out(224 * 224 * 3);
+        const dtf::ImageShape image{180, 320, 3};
+        if (lanczos) {
+            dtf::filter_pixels(bytes_of(pixels), image, 1.0F, dtf::Filter{true, true}, 224, 224, out.data());
+        } else {
+            dtf::resize_pixels(bytes_of(pixels), image, 1.0F, 224, 224, out.data());
+        }
+        return std::uint64_t{1} + out.back();
+    };
+}
+
 const std::pair<const char*, Work (*)()> kernels[] = {
     {"decode_tabular", decode_tabular},     {"decode_vectors", decode_vectors}, {"decode_raw", decode_raw},
     {"decode_tokens", decode_tokens},       {"decode_sequences", decode_sequences},
     {"decode_tensors", decode_tensors},     {"checksum", checksum},             {"scan_headers", scan_headers},
     {"check_records", check_records},       {"resynchronise", resynchronise},   {"encode_rows", encode_rows},
     {"take_rows", take_rows},               {"pad_rows", pad_rows},             {"sort_rows", sort_rows},
+    {"resize_bilinear", resize_image<false>}, {"resize_lanczos3", resize_image<true>},
 };
 
 const char* crc_in_use() {
@@ -276,7 +294,7 @@ int main(int argc, char** argv) {
 #if defined(__GLIBC__)
         std::printf(", glibc %s", gnu_get_libc_version());
 #endif
-        std::printf(", CRC by %s\n", crc_in_use());
+        std::printf(", CRC by %s%s\n", crc_in_use(), dtf::has_avx2() ? ", AVX2" : "");
         for (const auto& kernel : kernels) std::puts(kernel.first);
         return 0;
     }

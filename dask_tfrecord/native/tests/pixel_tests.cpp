@@ -49,6 +49,11 @@ void resized_images_follow_the_definition() {
             const auto bytes = block<std::uint8_t>(count);
             dtf::resize_pixels(pixels.get(), image, 1.0F, height, width, floats.get());
             dtf::resize_pixels(pixels.get(), image, 1.0F, height, width, bytes.get());
+            // Pixels of another type take another way to the same bits.
+            const auto levels = block<float>(image.size()), same = block<float>(count);
+            std::copy_n(pixels.get(), image.size(), levels.get());
+            dtf::resize_pixels(levels.get(), image, 1.0F, height, width, same.get());
+            CHECK(std::equal(same.get(), same.get() + count, floats.get()));
             double farthest = 0;
             std::size_t unrounded = 0;
             for (std::size_t i = 0; i < count; ++i) {
@@ -59,6 +64,60 @@ void resized_images_follow_the_definition() {
             }
             CHECK(farthest < 1e-2);
             CHECK(unrounded == 0);
+        }
+    }
+}
+
+// The weights of the pixels of a row at each target pixel, from the definition, in double precision.
+std::vector<std::vector<double>> weights_of(std::size_t source, std::size_t target, const dtf::Filter& filter) {
+    std::vector<std::vector<double>> rows(target, std::vector<double>(source));
+    const double scale = static_cast<double>(source) / static_cast<double>(target), pi = std::acos(-1.0);
+    for (std::size_t i = 0; i < target; ++i) {
+        double sum = 0;
+        for (std::size_t at = 0; at < source; ++at) {
+            const double apart = std::abs(static_cast<double>(at) + 0.5 - (static_cast<double>(i) + 0.5) * scale);
+            const double x = filter.antialias ? apart / std::max(scale, 1.0) : apart;
+            double& weight = rows[i][at];
+            weight = std::max(1 - x, 0.0);
+            if (filter.lanczos) weight = x > 3 ? 0 : x < 1e-3 ? 1 : 3 * std::sin(pi * x) * std::sin(pi * x / 3) / (pi * pi * x * x);
+            sum += weight;
+        }
+        for (double& weight : rows[i]) weight /= sum;
+    }
+    return rows;
+}
+
+void filtered_images_follow_the_definition() {
+    const ImageShape shapes[] = {{1, 1, 1}, {1, 5, 3}, {7, 1, 4}, {2, 2, 3}, {9, 130, 1}, {16, 11, 3}, {50, 6, 2}};
+    const std::size_t sizes[][2] = {{1, 1}, {2, 3}, {5, 5}, {16, 11}, {40, 3}};
+    const dtf::Filter filters[] = {{true, true}, {true, false}, {false, true}};
+    for (const ImageShape& image : shapes) {
+        const auto pixels = block<std::uint8_t>(image.size());
+        for (std::size_t i = 0; i < image.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * i * 37 + 11 * i);
+        for (const auto& [height, width] : sizes) {
+            for (const dtf::Filter& filter : filters) {
+                const std::size_t count = height * width * image.channels;
+                const auto floats = block<float>(count);
+                const auto bytes = block<std::uint8_t>(count);
+                dtf::filter_pixels(pixels.get(), image, 1.0F, filter, height, width, floats.get());
+                dtf::filter_pixels(pixels.get(), image, 1.0F, filter, height, width, bytes.get());
+                const auto down = weights_of(image.height, height, filter), across = weights_of(image.width, width, filter);
+                double farthest = 0;
+                std::size_t unrounded = 0;
+                for (std::size_t i = 0; i < count; ++i) {
+                    const std::size_t c = i % image.channels, x = i / image.channels % width, y = i / image.channels / width;
+                    double wanted = 0;
+                    for (std::size_t pixel = 0; pixel < image.height * image.width; ++pixel) {
+                        const double weight = down[y][pixel / image.width] * across[x][pixel % image.width];
+                        wanted += weight * pixels[pixel * image.channels + c];
+                    }
+                    farthest = std::max(farthest, std::abs(wanted - static_cast<double>(floats[i])));
+                    const float clipped = std::min(std::max(std::nearbyint(floats[i]), 0.0F), 255.0F);
+                    if (static_cast<float>(bytes[i]) != clipped) ++unrounded;
+                }
+                CHECK(farthest < 1e-2);
+                CHECK(unrounded == 0);
+            }
         }
     }
 }
@@ -92,6 +151,7 @@ void pixels_are_scaled_in_the_precision_of_the_output() {
 
 const checks::Test tests[] = {
     TEST(resized_images_follow_the_definition),
+    TEST(filtered_images_follow_the_definition),
     TEST(levels_are_rounded_to_even),
     TEST(pixels_are_scaled_in_the_precision_of_the_output),
 };
