@@ -328,6 +328,21 @@ def read_tfrecord_package(files: list[str], name: str, mode: str) -> Iterator[Ba
         yield columns
 
 
+def read_rustfrecord(files: list[str], name: str, mode: str) -> Iterator[Batch]:
+    """Yield the records of rustfrecord, in lists of NumPy arrays. It checks no CRC."""
+    from rustfrecord import Reader
+
+    for path in files:
+        columns: dict[str, list[Any]] = {feature: [] for feature in KINDS[name]}
+        for row, record in enumerate(Reader(path, compressed=path.endswith(".gz")), 1):
+            for feature, values in record.items():
+                columns[feature].append(values.view(np.float32) if KINDS[name][feature] == "raw" else values)
+            if row % ROWS[name] == 0:
+                yield columns
+                columns = {feature: [] for feature in KINDS[name]}
+        yield columns
+
+
 def read_tfx_bsl(files: list[str], name: str, mode: str) -> Iterator[Batch]:
     """Yield Arrow record batches, which tfx-bsl decodes from batches of records that TensorFlow reads."""
     import tensorflow as tf
@@ -452,6 +467,7 @@ PEERS = {
         ("nvidia-dali-cuda120",), read_dali, names=("tabular", "vectors", "images_raw", "tokens"), tabular_megabytes=48
     ),
     "tfrecord": Peer(("tfrecord",), read_tfrecord_package, tabular_megabytes=24),
+    "rustfrecord": Peer(("rustfrecord",), read_rustfrecord, tabular_megabytes=100),
     "ray": Peer(("ray[data]", "tensorflow-cpu"), read_ray, megabytes=16, tabular_megabytes=6),
 }
 

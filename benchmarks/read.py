@@ -7,7 +7,7 @@ record and use the same cores. They alternate, each run in its own process: Tens
 TensorFlow's second pipeline, this library again. The ratio is to the faster pipeline of TensorFlow.
 
     python benchmarks/read.py DATA [NAME …] --tensorflow TENSORFLOW_PYTHON
-    python benchmarks/read.py DATA [NAME …] --peers tensorflow,tfx-bsl,dali,tfrecord,ray
+    python benchmarks/read.py DATA [NAME …] --peers tensorflow,tfx-bsl,dali,tfrecord,rustfrecord,ray
 
 The second form compares with other readers as well (`peers.py`), each in an environment that it makes. `--limits` adds
 the limits of the machine (`pipelines.py limits`).
@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3, help="timed passes of each process")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="time, or processor time")
     parser.add_argument("--cores", type=int, default=2, help="cores that each side may use")
-    parser.add_argument("--peers", help="compare with these readers instead: tensorflow,tfx-bsl,dali,tfrecord,ray")
+    parser.add_argument("--peers", help=f"compare with these readers instead: {','.join(PEERS)}")
     parser.add_argument("--environments", type=Path, help="directory of the environments of the peers, kept")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each peer")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for a process of a peer")
