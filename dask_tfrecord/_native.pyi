@@ -219,6 +219,18 @@ def find_ends(
 ) -> Walk:
     """Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`."""
 
+def read_ranges(
+    file: int,
+    begins: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> int:
+    """
+    Read ascending ranges of a file, by its descriptor, one after the other to `out`.
+
+    Returns -1, or the size of a file that ends before the last of them.
+    """
+
 def check_records(
     buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     begin: int,

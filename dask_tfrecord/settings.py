@@ -119,6 +119,7 @@ def full_name(name: str) -> str:
     return f"{PREFIX}.{name}"
 
 
+@cache
 def default(name: str) -> Any:
     """Return the default of a setting."""
     return reduce(lambda section, key: section[key], full_name(name).split("."), register_defaults())

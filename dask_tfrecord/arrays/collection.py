@@ -156,7 +156,7 @@ class Collection:
         apart = np.diff(positions) > 1
         if self.breaks is not None:
             apart |= np.diff(np.cumsum(self.breaks[entries])[positions]) > 0
-        kept, known = self._kept(shard), np.zeros(len(records), bool)
+        kept, known = self._kept(shard, self.shards[shard]), np.zeros(len(records), bool)
         if kept is not None:
             begins, ends = kept[records], kept[records + 1]
             known = (ends > 0) & ((begins > 0) | (records == 0))
@@ -167,36 +167,39 @@ class Collection:
         for begin, end in pairwise(cuts):
             first, stop = int(records[begin]), int(records[end - 1]) + 1
             if known[begin]:
-                yield self._known_run(shard, records[begin:end], begins[begin:end], ends[begin:end])
+                span = slice(begin, end)
+                yield self._known_run(self.shards[shard], shard, records[span], begins[span], ends[span])
                 continue
             wanted = records[begin:end] if kept is not None or stop - first > end - begin else None
             yield self._run(shard, int(positions[begin]), first, stop, wanted, kept)
 
     def pick(self, row: int) -> Run:
         """Return one row as a run."""
-        shard = int(np.searchsorted(self.starts, row, side="right")) - 1
-        record, kept = row - int(self.starts[shard]), self._kept(shard)
+        number = int(self.starts.searchsorted(row, "right")) - 1
+        record, shard = row - int(self.starts[number]), self.shards[number]
+        records, kept = np.array([record]), self._kept(number, shard)
         if kept is not None and kept[record + 1] and (kept[record] or not record):
-            span = slice(record, record + 1), slice(record + 1, record + 2)
-            return self._known_run(shard, np.array([record]), kept[span[0]], kept[span[1]])
-        return next(self._shard_picks(shard, np.array([record])))
+            return self._known_run(shard, number, records, kept[record : record + 1], kept[record + 1 : record + 2])
+        return next(self._shard_picks(number, records))
 
     def _known_run(
-        self, shard: int, records: NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+        self,
+        shard: Shard,
+        number: int,
+        records: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
     ) -> Run:
         """Return a run of records whose bytes are known."""
-        first, count = int(records[0]), len(records)
-        total = int(self.starts[shard + 1] - self.starts[shard]) if self.counts_given else None
-        offset, stop = int(begins[0]), int(ends[-1])
-        return Run(
-            self.shards[shard], first, count, first, offset, stop, False, None, records, total, None, (begins, ends)
-        )
+        first, begin, end, spans = int(records[0]), int(begins[0]), int(ends[-1]), (begins, ends)
+        total = int(self.starts[number + 1] - self.starts[number]) if self.counts_given else None
+        return Run(shard, first, len(records), first, begin, end, False, None, records, total, spans=spans)
 
-    def _kept(self, shard: int) -> NDArray[np.int64] | None:
+    def _kept(self, number: int, shard: Shard) -> NDArray[np.int64] | None:
         """Return the known offsets of the records of a shard that lost no bytes."""
         if self.breaks is not None:
             return None
-        return kept_offsets.of(self.shards[shard], int(self.starts[shard + 1] - self.starts[shard]))
+        return kept_offsets.of(shard, int(self.starts[number + 1] - self.starts[number]))
 
     def _run(
         self,

@@ -430,18 +430,6 @@ def allocating(name: str, feature: Feature, runs: Sequence[Any] = ()) -> Iterato
         raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", location) from error
 
 
-@contextmanager
-def decoding(names: Sequence[str], path: str, record: int) -> Iterator[None]:
-    """Add the features, the file and the first record to the error if the decoder runs out of memory."""
-    try:
-        yield
-    except MemoryLimitError:
-        raise
-    except MemoryError as error:
-        text = f"no memory to decode features {', '.join(map(repr, names))} from here on"
-        raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", Location(path, record)) from error
-
-
 _CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
 MESSAGES = {
     "Example": Message.EXAMPLE,

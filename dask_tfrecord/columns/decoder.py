@@ -7,16 +7,16 @@ their headers. A record that the decoder refuses becomes a `FeatureError` or a `
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,6 @@ from dask_tfrecord.columns.blocks import (
     RowError,
     RowLimitError,
     allocating,
-    decoding,
 )
 from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
@@ -507,9 +506,11 @@ def decode(
     where: Where | None = None,
 ) -> dict[str, Block]:
     """Decode columns of runs of records in one pass; with `where`, of the records that it keeps."""
-    chunk = runs, rows, dict(out or {})
-    with closing(decode_blocks([chunk], decoder, names, check_crc=check_crc, limit=limit, where=where)) as decoded:
-        return next(decoded)
+    job = _DecodeJob(decoder, names, check_crc, limit)
+    if where is not None:
+        job = _FilteredJob(decoder, names, check_crc, limit, where)
+    with _Shards(check_crc) as shards:
+        return shards.decode(job, runs, rows, out or {})
 
 
 def decode_blocks(
@@ -519,57 +520,78 @@ def decode_blocks(
     *,
     check_crc: bool = True,
     limit: MemoryLimit | None = None,
-    where: Where | None = None,
 ) -> Generator[dict[str, Block], None, None]:
     """Decode chunks one after another; a shard stays open while consecutive chunks read from it."""
-    if where is None:
-        job = _DecodeJob(decoder, names, check_crc, limit)
-    else:
-        job = _FilteredJob(decoder, names, check_crc, limit, where)
-    reader: _Reader | None = None
-    file: StoredStream | None = None  # of the last run whose bytes are known
-    try:
+    job = _DecodeJob(decoder, names, check_crc, limit)
+    with _Shards(check_crc) as shards:
         for runs, rows, out in chunks:
-            runs = list(runs)
-            job.begin(runs, rows, out)
-            for run in runs:
-                if run.spans is not None:
-                    if file is None or file.shard != run.shard:
-                        if file is not None:
-                            file.close()
-                        file = open_stored(run.shard)
-                elif reader is None or not reader.reaches(run):
-                    if reader is not None:
-                        reader.window.close()
-                    reader = _Reader(run, check_crc)
-                job.runs.append((job.records, run))
-                with decoding(names, run.shard.path, run.first):
-                    if run.spans is not None:
-                        _read_spans(file, run, *run.spans, job)
-                    else:
-                        reader.read(run, job)
-            yield job.blocks()
-    finally:
-        if reader is not None:
-            reader.window.close()
-        if file is not None:
-            file.close()
+            yield shards.decode(job, runs, rows, out)
+
+
+class _Shards:
+    """Open shards: that of the window, and that of the last records whose bytes are known."""
+
+    def __init__(self, check_crc: bool) -> None:
+        self._check_crc = check_crc
+        self._reader: _Reader | None = None
+        self._file: StoredStream | None = None
+
+    def decode(
+        self, job: _DecodeJob, runs: Iterable[Run], rows: int | None, out: Mapping[str, NDArray[Any]]
+    ) -> dict[str, Block]:
+        """Decode the runs of a chunk."""
+        runs = list(runs)
+        job.begin(runs, rows, out)
+        for run in runs:
+            job.runs.append((job.records, run))
+            try:
+                self._read(run, job)
+            except MemoryLimitError:
+                raise
+            except MemoryError as error:
+                text = f"no memory to decode features {', '.join(map(repr, job.columns))} from here on"
+                where = Location(run.shard.path, run.first)
+                raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", where) from error
+        return job.blocks()
+
+    def _read(self, run: Run, job: _DecodeJob) -> None:
+        if run.spans is not None:
+            if self._file is None or self._file.shard != run.shard:
+                if self._file is not None:
+                    self._file.close()
+                self._file = open_stored(run.shard)
+            _read_spans(self._file, run, *run.spans, job)
+            return
+        if self._reader is None or not self._reader.reaches(run):
+            if self._reader is not None:
+                self._reader.window.close()
+            self._reader = _Reader(run, self._check_crc)
+        self._reader.read(run, job)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._reader is not None:
+            self._reader.window.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _read_spans(
     file: StoredStream, run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob
 ) -> None:
     """Decode records whose bytes are known; no other bytes are read."""
-    past, most = np.cumsum(ends - begins), limits().window_nbytes
-    memory, done, before = np.empty(min(int(past[-1]), most), np.uint8), 0, 0
+    most, done, before, memory = limits().window_nbytes, 0, 0, np.empty(0, np.uint8)
+    past = np.cumsum(ends - begins) if len(begins) > 1 else ends - begins
     while done < len(begins):
         # Records that fit in a window, or one.
-        stop = max(int(np.searchsorted(past, before + most, side="right")), done + 1)
+        stop = max(int(past.searchsorted(before + most, "right")), done + 1) if len(past) > 1 else 1
         nbytes = int(past[stop - 1]) - before
         if nbytes > HEADER + MAX_RECORD_BYTES + FOOTER:
             raise _refused_span(run, done, job, None)
         if nbytes > len(memory):
-            memory = np.empty(nbytes, np.uint8)
+            memory = np.empty(nbytes if len(past) == 1 else max(nbytes, min(int(past[-1]), most)), np.uint8)
         file.read_ranges(begins[done:stop], ends[done:stop], memory[:nbytes])
         walk = job.native.feed(memory, 0, nbytes, stop - done, int(begins[done]))
         job.learn(walk.records, walk.consumed)
@@ -580,6 +602,7 @@ def _read_spans(
 
 def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | None) -> TFRecordError:
     """Return the error of a record of known bytes that was refused, which is read again."""
+    assert run.spans is not None
     record, begin = run.record_number(index), int(run.spans[0][index])
     reader = _Reader(replace(run, first=record, count=1, entry_record=record, offset=begin), job.check_crc)
     with reader.window as window:
@@ -588,6 +611,50 @@ def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | No
         if walk is not None:
             reader._check(walk, job)
         return framing_error(window, record)
+
+
+class _Keys(NamedTuple):
+    """Keys of columns that are decoded together."""
+
+    columns: dict[str, ColumnDecoder]
+    outputs: dict[str, list[int]]  # indices of the key specs of a column, which others may share
+    specs: list[Any]  # of type KeySpec or FieldSpec
+    tables: MessageTables | None
+    unset: list[str]
+    native: list[_native.ColumnSpec]
+    closed: bool
+    dense: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # shape and dtype of a row that the decoder writes
+
+
+@functools.lru_cache(maxsize=32)
+def _keys(decoder: Decoder, names: tuple[str, ...]) -> _Keys:
+    columns = {name: decoder.decoders[name] for name in names}
+    indices: dict[Any, int] = {}
+    outputs = {
+        name: [indices.setdefault(spec, len(indices)) for spec in column.specs] for name, column in columns.items()
+    }
+    dense = {
+        name: (column.feature.item_shape, column.feature.item_dtype)
+        for name, column in columns.items()
+        if column.assembler is None
+    }
+    schema, specs = decoder.schema, list(indices)
+    if schema.message_type is not None:
+        return _Keys(columns, outputs, specs, message_tables(schema.message_type, tuple(indices)), [], [], False, dense)
+    # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
+    # would be lost.
+    sampling = schema.sampling if len(names) == len(decoder.decoders) else None
+    known = {(spec.key, spec.steps) for spec in specs}
+    unset = [
+        (name, key, steps)
+        for name in (sampling.unset if sampling else ())
+        for key, steps in unset_keys(name, schema.message)
+        if (key, steps) not in known
+    ]
+    native = [spec.to_native() for spec in specs]
+    for _, key, steps in unset:
+        native.append(_native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps))
+    return _Keys(columns, outputs, specs, None, [name for name, _, _ in unset], native, sampling is not None, dense)
 
 
 class _DecodeJob:
@@ -599,44 +666,20 @@ class _DecodeJob:
 
     def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
         self.schema, self.limit, self.check_crc = decoder.schema, limit, check_crc
-        self.columns = {name: decoder.decoders[name] for name in names}
-        # Columns may share key specs. `outputs` holds, by column, the indices of its key specs.
-        indices: dict[Any, int] = {}
-        self.outputs = {
-            name: [indices.setdefault(spec, len(indices)) for spec in column.specs]
-            for name, column in self.columns.items()
-        }
-        self.key_specs = list(indices)
-        self.tables: MessageTables | None = None
-        if self.schema.message_type is not None:
-            self.tables = message_tables(self.schema.message_type, tuple(indices))
-            return
-        message = self.schema.message
-        # An inferred schema was sampled. If all of its columns are read, keys that it lacks are errors: their values
-        # would be lost.
-        sampling = self.schema.sampling if len(names) == len(decoder.decoders) else None
-        known = {(spec.key, spec.steps) for spec in self.key_specs}
-        unset = [
-            (name, key, steps)
-            for name in (sampling.unset if sampling else ())
-            for key, steps in unset_keys(name, message)
-            if (key, steps) not in known
-        ]
-        self.unset = [name for name, _, _ in unset]
-        self._specs = [spec.to_native() for spec in self.key_specs]
-        for _, key, steps in unset:
-            self._specs.append(_native.ColumnSpec(key.encode(), Kind.NONE, ValueLayout.UNSET, list=steps))
-        self._options = check_crc, sampling is not None, MESSAGES[message]
+        keys = _keys(decoder, tuple(names))
+        self.columns, self.outputs, self.key_specs, self.tables, self.unset, *_ = keys
+        self._dense, self._specs = keys.dense, keys.native
+        self._options = check_crc, keys.closed
 
     def _new_native(self) -> Any:
         if self.tables is not None:
             return self.tables.decoder(check_crc=self.check_crc, limit=self.limit)
-        native = _native.Decoder(self._specs, *self._options)
+        native = _native.Decoder(self._specs, *self._options, MESSAGES[self.schema.message])
         if self.limit is not None:
             native.set_memory_limit(self.limit.nbytes)
         return native
 
-    def begin(self, runs: Sequence[Run], rows: int | None, out: dict[str, NDArray[Any]]) -> None:
+    def begin(self, runs: Sequence[Run], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
@@ -654,10 +697,11 @@ class _DecodeJob:
                 self.native.offer_output(index, self.offered[index].view(np.uint8))
             if array is None:
                 self._check(column, rows, runs)
-            if column.assembler is None:
+            if name in self._dense:
                 if array is None:
+                    shape, dtype = self._dense[name]
                     with allocating(column.source, column.feature, runs):
-                        array = np.empty((rows, *column.feature.item_shape), column.feature.item_dtype)
+                        array = np.empty((rows, *shape), dtype)
                 self.native.set_output(index, array.reshape(-1).view(np.uint8))
                 yield name, array
 
@@ -692,16 +736,24 @@ class _DecodeJob:
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
         if self.tables is not None:
-            taken = self.tables.outputs(self.native)
+            taken = dict(enumerate(self.tables.outputs(self.native)))
         else:
-            specs = self.key_specs
-            taken = [KeyOutput.from_native(self.native.take_output(i), spec) for i, spec in enumerate(specs)]
+            # Arrays of dense columns are filled.
+            filled = {self.outputs[name][0] for name in self.arrays}
+            taken = {
+                index: KeyOutput.from_native(self.native.take_output(index), spec)
+                for index, spec in enumerate(self.key_specs)
+                if index not in filled
+            }
         for index, memory in self.offered.items():
             if taken[index].values is None:
                 taken[index] = taken[index]._replace(values=memory[: taken[index].total].view(np.uint8))
         prepared: dict[str, Sequence[KeyOutput]] = {}
-        blocks = {}
+        blocks: dict[str, Block] = {}
         for name, column in self.columns.items():
+            if name in self.arrays:
+                blocks[name] = self.arrays[name]
+                continue
             outputs: Sequence[KeyOutput] = [taken[index] for index in self.outputs[name]]
             try:
                 if column.prepare is not None:
@@ -716,8 +768,6 @@ class _DecodeJob:
         return blocks
 
     def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
-        if name in self.arrays:
-            return self.arrays[name]
         if column.assembler is not None:
             out = self.out.get(name) if column.feature.is_dense else None
             if out is None and self.limit is not None:

@@ -283,7 +283,7 @@ class RangeReader:
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             self.seek(begin)
             while begin < end:
-                count = self.readinto(memoryview(out[done : done + end - begin]))
+                count = self.readinto(out[done : done + end - begin].data)
                 begin, done = begin + count, done + count
         return -1
 
