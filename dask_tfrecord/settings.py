@@ -42,6 +42,8 @@ class Limits:
     offsets_nbytes: int = 64 << 20
     # Bytes between two records above which they are read on their own, in local files.
     gap_nbytes: int = 4 << 10
+    # Bytes of a row that is not copied, and stored bytes of rows that are read in any order.
+    large_row_nbytes: int = 64 << 10
     # Bytes that are read at once to walk headers: less than `entry_nbytes`, so that entries are at most slightly
     # further apart.
     index_window_nbytes: int = 512 << 10

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from support.images import png
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.features import FixedLenFeature, ImageFeature, RawFeature, TextFeature, VarLenFeature
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import replaced_limits
+from dask_tfrecord.settings import Limits, replaced_limits
 from dask_tfrecord.storage.streams import StoredStream
 
 SCHEMA = Schema(
@@ -77,6 +78,9 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     payloads = write_shards(folder)
     options: dict[str, Any] = {"chunks": "shard"}
     spacing = {} if request.param == "one mark" else {"entry_nbytes": 1500}
+    if request.param in ("marks", "one mark"):
+        # Records are read on their own, in any order, once their offsets are known.
+        spacing |= {"gap_nbytes": 0, "large_row_nbytes": 0}
     with replaced_limits(first_window_nbytes=64, window_nbytes=700, **spacing):
         match request.param:
             case "one mark":
@@ -149,11 +153,13 @@ def test_rows_are_those_that_numpy_picks(case: Case, first: Key, second: Key, na
 
 
 @pytest.fixture
-def large(tmp_path: Path) -> Path:
+def large(tmp_path: Path) -> Iterator[Path]:
     """Shard of 20 MiB: records of about 4 KiB, and an index entry per 256 records."""
     block = bytes(4 << 10)
     oracle.write_oracle(tmp_path / "x", (example(number=[number], rest=[block]) for number in range(5_000)))
-    return tmp_path / "x"
+    # Those of `case` last until the end of the module.
+    with replaced_limits(**asdict(Limits())):
+        yield tmp_path / "x"
 
 
 NUMBER = {"number": FixedLenFeature((), "int64")}
@@ -182,6 +188,55 @@ def test_shuffled_rows_are_gathered_in_one_pass(large: Path, reads: list[int]) -
         assert rows.compute()["number"].tolist() == np.arange(5_000)[key].tolist()
         # Each chunk starts at an index entry.
         assert sum(reads) <= large.stat().st_size + 10 * (5 << 18)
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of all reads of records whose offsets are known."""
+    read_ranges, done = StoredStream.read_ranges, []
+
+    def noted(self: StoredStream, begins: Any, ends: Any, out: Any) -> None:
+        read_ranges(self, begins, ends, out)
+        done.append(len(out))
+
+    monkeypatch.setattr(StoredStream, "read_ranges", noted)
+    return done
+
+
+def test_rows_that_were_passed_are_read_alone(large: Path, reads: list[int], ranges: list[int]) -> None:
+    ds = dtf.read_tfrecord(large, NUMBER, chunks=5_000)
+    rows = ds.as_sequence()
+    assert [row["number"] for row in rows.__getitems__(range(100, 5_000, 500))] == list(range(100, 5_000, 500))
+    reads.clear()
+    # All records between two index entries were passed.
+    picked = [4_600, 3, 3, 103, 2_110]
+    assert [row["number"] for row in rows.__getitems__(picked)] == picked
+    assert ds.rows[picked].compute()["number"].tolist() == picked
+    assert [rows[row]["number"] for row in picked] == picked
+    size = large.stat().st_size // 5_000
+    assert reads == []
+    assert sum(ranges) <= (4 + 4 + 5) * (size + 100)
+    # Few of the bytes between them are left out.
+    ranges.clear()
+    assert ds.rows[::2].compute()["number"].tolist() == list(range(0, 5_000, 2))
+    assert ranges == []
+
+
+def test_offsets_take_bounded_memory(large: Path, ranges: list[int]) -> None:
+    other = large.with_name("y")
+    other.write_bytes(large.read_bytes())
+    rows, others = (dtf.read_tfrecord(path, NUMBER).as_sequence() for path in (large, other))
+
+    def read_alone(rows: Any) -> int:
+        ranges.clear()
+        assert [rows[row]["number"] for row in (10, 20, 30, 40)] == [10, 20, 30, 40]
+        return len(ranges)
+
+    with replaced_limits(offsets_nbytes=8 * 5_000):
+        assert read_alone(rows) == 0
+    with replaced_limits(offsets_nbytes=8 * 5_001):
+        # The second read walks to the next index entry.
+        assert [read_alone(rows), read_alone(rows), read_alone(others), read_alone(rows)] == [2, 4, 2, 2]
 
 
 # ---- what is wrong, and where
@@ -239,6 +294,65 @@ def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path) 
     with pytest.raises(FeatureError, match="feature 'number' holds 2 values") as caught:
         ds.rows[PICKED[::-1]].compute()
     assert caught.value.place == Location(str(tmp_path / "x"), 1_002, int(OFFSETS[1_002]), "number")
+
+
+@pytest.mark.parametrize("picked", [[2_000], [2_000, 3, 2_998], PICKED], ids=["one", "any order", "ascending"])
+def test_damage_after_a_read_is_found_where_it_is(tmp_path: Path, picked: list[int]) -> None:
+    """Files are damaged in place, with the size and time that they had."""
+    path = stored(tmp_path / "x", None)
+    status, begin = path.stat(), int(OFFSETS[2_000])
+    with replaced_limits(gap_nbytes=0, large_row_nbytes=0):
+        ds = opened(path, counts="auto")
+        for place, message in ((13, "the CRC of the payload"), (8, "the CRC of the length"), (0, "the CRC of the len")):
+            assert ds.rows[[*picked, 2_000]].compute()["number"].tolist() == [*picked, 2_000]
+            stored(path, None, flipped=[begin + place])
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+            with pytest.raises(CorruptRecordError, match=message) as caught:
+                ds.rows[[*picked, 2_000] if len(picked) > 1 else picked].compute()
+            assert caught.value.place == Location(str(path), 2_000, begin)
+            stored(path, None)
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        rows = ds.as_sequence()
+        assert rows[2_000]["number"] == 2_000
+        # In place, replaced, and gone.
+        path.write_bytes(path.read_bytes())
+        with pytest.raises(ShardChangedError, match="has changed"):
+            rows[2_000]
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert rows[2_000]["number"] == 2_000
+        stored(tmp_path / "y", None, stop=begin).replace(path)
+        with pytest.raises(ShardChangedError, match="truncated or replaced"):
+            rows[2_000]
+        path.unlink()
+        with pytest.raises(ShardNotFoundError, match="gone since"):
+            rows[2_000]
+
+
+def test_a_record_that_does_not_fit_is_named_at_known_offsets(tmp_path: Path) -> None:
+    image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
+    payloads = [example(number=[n] * (1 + (n == 70)), image=[b"none" if n == 80 else image]) for n in range(100)]
+    offsets = np.cumsum([0, *(len(one) + 16 for one in payloads)])
+    oracle.write_oracle(tmp_path / "x", payloads)
+    ds = dtf.read_tfrecord(tmp_path / "x", {**NUMBER, "image": ImageFeature((2, 2, 3))})
+    with replaced_limits(gap_nbytes=0, large_row_nbytes=0):
+        ds[["number"]].rows[[1, 99]].compute()
+        for name, record in (("number", 70), ("image", 80)):
+            for picked in ([record], [record, 98], [99, record, 3]):
+                with pytest.raises(FeatureError, match=f"feature '{name}'") as caught:
+                    ds[[name]].rows[picked].compute()
+                assert caught.value.place == Location(str(tmp_path / "x"), record, int(offsets[record]), name)
+
+
+def test_damage_beyond_the_rows_is_no_error(tmp_path: Path) -> None:
+    path = stored(tmp_path / "x", None)
+    status, ds = path.stat(), opened(path, counts="auto")
+    stored(path, None, flipped=[int(OFFSETS[2_600]) + 8])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    for picked in ([5, 2_300], [2_300, 2_599]):
+        assert ds.rows[picked].compute()["number"].tolist() == picked
+    with pytest.raises(CorruptRecordError, match="the CRC of the length") as caught:
+        ds.rows[[5, 2_700]].compute()
+    assert caught.value.place == Location(str(path), 2_600, int(OFFSETS[2_600]))
 
 
 def test_a_row_that_cannot_be_assembled_is_reported(tmp_path: Path) -> None:

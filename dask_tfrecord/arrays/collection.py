@@ -182,6 +182,26 @@ class Collection:
             return self._known_run(shard, number, records, kept[record : record + 1], kept[record + 1 : record + 2])
         return next(self._shard_picks(number, records))
 
+    def unordered(self, rows: NDArray[np.int64]) -> Iterator[Run] | None:
+        """Return runs of rows in any order; None where another order is faster, or the bytes of a row are unknown."""
+        numbers = self.starts.searchsorted(rows, "right") - 1
+        records = rows - self.starts[numbers]
+        begins, ends = np.empty_like(rows), np.empty_like(rows)
+        for number in np.unique(numbers).tolist():
+            kept, here = self._kept(number, self.shards[number]), numbers == number
+            if kept is None:
+                return None
+            begins[here], ends[here] = kept[records[here]], kept[records[here] + 1]
+        known = (ends > 0) & ((begins > 0) | (records == 0))
+        if not known.all() or (ends - begins).mean() < limits().large_row_nbytes:
+            return None
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
+        spans = [slice(*cut) for cut in pairwise(cuts)]
+        return (
+            self._known_run(self.shards[number], number, records[span], begins[span], ends[span])
+            for span, number in zip(spans, numbers[cuts[:-1]].tolist(), strict=True)
+        )
+
     def _known_run(
         self,
         shard: Shard,

@@ -332,13 +332,17 @@ class RecordSource(Source):
         rows = pick_rows(self.rows, key)
         ascending: RowNumbers = rows
         order: NDArray[np.int64] | None = None
-        if not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
-            # A record that is selected twice is decoded once.
-            ascending, order = np.unique(rows, return_inverse=True)
+        runs: Iterable[Run] | None = None
+        if len(rows) == 1:
+            runs = [self.collection.pick(int(rows[0]))]
+        elif not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
+            runs = self.collection.unordered(row_numbers(rows))
+            if runs is None:
+                # A record that is selected twice is decoded once.
+                ascending, order = np.unique(rows, return_inverse=True)
         into = out if order is None else None
-        one = len(ascending) == 1
         blocks = decode(
-            self._checked([self.collection.pick(int(ascending[0]))]) if one else self._runs(ascending),
+            self._runs(ascending) if runs is None else self._checked(runs),
             self.decoder,
             names,
             rows=len(ascending),

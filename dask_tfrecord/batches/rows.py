@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import GrowingSpans, fill
+from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.features import ImageFeature
@@ -28,11 +29,14 @@ class RowReader:
     A lazy source reads rows without dask. Existing chunks are computed, one dask graph for each read.
     """
 
+    reads_records = False  # in any order, to memory that nothing else holds
+
     def __init__(self, dataset: Dataset) -> None:
         self.backing = dataset._merged()
         self.names = tuple(dataset)
         self.schema = dataset.schema
         self.is_lazy = self.backing.source is not None
+        self.reads_records = isinstance(self.backing.source, RecordSource)
 
     def read(
         self,
@@ -60,7 +64,7 @@ class RowReader:
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows in any order; a row that occurs twice is read once."""
-        if len(rows) == 1:
+        if len(rows) == 1 or self.reads_records:
             return self.read(rows, scheduler)
         distinct, order = np.unique(rows, return_inverse=True)
         blocks = self.read(distinct, scheduler)
@@ -100,10 +104,6 @@ def chunk_scheduler() -> Any:
     return "synchronous" if scheduler in (None, dask.threaded.get, dask.local.get_sync) else scheduler
 
 
-# Rows of the first block of those that are read together.
-_FIRST_ROWS = 256
-
-
 class RowSequence:
     """Rows of a data set or mixture by number; each access reads those rows alone, without a cache and without threads.
 
@@ -121,6 +121,8 @@ class RowSequence:
         if not reader.names:
             raise SchemaError("rows have at least one column; the data set has none")
         self._length, self._reader = nrows, reader
+        # Rows of the first block of those that are read together.
+        self._first_rows = 32
 
     def __len__(self) -> int:
         return self._length
@@ -128,22 +130,29 @@ class RowSequence:
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
         number = self._number(index)
-        return next(_rows(self._reader.read_scattered(np.array([number], np.int64)), 1))
+        return next(self._rows(self._reader.read_scattered(np.array([number], np.int64)), 1))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """Return rows in the order of their numbers, which are read in one pass."""
         numbers = np.array([self._number(index) for index in indices], np.int64)
         order = np.argsort(numbers, kind="stable")
         found: list[dict[str, Any]] = [{} for _ in numbers]
-        # Each row is copied out of a block, so blocks are small.
-        spans = GrowingSpans(0, len(numbers), _FIRST_ROWS, limits().read_nbytes)
+        # A row is copied out of a block, or keeps it in memory, so blocks are small.
+        spans = GrowingSpans(0, len(numbers), self._first_rows, limits().read_nbytes)
         for start, stop in spans:
             places = order[start:stop]
             blocks = self._reader.read_scattered(numbers[places])
             spans.adapt(sum(map(block_nbytes, blocks.values())))
-            for place, row in zip(places.tolist(), _rows(blocks, len(places)), strict=True):
+            for place, row in zip(places.tolist(), self._rows(blocks, len(places)), strict=True):
                 found[place] = row
+        self._first_rows = min(spans.rows, 1024)
         return found
+
+    def _rows(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
+        columns = {name: to_array(block) for name, block in blocks.items()}
+        # Large rows, and one row, are views.
+        most = (limits().large_row_nbytes if number > 1 else 0) if self._reader.reads_records else math.inf
+        return ({name: _value(column, row, most) for name, column in columns.items()} for row in range(number))
 
     def _number(self, index: Any) -> int:
         """Return a row number that is not negative."""
@@ -158,12 +167,7 @@ class RowSequence:
         return f"<RowSequence of {plural(self._length, 'row')}: {printable(', '.join(self._reader.names))}>"
 
 
-def _rows(blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
-    columns = {name: to_array(block) for name, block in blocks.items()}
-    return ({name: _value(column, row) for name, column in columns.items()} for row in range(number))
-
-
-def _value(column: NDArray[Any], row: int) -> Any:
-    """Return one row of a column; a copy, so that it does not keep the other rows in memory."""
+def _value(column: NDArray[Any], row: int, most: float) -> Any:
+    """Return one row of a column; a copy below `most` bytes, so that it does not keep the other rows in memory."""
     value = column[row]
-    return value.copy() if isinstance(value, np.ndarray) and column.dtype.kind != "O" else value
+    return value.copy() if isinstance(value, np.ndarray) and column.dtype.kind != "O" and value.nbytes < most else value

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import struct
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -83,6 +84,7 @@ from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Wind
 from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import StoredStream, open_stored
 
 # Limit of NumPy.
@@ -559,7 +561,7 @@ class _Shards:
             if self._file is None or self._file.shard != run.shard:
                 if self._file is not None:
                     self._file.close()
-                self._file = open_stored(run.shard)
+                self._file = open_stored(run.shard, keep=True)
             _read_spans(self._file, run, *run.spans, job)
             return
         if self._reader is None or not self._reader.reaches(run):
@@ -578,11 +580,17 @@ class _Shards:
             self._file.close()
 
 
+# Memory of each thread for the records that it reads: new memory takes longer than reading a large record.
+_scratch = threading.local()
+
+
 def _read_spans(
     file: StoredStream, run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob
 ) -> None:
     """Decode records whose bytes are known; no other bytes are read."""
-    most, done, before, memory = limits().window_nbytes, 0, 0, np.empty(0, np.uint8)
+    # More requests of remote files are open at a time.
+    most = limits().window_nbytes * (1 if is_local(run.shard.path) else 8)
+    done, before, memory = 0, 0, getattr(_scratch, "memory", np.empty(0, np.uint8))
     past = np.cumsum(ends - begins) if len(begins) > 1 else ends - begins
     while done < len(begins):
         # Records that fit in a window, or one.
@@ -591,7 +599,9 @@ def _read_spans(
         if nbytes > HEADER + MAX_RECORD_BYTES + FOOTER:
             raise _refused_span(run, done, job, None)
         if nbytes > len(memory):
-            memory = np.empty(nbytes if len(past) == 1 else max(nbytes, min(int(past[-1]), most)), np.uint8)
+            memory = np.empty(max(nbytes, limits().window_nbytes), np.uint8)
+            if nbytes <= limits().window_nbytes:
+                _scratch.memory = memory
         file.read_ranges(begins[done:stop], ends[done:stop], memory[:nbytes])
         walk = job.native.feed(memory, 0, nbytes, stop - done, int(begins[done]))
         job.learn(walk.records, walk.consumed)
@@ -1028,6 +1038,8 @@ def located_error(error: RowError, place: Location, unit: str = "value") -> Feat
 
 def locate_record(run: Run, record: int, feature: str) -> Location:
     """Return the location of a record of a run, with its byte, which this function searches."""
+    if run.spans is not None and run.selected is not None:
+        return Location(run.shard.path, record, int(run.spans[0][run.selected == record][0]), feature)
     reader = _Reader(run, check_crc=False)
     with reader.window:
         reader.skip(replace(run, first=record))

@@ -11,7 +11,7 @@ namespace dtf {
 
 struct Read {
     std::int64_t end = -1;  // of the file, if it ends before the last range
-    int error = 0;          // of the system; -1 for ranges that do not ascend or do not fill `out`
+    int error = 0;          // of the system; -1 for ranges that do not fill `out`
 };
 
 // Read `count` ranges of a file one after the other to `out`. Ranges that follow each other are read at once.

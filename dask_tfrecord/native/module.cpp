@@ -30,7 +30,7 @@ std::int64_t read_ranges(int file, const Integers& begins, const Integers& ends,
     if (begins.size() != ends.size()) throw nb::value_error("begins and ends must have the same length");
     const dtf::Read read = binding::without_gil(
         [&] { return dtf::read_ranges(file, begins.data(), ends.data(), begins.size(), out.data(), out.size()); });
-    if (read.error < 0) throw nb::value_error("ranges must ascend, and out must have their total size");
+    if (read.error < 0) throw nb::value_error("out must have the total size of the ranges");
     if (read.error != 0) {
         errno = read.error;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -147,7 +147,7 @@ NB_MODULE(_native, module) {
     module.def("find_ends", &find_ends, "buffer"_a.noconvert(), "begin"_a, "end"_a, "check_crc"_a, "ends"_a.noconvert(),
                "Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`.");
     module.def("read_ranges", &read_ranges, "file"_a, "begins"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
-               "Read ascending ranges of a file, by its descriptor, one after the other to `out`.\n\n"
+               "Read ranges of a file, by its descriptor, one after the other to `out`.\n\n"
                "Returns -1, or the size of a file that ends before the last of them.");
     module.def("check_records", &check_records, "buffer"_a.noconvert(), "begin"_a, "end"_a,
                "Walk the whole records in ``buffer[begin:end]`` whose CRCs match.");

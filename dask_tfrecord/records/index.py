@@ -411,6 +411,11 @@ def _read(shard: Shard, sidecar: Sidecar) -> ShardIndex:
         raise
     except CorruptRecordError as error:
         raise UnusableIndexError(str(error)) from error
+    if not local and compression is None and lines.count:
+        # Requests to find a record take long.
+        kept = kept_offsets.of(replace(shard, compression=None), lines.count)
+        if kept is not None and lines.dense is not None:
+            kept[:] = np.concatenate([*lines.dense, [lines.end]])
     return ShardIndex(
         lines.count,
         np.array(lines.records, np.int64),
@@ -450,6 +455,8 @@ class _IndexLines:
     def __init__(self) -> None:
         self.count = self.end = 0
         self.records, self.offsets = [0], [0]
+        # Offsets of all records; None if they take too much memory.
+        self.dense: list[NDArray[np.int64]] | None = []
         self._lengths = [0]
         self._last = (0, 0, 0)
 
@@ -483,6 +490,10 @@ class _IndexLines:
             self._lengths.append(int(lengths[index]))
             index = int(np.searchsorted(offsets, self.offsets[-1] + limits().entry_nbytes))
         self.count += len(numbers)
+        if self.dense is not None:
+            self.dense.append(offsets.copy())
+            if 8 * self.count > limits().offsets_nbytes:
+                self.dense = None
         self.end = int(ends[-1])
         self._last = (self.count - 1, int(offsets[-1]), int(lengths[-1]))
 

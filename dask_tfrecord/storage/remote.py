@@ -526,6 +526,8 @@ class RangeFetcher:
         Returns the current properties of the file.
     close : callable, optional
         Closes open files and connections.
+    concurrent : callable, optional
+        Returns whether several threads may call `read` now.
     """
 
     def __init__(
@@ -534,8 +536,10 @@ class RangeFetcher:
         read: Callable[[int, int], bytes],
         current_info: Callable[[], dict[str, Any]],
         close: Callable[[], None] = lambda: None,
+        concurrent: Callable[[], bool] = lambda: True,
     ) -> None:
         self._shard, self._read, self._current_info, self._close = shard, read, current_info, close
+        self.concurrent = concurrent
         self._stopped = threading.Event()
 
     def __call__(self, start: int, stop: int) -> bytes:
@@ -596,14 +600,14 @@ def open_ranges(shard: Shard) -> RangeFetcher:
         return RangeFetcher(shard, partial(_read_s3_range, shard, fs, path), info_of)
     if "HTTPFileSystem" in kinds:
         whole = _HttpRanges(shard, fs, path)
-        return RangeFetcher(shard, whole.read, info_of, whole.close)
+        return RangeFetcher(shard, whole.read, info_of, whole.close, lambda: whole.sends_ranges)
     info = with_retries(info_of, shard.path, "look up the file")
     if has_changed(shard, info):
         raise changed_error(shard, info.get("size"))
     if isinstance(fs, AsyncFileSystem):
         return RangeFetcher(shard, lambda start, stop: fs.cat_file(path, start=start, end=stop), info_of)
     file = _FileRanges(fs, path)
-    return RangeFetcher(shard, file.read, info_of, file.close)
+    return RangeFetcher(shard, file.read, info_of, file.close, lambda: False)
 
 
 def changed_error(shard: Shard, size: int | None = None) -> ShardChangedError:
@@ -664,6 +668,7 @@ class _HttpRanges:
         # Response of a server that sends the whole file: the following ranges are read from it.
         self._whole: Any = None
         self._position = 0
+        self.sends_ranges = False
 
     def read(self, start: int, stop: int) -> bytes:
         return bytes(sync(self._fs.loop, self._read, start, stop, remaining_seconds()))
@@ -678,9 +683,14 @@ class _HttpRanges:
             if self._whole is None or start < self._position:
                 response = await self._request(start, stop)
                 if response.status == 206:
+                    self.sends_ranges = True
                     # Not returned to the pool of connections: a response may be longer than the range.
                     with contextlib.closing(response):
                         return await read_at_most(response.content, stop - start)
+                if self.sends_ranges:
+                    # Other threads may read.
+                    response.close()
+                    raise ConnectionError("requested a range as before, received the whole file")
                 self._whole, self._position = response, 0
         try:
             while self._position < start:

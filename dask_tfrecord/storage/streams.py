@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, Self
@@ -55,6 +56,11 @@ from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_
 
 # Bytes of the first remote range while the length of the read is unknown.
 _FIRST_RANGE = 256 << 10
+
+# Bytes between two remote ranges that are fetched with them, bytes of such a request, and requests at a time.
+_COALESCED_GAP = 512 << 10
+_COALESCED = 4 << 20
+_CONCURRENT_REQUESTS = 16
 
 _WRITE_BUFFER = 1 << 20
 
@@ -184,7 +190,7 @@ class StoredStream(ByteStream):
         return count
 
     def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Read ascending ranges of bytes, one after the other, to an array of their size."""
+        """Read ranges of bytes, one after the other, to an array of their size."""
         check_interrupt(self._started)
         try:
             end = self._source.read_ranges(begins, ends, out)
@@ -236,6 +242,16 @@ class _LocalFile(io.FileIO):
         return _native.read_ranges(self.fileno(), begins, ends, out)
 
 
+class _KeptFile(_LocalFile):
+    """File that stays open until its last reference is gone."""
+
+    def close(self) -> None:
+        """Do nothing: other streams read the file."""
+
+    def __del__(self) -> None:
+        super().close()
+
+
 class _Ahead(NamedTuple):
     """Range that is fetched while the one before is read."""
 
@@ -278,13 +294,30 @@ class RangeReader:
         return len(part)
 
     def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
-        """Read ranges one after the other; return -1."""
-        done = 0
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            self.seek(begin)
-            while begin < end:
-                count = self.readinto(out[done : done + end - begin].data)
-                begin, done = begin + count, done + count
+        """Fetch ranges, those close to each other in one request, and several at a time; return -1."""
+        order = np.argsort(begins, kind="stable")
+        starts, stops = begins[order], np.maximum.accumulate(ends[order])
+        apart = (starts[1:] - stops[:-1] > _COALESCED_GAP) | (np.diff(starts // _COALESCED) > 0)
+        cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]
+        pieces = np.cumsum(ends - begins) - (ends - begins)
+
+        def fetch(first: int, past: int) -> None:
+            start = int(starts[first])
+            data = np.frombuffer(self._fetch(start, int(stops[past - 1])), np.uint8)
+            for index in order[first:past].tolist():
+                begin, end, piece = int(begins[index]) - start, int(ends[index]) - start, int(pieces[index])
+                out[piece : piece + end - begin] = data[begin:end]
+
+        requests = list(pairwise(cuts))
+        if not self._fetch.concurrent():
+            # A first answer shows whether a web server sends ranges.
+            fetch(*requests.pop(0))
+        if len(requests) > 1 and self._fetch.concurrent():
+            with ThreadPoolExecutor(min(len(requests), _CONCURRENT_REQUESTS), "dask_tfrecord-ranges") as pool:
+                list(pool.map(fetch, *zip(*requests, strict=True)))
+        else:
+            for request in requests:
+                fetch(*request)
         return -1
 
     def seek(self, offset: int, /) -> None:
@@ -340,8 +373,15 @@ class RangeReader:
         return min(start + self._length, self._stop if start < self._stop else self._size)
 
 
-def open_stored(shard: Shard) -> StoredStream:
+def open_stored(shard: Shard, *, keep: bool = False) -> StoredStream:
     """Open a file for reading its stored bytes.
+
+    Parameters
+    ----------
+    shard : Shard
+        File to read.
+    keep : bool, default False
+        Keep a local file open for further calls, for `StoredStream.read_ranges` alone. Its name is looked up again.
 
     Raises
     ------
@@ -352,15 +392,24 @@ def open_stored(shard: Shard) -> StoredStream:
     """
     try:
         if is_local(shard.path):
-            return _open_local(shard)
+            if not keep:
+                return StoredStream(shard, _open_local(shard, _LocalFile))
+            now = os.stat(shard.path)  # noqa: PTH116
+            return StoredStream(shard, _kept_file(shard, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)))
         return StoredStream(shard, RangeReader(open_ranges(shard), shard.size))
     except FileNotFoundError as error:
         raise not_found_error(shard) from error
 
 
-def _open_local(shard: Shard) -> StoredStream:
+@functools.lru_cache(maxsize=64)
+def _kept_file(shard: Shard, _identity: tuple[int, ...]) -> _LocalFile:
+    """Return an open file; a file that replaces it has another identity."""
+    return _open_local(shard, _KeptFile)
+
+
+def _open_local(shard: Shard, kind: type[_LocalFile]) -> _LocalFile:
     # Without O_NONBLOCK, opening a pipe waits for a writer.
-    file = _LocalFile(shard.path, opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
+    file = kind(shard.path, opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         file.close()
@@ -368,7 +417,7 @@ def _open_local(shard: Shard) -> StoredStream:
     if has_changed(shard, {"size": status.st_size, "mtime": status.st_mtime}):
         file.close()
         raise changed_error(shard, status.st_size)
-    return StoredStream(shard, file)
+    return file
 
 
 def open_sink(
