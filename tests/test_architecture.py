@@ -91,6 +91,7 @@ ALLOWED = {
         "view",
         "cli",
     },
+    "dask_array": {"arrays/engine.py"},
     "distributed": {"runtime", "arrays", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},

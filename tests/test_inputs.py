@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array as da
 import dask.bag as bag
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from dask.base import DaskMethodsMixin
 from oracle import read_oracle
 from oracle.partitions import objects
 from support.any_columns import listed
+from support.engine import PLANNED, da
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -229,7 +229,8 @@ def test_both_writers_and_assign_take_the_same(tmp_path: Path) -> None:
         "unmasked later": (da.from_array(unmasked, chunks=2), [0, 1, 2]),
     }
     with contextlib.suppress(ImportError):
-        arrays["expressions"] = importlib.import_module("dask_array").arange(3, chunks=2), [0, 1, 2]
+        other = importlib.import_module("dask.array" if PLANNED else "dask_array")
+        arrays["other engine"] = other.arange(3, chunks=2), [0, 1, 2]
     given = {name: made for name, (made, _) in arrays.items()}
     wanted = {name: rows for name, (_, rows) in arrays.items()}
     assert stored(given | {"nested": nested}, tmp_path) == wanted | {"nested": nested}

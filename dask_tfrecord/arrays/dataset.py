@@ -9,7 +9,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import dask
-import dask.array as da
 import dask.local
 import dask.threaded
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.counting import verify_rows
+from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
@@ -27,7 +27,6 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, 
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.records.damage import DamageReport
-from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advice
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         assigned: Mapping[str, da.Array] | None = None,
         features: Mapping[str, Feature] | None = None,
     ) -> None:
-        refuse_query_planning()
         self._rows = rows
         self._names = tuple(rows.schema if names is None else names)
         self._assigned = {name: without_empty_chunks(array) for name, array in (assigned or {}).items()}

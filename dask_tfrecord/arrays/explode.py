@@ -10,12 +10,12 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import dask
-import dask.array as da
 import numpy as np
 from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
 from dask_tfrecord.columns.blocks import RaggedBlock, to_array, zero_rows

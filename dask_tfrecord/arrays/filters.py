@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers
+from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
 from dask_tfrecord.arrays.sources import Source, fill, located, user_blocks
 from dask_tfrecord.columns.blocks import (

@@ -38,7 +38,6 @@ from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run
-from dask_tfrecord.runtime.dask_private import refuse_query_planning
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shards
@@ -194,7 +193,6 @@ def read_tfrecord(
     np.True_
     """
     # Arguments are checked before files are opened.
-    refuse_query_planning()
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     _check_errors(errors, fill_values, check_crc, counts)

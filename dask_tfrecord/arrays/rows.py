@@ -26,7 +26,6 @@ from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import dask
-import dask.array as da
 import dask.local
 import numpy as np
 from dask.base import get_scheduler, normalize_token, tokenize
@@ -36,6 +35,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
+from dask_tfrecord.arrays.engine import PLANNED, da, from_graph, unfused
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
 from dask_tfrecord.columns.blocks import (
     Block,
@@ -146,7 +146,7 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
         chunks: da.Array = da.map_blocks(
             step, *arguments, name=name, chunks=((1,) * number,), dtype=object, meta=np.empty(0, object)
         )
-    return chunks
+    return unfused(chunks) if PLANNED else chunks
 
 
 def read_chunk(
@@ -296,7 +296,7 @@ class Rows:
                 (name, number): (_same, (blocks.name, old), index.key) for number, old in enumerate(kept)
             }
             graph = {**blocks.__dask_graph__(), **index.__dask_graph__(), **tasks}
-            blocks = da.Array(graph, name, ((1,) * len(kept),), meta=np.empty(0, object))
+            blocks = from_graph(graph, name, ((1,) * len(kept),), np.empty(0, object))
             borders = distinct(borders)
         return cls(schema, borders, len(kept), None, blocks, origin, rechunked)
 
@@ -327,7 +327,9 @@ class Rows:
                 align_arrays=False,
                 adjust_chunks={0: (1,) * len(sizes)},
             )
-        return cls.of_chunks(blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes))
+        return cls.of_chunks(
+            unfused(blocks) if PLANNED else blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes)
+        )
 
     def __dask_tokenize__(self) -> object:
         if self.source is None:
@@ -443,7 +445,7 @@ class Rows:
             order = np.argsort(np.argsort(origins, kind="stable"))
             tasks[name, chunk] = _put, parts, order, schema.key
         graph = {**self.blocks.__dask_graph__(), **schema.__dask_graph__(), **tasks}
-        picked = da.Array(graph, name, ((1,) * (len(cuts) - 1),), meta=np.empty(0, object))
+        picked = from_graph(graph, name, ((1,) * (len(cuts) - 1),), np.empty(0, object))
         return Rows.of_chunks(picked, self.schema, np.diff(cuts).tolist(), self.origin, self.rechunked)
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
 from dask_tfrecord.columns.encode import cast, castable, column_forms
@@ -413,7 +413,7 @@ def _of_dask(array: Any, owner: str) -> da.Array:
             f"{owner}: expected a dask.array.Array, got {kind}: convert it to one, as frame['x'].to_dask_array("
             f"lengths=True) does"
         )
-    return da.Array(dict(graph), name, chunks, meta=meta)
+    return from_graph(graph, name, chunks, meta)
 
 
 def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, da.Array]:
@@ -652,7 +652,7 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     )
     each = max(1, int(_CHUNK_NBYTES / max(nbytes, 1.0)))
     # Zarr and HDF5 read whole chunks.
-    steps = [array.chunks[0] for array in arrays if getattr(array, "chunks", None)]
+    steps = [int(np.max(array.chunks[0])) for array in arrays if getattr(array, "chunks", None)]
     if steps and each > max(steps):
         each -= each % max(steps)
     return tuple(min(each, rows - start) for start in range(0, rows, each)) or (0,)
@@ -720,7 +720,8 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *
         (name, number): (_partition_chunk, key, node.key, *span)
         for number, (key, span) in enumerate(zip(keys, pairwise(borders), strict=True))
     }
-    chunks = da.Array(graph | dict(node.__dask_graph__()) | tasks, name, ((1,) * len(keys),), meta=np.empty(0, object))
+    graph |= dict(node.__dask_graph__()) | tasks
+    chunks = from_graph(graph, name, ((1,) * len(keys),), np.empty(0, object))
     return Rows.of_chunks(chunks, schema, sizes, {})
 
 

@@ -9,12 +9,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature

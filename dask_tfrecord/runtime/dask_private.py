@@ -59,23 +59,3 @@ def array_meta(array: Any) -> Any:
     https://github.com/dask/dask/blob/main/dask/array/core.py (`Array._meta`).
     """
     return array._meta
-
-
-def refuse_query_planning() -> None:
-    """Refuse dask's experimental array expressions, for which `dask.array.Array` is another class.
-
-    https://github.com/dask/dask/blob/main/dask/array/__init__.py
-
-    Raises
-    ------
-    RuntimeError
-        If they were enabled when `dask.array` was imported.
-    """
-    import dask.array
-    from dask.array.core import Array
-
-    if dask.array.Array is not Array:
-        raise RuntimeError(
-            "dask_tfrecord builds graphs of dask's arrays, not of its experimental array expressions: leave the dask "
-            "configuration array.query-planning unset, or set it to False before dask.array is imported"
-        )

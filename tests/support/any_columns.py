@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.features import Encoded, Feature, Partition, RowLengths, UniformRowLength
+from support.engine import da
 
 # One feature per layout of columns.
 FEATURES: dict[str, Feature] = {

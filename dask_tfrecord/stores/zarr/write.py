@@ -28,12 +28,12 @@ from itertools import groupby
 from typing import Any, Literal
 
 import dask
-import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled

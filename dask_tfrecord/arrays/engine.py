@@ -1,0 +1,46 @@
+"""The library of chunked arrays: `dask.array`, or `dask_array` with its query optimizer.
+
+The second one takes the place of `dask.array`, in this package only, if the dask configuration ``array.query-planning``
+is True when this module is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import dask
+
+from dask_tfrecord.runtime.dask_private import array_meta
+
+PLANNED = bool(dask.config.get("array.query-planning", None))
+if TYPE_CHECKING or not PLANNED:
+    import dask.array as da
+else:
+    try:
+        import dask_array as da
+    except ImportError as error:
+        raise ImportError(
+            "the dask configuration array.query-planning is on, which needs dask_array, which is not installed: "
+            "pip install 'dask-tfrecord[planning]'",
+            name="dask_array",
+        ) from error
+
+__all__ = ["PLANNED", "da", "from_graph", "unfused"]
+
+
+def from_graph(graph: Mapping[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:
+    """Return the array of the tasks ``(name, *block)`` of a graph."""
+    if not PLANNED:
+        return da.Array(dict(graph), name, chunks, meta=meta)
+    from dask_array.core import from_graph as expression
+
+    keys = [(name, *block) for block in product(*(range(len(sizes)) for sizes in chunks))]
+    array: da.Array = expression(dict(graph), meta, chunks, keys, name)
+    return array
+
+
+def unfused(array: da.Array) -> da.Array:
+    """Return an array that the query optimizer does not fuse into arrays made of it, which would repeat its tasks."""
+    return from_graph(array.__dask_graph__(), array.name, array.chunks, array_meta(array))
