@@ -50,13 +50,15 @@ OBSTORE_PROGRAM = """
 import sys
 import fsspec, pytest
 from obstore.fsspec import register
+from obstore.store import S3Store
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError
 
 register("s3")
 secret = "s3cret-of-the-key"
 config = {"access_key_id": "a", "secret_access_key": secret, "endpoint": sys.argv[1], "region": "us-east-1"}
-options = {"config": config, "client_options": {"allow_http": True}}
+store = S3Store("obstore", config=config, client_options={"allow_http": True})
+options = {"config": store.config, "client_options": store.client_options}
 for url in ("s3://obstore/a/0.tfrecord", "s3://obstore/a", "s3://obstore/a/*.tfrecord"):
     ds = dtf.read_tfrecord(url, storage_options=options)
     assert ds["label"].compute().tolist() == [0, 1, 2] and secret not in repr(ds) + str(ds.keys())

@@ -6,7 +6,6 @@ is True when this module is imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +29,17 @@ else:
 __all__ = ["PLANNED", "da", "from_graph", "unfused"]
 
 
-def from_graph(graph: Mapping[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:
+def from_graph(graph: dict[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:
     """Return the array of the tasks ``(name, *block)`` of a graph."""
     if not PLANNED:
-        return da.Array(dict(graph), name, chunks, meta=meta)
+        return da.Array(graph, name, chunks, meta=meta)
     from dask_array.core import from_graph as expression
 
     keys = [(name, *block) for block in product(*(range(len(sizes)) for sizes in chunks))]
-    array: da.Array = expression(dict(graph), meta, chunks, keys, name)
+    array: da.Array = expression(graph, meta, chunks, keys, name)
     return array
 
 
 def unfused(array: da.Array) -> da.Array:
     """Return an array that the query optimizer does not fuse into arrays made of it, which would repeat its tasks."""
-    return from_graph(array.__dask_graph__(), array.name, array.chunks, array_meta(array))
+    return from_graph(dict(array.__dask_graph__()), array.name, array.chunks, array_meta(array))

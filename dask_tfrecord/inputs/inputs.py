@@ -413,7 +413,7 @@ def _of_dask(array: Any, owner: str) -> da.Array:
             f"{owner}: expected a dask.array.Array, got {kind}: convert it to one, as frame['x'].to_dask_array("
             f"lengths=True) does"
         )
-    return from_graph(graph, name, chunks, meta)
+    return from_graph(dict(graph), name, chunks, meta)
 
 
 def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, da.Array]:
