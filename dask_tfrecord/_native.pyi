@@ -659,23 +659,42 @@ class MessageEncoder:
 def release_memory() -> None:
     """Return freed memory that the allocator keeps to the system."""
 
+def take_splits(
+    splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+    owners: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
+    index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """Write the offsets between rows that are taken one after the other to `out`; see `take_rows`."""
+
 def take_rows(
-    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    values: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+    splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
     item: int,
+    owners: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
     index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
     out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
 ) -> None:
-    """Copy the rows `index`, of items of `item` bytes, one after the other to `out`."""
+    """
+    Copy row ``index[i]`` of source ``owners[i]`` one after the other to `out`.
+
+    Rows consist of items of `item` bytes; without splits, of one item. A single source needs no owners.
+    """
 
 def pad_rows(
-    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    values: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+    splits: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+    owners: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
+    index: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
     filler: bytes,
     length: int,
     out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
 ) -> None:
-    """Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`."""
+    """
+    Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`.
+
+    Rows are those of `take_rows`; all rows of the only source without an index.
+    """
 
 def sort_rows(
     indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],

@@ -599,7 +599,9 @@ OF_SPLITS: dict[str, Callable[[NDArray[np.int64]], object]] = {
     "array_rows": lambda splits: _native.array_rows(VALUES, splits, False),
     "array_rows, copied": lambda splits: _native.array_rows(VALUES, splits, True),
     "pack_text": lambda splits: _native.pack_text(VALUES, splits, text(len(splits) - 1)),
-    "pad_rows": lambda splits: _native.pad_rows(VALUES, splits, b"0", 8, np.zeros(8 * len(splits) - 8, np.uint8)),
+    "pad_rows": lambda splits: _native.pad_rows(
+        [VALUES], [splits], None, None, b"0", 8, np.zeros(8 * len(splits) - 8, np.uint8)
+    ),
     "sort_rows": lambda splits: _native.sort_rows(np.zeros(8, np.int64), 1, splits, np.zeros(8, np.int64)),
 }
 
@@ -629,9 +631,9 @@ def test_splits_that_another_thread_changes_stay_within_the_values() -> None:
         for number in range(500):
             out[:] = 0
             with suppress(ValueError):
-                _native.take_rows(values, splits, 1, index, out[:1_000])
+                _native.take_rows([values], [splits], 1, None, index, out[:1_000])
             with suppress(ValueError):
-                _native.pad_rows(values, splits, b"\0", 1, out[:1_000])
+                _native.pad_rows([values], [splits], None, None, b"\0", 1, out[:1_000])
             if number % 10 == 0:
                 with suppress(ValueError):
                     _native.pack_text(values, splits, text)

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, concatenate, rows_of, take_rows
+from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, gather_padded, gather_rows, gather_splits
 from dask_tfrecord.columns.encoded_values import decode_file
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import ImageFeature
@@ -34,8 +33,6 @@ Finish = Callable[[], Batch]
 Shuffle = Literal[False, "window", "full"]
 # Streams of random bits: two of an epoch, and the choices of a mixture.
 _ORDER, _DISTANCES, CHOICES = 0, 1, 2
-# Bytes of a dense row above which rows are gathered one by one.
-_LARGE_ROW = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,6 +183,21 @@ class ColumnPadding:
     lengths: tuple[int | None, ...]  # of each level of rows, outermost first; None is the longest row of the batch
     value: Any  # in the dtype of the column
     truncate: bool
+
+    def gather(
+        self,
+        blocks: Sequence[RaggedBlock],
+        owners: NDArray[np.int64] | None,
+        rows: NDArray[np.int64],
+        describe: Callable[[int], str],
+    ) -> NDArray[Any]:
+        """Gather the rows of a batch, and pad them."""
+        values, length = blocks[0].values, self.lengths[0]
+        if isinstance(values, np.ndarray) and values.dtype.kind not in "OT":
+            longest = int(np.diff(gather_splits([each.row_splits for each in blocks], owners, rows)).max(initial=0))
+            if length is None or longest <= length:
+                return gather_padded(blocks, owners, rows, longest if length is None else length, self.value)
+        return self.apply(gather_rows(blocks, owners, rows), describe)
 
     def apply(self, block: RaggedBlock, describe: Callable[[int], str], level: int = 0) -> NDArray[Any]:
         """Pad the rows of a batch, or the rows of a level within them."""
@@ -395,13 +407,16 @@ class BatchMixer:
         self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64], pool: Executor
     ) -> Finish:
         """Gather the rows of a batch, pad its columns, and begin to decode its images."""
-        sorting = np.argsort(owners, kind="stable")
-        borders = np.flatnonzero(np.diff(owners[sorting], prepend=-1, append=len(held)))
-        places = [sorting[start:stop] for start, stop in pairwise(borders.tolist())]
-        sources = [self._held_rows(held[owners[place[0]]], positions[place]) for place in places]
+        numbers, owners = np.unique(owners, return_inverse=True)
+        units = [held[number] for number in numbers.tolist()]
+        places = [np.flatnonzero(owners == number) for number in range(len(units))]
+        sources, rows = list[Mapping[str, Block]](), np.empty(len(owners), np.int64)
+        for unit, place in zip(units, places, strict=True):
+            blocks, rows[place] = self._held_rows(unit, positions[place])
+            sources.append(blocks)
 
         def describe(row: int) -> str:
-            unit = held[owners[row]]
+            unit = units[owners[row]]
             if isinstance(unit.key, int):
                 return f"row {int(positions[row]) - unit.start} of {self.reader.describe(unit.key)}"
             return self.reader.describe(int(unit.numbers(unit.rows(positions[row : row + 1]))[0]))
@@ -411,19 +426,19 @@ class BatchMixer:
         for name in self.reader.names:
             if (image := self.images.get(name)) is not None:
                 batch[name] = out = np.empty((len(positions), *image.item_shape), image.item_dtype)
-                for (blocks, rows), place in zip(sources, places, strict=True):
+                for blocks, place in zip(sources, places, strict=True):
                     block = blocks[name]
                     if isinstance(block, BytesBlock):
-                        files += [(image, block, *at, out) for at in zip(rows.tolist(), place.tolist(), strict=True)]
+                        pairs = zip(rows[place].tolist(), place.tolist(), strict=True)
+                        files += [(image, block, *pair, out) for pair in pairs]
                     else:
-                        out[place] = np.asarray(block)[rows]
+                        out[place] = np.asarray(block)[rows[place]]
                 continue
+            column: list[Any] = [blocks[name] for blocks in sources]
+            gathered = column, owners if column[1:] else None, rows
             padding = self.paddings.get(name)
-            block = _gathered([(blocks[name], rows) for blocks, rows in sources], places, padding is None)
-            if padding is not None:
-                assert isinstance(block, RaggedBlock)
-                block = padding.apply(block, describe)
-            batch[name] = block
+            batch[name] = gather_rows(*gathered) if padding is None else padding.gather(*gathered, describe)
+        made = user_blocks(batch)
         decoding = [pool.submit(_decode, files[part :: self.ahead]) for part in range(min(self.ahead, len(files)))]
 
         def finish() -> Batch:
@@ -432,12 +447,11 @@ class BatchMixer:
                     part.result()
             except ImageError:
                 # The error has to name a file and a record.
-                for place in places:
-                    unit = held[owners[place[0]]]
+                for unit, place in zip(units, places, strict=True):
                     found = self.reader.read_scattered(unit.numbers(unit.rows(positions[place])), self.scheduler)
                     for name in self.images:
-                        batch[name][place] = found[name]
-            return user_blocks(batch)
+                        made[name][place] = found[name]
+            return made
 
         return finish
 
@@ -451,45 +465,3 @@ def _decode(files: Sequence[_File]) -> None:
     for image, block, row, place, out in files:
         start, stop = block.splits[row : row + 2].tolist()
         decode_file(image, block.values.data[start:stop], out[place])
-
-
-def _gathered(sources: list[tuple[Block, NDArray[np.int64]]], places: list[NDArray[np.int64]], owned: bool) -> Block:
-    """Return rows of blocks, which have these places in the result; they share memory only if `owned` is False."""
-    first = sources[0][0]
-    if len(sources) == 1:
-        return _picked(first, sources[0][1], owned)
-    if not isinstance(first, np.ndarray) or first.dtype.kind == "T" or first[:1].nbytes < _LARGE_ROW:
-        return _merged([_picked(block, rows, owned) for block, rows in sources], places)
-    # Large rows are copied once.
-    out = np.empty((sum(map(len, places)), *first.shape[1:]), first.dtype)
-    for (block, rows), place in zip(sources, places, strict=True):
-        array = np.asarray(block)
-        for row, at in zip(rows.tolist(), place.tolist(), strict=True):
-            out[at] = array[row]
-    return out
-
-
-def _picked(block: Block, rows: NDArray[np.int64], owned: bool) -> Block:
-    """Return rows of a block; they share memory with it only if `owned` is False."""
-    first = int(rows[0])
-    if int(rows[-1]) - first + 1 == len(rows) and (np.diff(rows) == 1).all():
-        view = rows_of(block, first, first + len(rows))
-        if not owned:
-            return view
-        if isinstance(view, np.ndarray):
-            return view.copy()
-    return take_rows(block, rows)
-
-
-def _merged(parts: list[Block], places: list[NDArray[np.int64]]) -> Block:
-    """Merge blocks, whose rows have these places in the result."""
-    first = parts[0]
-    if isinstance(first, np.ndarray) and first.dtype.kind != "T":
-        out = np.empty((sum(map(len, parts)), *first.shape[1:]), first.dtype)
-        for part, place in zip(parts, places, strict=True):
-            out[place] = part
-        return out
-    order = np.concatenate(places)
-    index = np.empty(len(order), np.int64)
-    index[order] = np.arange(len(order))
-    return take_rows(concatenate(parts), index)

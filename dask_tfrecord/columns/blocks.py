@@ -82,12 +82,6 @@ class BytesBlock(_Buffers):
         splits = self.splits[start * each : stop * each + 1]
         return BytesBlock(self.values[splits[0] : splits[-1]], splits - splits[0], (stop - start, *self.shape[1:]))
 
-    def take(self, index: NDArray[np.int64]) -> BytesBlock:
-        """Copy the rows of `index`."""
-        each = math.prod(self.shape[1:])
-        values, splits = _take_values(self.values, self.splits, (index[:, None] * each + np.arange(each)).ravel())
-        return BytesBlock(values, splits, (len(index), *self.shape[1:]))
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
         out = np.empty(len(self.splits) - 1, object)
         out[:] = _native.bytes_list(self.values, self.splits)
@@ -138,15 +132,6 @@ class RaggedBlock(_Buffers):
         inner = values[first:last] if isinstance(values, np.ndarray) else values.rows(first, last)
         return RaggedBlock(inner, splits - first)
 
-    def take(self, index: NDArray[np.int64]) -> RaggedBlock:
-        """Copy the rows of `index`."""
-        if isinstance(self.values, np.ndarray):
-            return RaggedBlock(*_take_values(self.values, self.row_splits, index))
-        lengths = self.row_splits[index + 1] - self.row_splits[index]
-        splits = splits_of(lengths)
-        items = np.arange(splits[-1]) + np.repeat(self.row_splits[index] - splits[:-1], lengths)
-        return RaggedBlock(self.values.take(items), splits)
-
     def padded(self, length: int, value: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return rows padded with `value` to `length`, which must be at least that of the longest row.
 
@@ -164,7 +149,7 @@ class RaggedBlock(_Buffers):
         if out.size:
             filler = np.full(shape[2:], value, values.dtype).tobytes()
             splits = np.ascontiguousarray(self.row_splits, np.int64)
-            _native.pad_rows(_as_bytes(values), splits, filler, length, out.reshape(-1).view(np.uint8))
+            _native.pad_rows([_as_bytes(values)], [splits], None, None, filler, length, out.reshape(-1).view(np.uint8))
         return out
 
     def truncated(self, length: int) -> RaggedBlock:
@@ -172,7 +157,8 @@ class RaggedBlock(_Buffers):
         starts, lengths = self.row_splits[:-1], np.diff(self.row_splits)
         # Every second row of these splits is what follows the kept values.
         splits = np.append(np.stack([starts, starts + np.minimum(lengths, length)], axis=1), self.row_splits[-1:])
-        return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
+        kept: RaggedBlock = gather_rows([RaggedBlock(self.values, splits)], None, np.arange(0, 2 * len(self), 2))
+        return kept
 
     def views(self) -> NDArray[np.object_]:
         """Return each row as a view of the values. A single view keeps the values of all rows in memory.
@@ -212,11 +198,6 @@ class ArraysBlock(_Buffers):
         """Return rows ``start`` to ``stop``, sharing memory."""
         flat = RaggedBlock(self.values, self.row_splits).rows(start, stop)
         return ArraysBlock(flat.flat_values, flat.row_splits, self.shapes[start:stop])
-
-    def take(self, index: NDArray[np.int64]) -> ArraysBlock:
-        """Copy the rows of `index`."""
-        flat = RaggedBlock(self.values, self.row_splits).take(index)
-        return ArraysBlock(flat.flat_values, flat.row_splits, self.shapes[index])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
         flat = np.asarray(RaggedBlock(self.values, self.row_splits))
@@ -266,7 +247,63 @@ def rows_of(block: Block, start: int, stop: int) -> Block:
 
 def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
     """Copy the rows of `index` of any block."""
-    return block[index] if isinstance(block, np.ndarray) else block.take(index)
+    return block[index] if isinstance(block, np.ndarray) else gather_rows([block], None, index)
+
+
+def gather_rows(blocks: Sequence[Any], owners: NDArray[np.int64] | None, index: NDArray[np.int64]) -> Any:
+    """Copy rows of blocks of one feature: row ``index[i]`` of block ``owners[i]``, or of the only block."""
+    first = blocks[0]
+    if isinstance(first, np.ndarray):
+        return _gather_items(blocks, owners, index)
+    if isinstance(first, BytesBlock):
+        rows, each = len(index), math.prod(first.shape[1:])
+        if each != 1:
+            index = (index[:, None] * each + np.arange(each)).ravel()
+            owners = None if owners is None else np.repeat(owners, each)
+        files = [block.values for block in blocks], [block.splits for block in blocks]
+        return BytesBlock(*_gather_values(*files, owners, index), (rows, *first.shape[1:]))
+    inner, outer = [block.values for block in blocks], [block.row_splits for block in blocks]
+    if isinstance(inner[0], np.ndarray) and inner[0].dtype.kind not in "OT":
+        values, splits = _gather_values(inner, outer, owners, index)
+    else:
+        splits = gather_splits(outer, owners, index)
+        starts, lengths = _gather_items([each[:-1] for each in outer], owners, index), np.diff(splits)
+        items = np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
+        values = gather_rows(inner, None if owners is None else np.repeat(owners, lengths), items)
+    if isinstance(first, ArraysBlock):
+        return ArraysBlock(values, splits, _gather_items([block.shapes for block in blocks], owners, index))
+    return RaggedBlock(values, splits)
+
+
+def gather_padded(
+    blocks: Sequence[RaggedBlock], owners: NDArray[np.int64] | None, index: NDArray[np.int64], length: int, value: Any
+) -> NDArray[Any]:
+    """Copy rows of numbers as `gather_rows` does, padded with `value` to `length`."""
+    values = [np.asarray(block.values) for block in blocks]
+    out = np.empty((len(index), length, *values[0].shape[1:]), values[0].dtype)
+    if out.size:
+        filler = np.full(out.shape[2:], value, out.dtype).tobytes()
+        splits = [block.row_splits for block in blocks]
+        _native.pad_rows(list(map(_as_bytes, values)), splits, owners, index, filler, length, _as_bytes(out))
+    return out
+
+
+def _gather_items(
+    arrays: Sequence[NDArray[Any]], owners: NDArray[np.int64] | None, index: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Copy items of arrays."""
+    first = arrays[0]
+    if owners is None:
+        return first[index]
+    out = np.empty((len(index), *first.shape[1:]), first.dtype)
+    if first.dtype.kind in "OT" or not all(array.flags.c_contiguous for array in arrays):
+        # NumPy stores strings outside of the array.
+        for number, array in enumerate(arrays):
+            chosen = owners == number
+            out[chosen] = array[index[chosen]]
+    elif out.size:
+        _native.take_rows(list(map(_as_bytes, arrays)), [], out.nbytes // len(out), owners, index, _as_bytes(out))
+    return out
 
 
 def frozen(block: Block) -> Block:
@@ -309,25 +346,32 @@ def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int6
     return out
 
 
-def _take_values(
-    values: NDArray[Any], splits: NDArray[np.int64], index: NDArray[np.int64]
+def gather_splits(
+    splits: Sequence[NDArray[np.int64]], owners: NDArray[np.int64] | None, index: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the offsets between rows that are gathered."""
+    out = np.empty(len(index) + 1, np.int64)
+    _native.take_splits(splits, owners, index, out)
+    return out
+
+
+def _gather_values(
+    values: Sequence[NDArray[Any]],
+    splits: Sequence[NDArray[np.int64]],
+    owners: NDArray[np.int64] | None,
+    index: NDArray[np.int64],
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Copy the values of the rows `index`, and return them with their splits."""
-    # The rows may be few of many: lengths of all of them would cost more.
-    taken = splits_of(splits[index + 1] - splits[index])
-    if values.size and not any(values.strides):
+    """Copy the values of rows, and return them with their splits."""
+    index, splits = np.ascontiguousarray(index, np.int64), [np.ascontiguousarray(each, np.int64) for each in splits]
+    taken, first = gather_splits(splits, owners, index), values[0]
+    if first.size and not any(first.strides):
         # All items share the memory of one.
-        return np.broadcast_to(values[0], (int(taken[-1]), *values.shape[1:])), taken
-    out = np.empty((int(taken[-1]), *values.shape[1:]), values.dtype)
-    if values.dtype.kind == "T":
-        # NumPy stores strings outside of the array.
-        rows = np.repeat(splits[index] - taken[:-1], np.diff(taken))
-        return values[np.arange(taken[-1]) + rows], taken
+        return np.broadcast_to(first[0], (int(taken[-1]), *first.shape[1:])), taken
+    out = np.empty((int(taken[-1]), *first.shape[1:]), first.dtype)
     if out.size:
-        item = values.dtype.itemsize * math.prod(values.shape[1:])
         # An index of items would need several times the memory of the values.
-        splits, index = np.ascontiguousarray(splits, np.int64), np.ascontiguousarray(index, np.int64)
-        _native.take_rows(_as_bytes(values), splits, item, index, _as_bytes(out))
+        item = first.dtype.itemsize * math.prod(first.shape[1:])
+        _native.take_rows(list(map(_as_bytes, values)), splits, item, owners, index, _as_bytes(out))
     return out, taken
 
 

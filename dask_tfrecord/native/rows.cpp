@@ -1,6 +1,10 @@
 // Python bindings of row operations on flat arrays, and of the release of freed memory.
 #include "rows.hpp"
 
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+
 #include "binding.hpp"
 
 #if defined(__GLIBC__)
@@ -25,31 +29,68 @@ void release_memory() {
 #endif
 }
 
-void take_rows(const Bytes& values, const Integers& splits, std::size_t item, const Integers& index,
-               const OutputBytes& out) {
-    if (splits.size() == 0) throw nb::value_error("splits must not be empty");
-    const bool done = binding::without_gil([&] {
-        return dtf::take_rows(dtf::Cursor(values.data(), values.size()), splits.data(), splits.size() - 1, item,
-                              index.data(), index.size(), out.data(), out.size());
-    });
+using Indices = std::optional<Integers>;
+
+dtf::Picked picked(const std::vector<dtf::RowSource>& sources, const Indices& owners, const Indices& index) {
+    const bool fits = owners ? index && owners->size() == index->size() : sources.size() == 1;
+    if (!fits) throw nb::value_error("each row needs an owner, unless there is one source");
+    return {sources, owners ? owners->data() : nullptr, index ? index->data() : nullptr,
+            index ? index->size() : sources[0].rows};
+}
+
+// Sources of the values and the splits of arrays; `item` bytes are an item.
+std::vector<dtf::RowSource> sources_of(const std::vector<Bytes>& values, const std::vector<Integers>& splits,
+                                       std::size_t item) {
+    if (item == 0) throw nb::value_error("an item has one or more bytes");
+    if (!splits.empty() && splits.size() != values.size()) throw nb::value_error("each source needs splits, or none");
+    std::vector<dtf::RowSource> sources;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::size_t items = values[i].size() / item;
+        if (splits.empty()) {
+            sources.push_back({values[i].data(), items, nullptr, items});
+            continue;
+        }
+        if (splits[i].size() == 0) throw nb::value_error("splits must not be empty");
+        sources.push_back({values[i].data(), items, splits[i].data(), splits[i].size() - 1});
+    }
+    return sources;
+}
+
+void take_splits(const std::vector<Integers>& splits, const Indices& owners, const Integers& index,
+                 const OutputIntegers& out) {
+    std::vector<dtf::RowSource> sources;
+    for (const Integers& each : splits) {
+        if (each.size() == 0) throw nb::value_error("splits must not be empty");
+        sources.push_back({nullptr, dtf::most_values, each.data(), each.size() - 1});
+    }
+    const dtf::Picked rows = picked(sources, owners, index);
+    if (out.size() != rows.count + 1) throw nb::value_error("out needs one more entry than rows");
+    const bool done = binding::without_gil([&] { return dtf::take_splits(rows, out.data()); });
+    if (!done) throw nb::value_error("splits must ascend, and index must name existing rows");
+}
+
+void take_rows(const std::vector<Bytes>& values, const std::vector<Integers>& splits, std::size_t item,
+               const Indices& owners, const Integers& index, const OutputBytes& out) {
+    const std::vector<dtf::RowSource> sources = sources_of(values, splits, item);
+    const dtf::Picked rows = picked(sources, owners, index);
+    const bool done = binding::without_gil([&] { return dtf::take_rows(rows, item, out.data(), out.size()); });
     if (!done) {
         throw nb::value_error(
             "splits must ascend within the values, index must name existing rows, and out must have their total size");
     }
 }
 
-void pad_rows(const Bytes& values, const Integers& splits, const nb::bytes& filler, std::size_t length,
-              const OutputBytes& out) {
-    const std::size_t item = filler.size(), rows = splits.size() > 0 ? splits.size() - 1 : 0;
-    if (item == 0 || splits.size() == 0) throw nb::value_error("filler and splits must not be empty");
-    if (length > dtf::most_values / item || rows > dtf::most_values || out.size() != rows * length * item) {
+void pad_rows(const std::vector<Bytes>& values, const std::vector<Integers>& splits, const Indices& owners,
+              const Indices& index, const nb::bytes& filler, std::size_t length, const OutputBytes& out) {
+    const std::size_t item = filler.size();
+    const std::vector<dtf::RowSource> sources = sources_of(values, splits, item);
+    const dtf::Picked rows = picked(sources, owners, index);
+    if (length > dtf::most_values / item || rows.count > dtf::most_values || out.size() != rows.count * length * item) {
         throw nb::value_error("out must have `length` items for each row");
     }
     const auto* filling = reinterpret_cast<const std::uint8_t*>(filler.c_str());
-    const bool done = binding::without_gil([&] {
-        return dtf::pad_rows(dtf::Cursor(values.data(), values.size()), splits.data(), rows, item, length, filling,
-                             out.data());
-    });
+    const bool done =
+        binding::without_gil([&] { return dtf::pad_rows(rows, item, length, filling, out.data()); });
     if (!done) throw nb::value_error("splits must ascend within the values, and rows have at most `length` items");
 }
 
@@ -67,12 +108,17 @@ void sort_rows(const Integers& indices, std::size_t axes, const Integers& splits
 
 void binding::add_rows(nb::module_& module) {
     module.def("release_memory", &release_memory, "Return freed memory that the allocator keeps to the system.");
-    module.def("take_rows", &take_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "item"_a,
+    module.def("take_splits", &take_splits, "splits"_a.noconvert(), "owners"_a.noconvert().none(),
                "index"_a.noconvert(), "out"_a.noconvert(),
-               "Copy the rows `index`, of items of `item` bytes, one after the other to `out`.");
-    module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "filler"_a, "length"_a,
-               "out"_a.noconvert(),
-               "Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`.");
+               "Write the offsets between rows that are taken one after the other to `out`; see `take_rows`.");
+    module.def("take_rows", &take_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "item"_a,
+               "owners"_a.noconvert().none(), "index"_a.noconvert(), "out"_a.noconvert(),
+               "Copy row ``index[i]`` of source ``owners[i]`` one after the other to `out`.\n\n"
+               "Rows consist of items of `item` bytes; without splits, of one item. A single source needs no owners.");
+    module.def("pad_rows", &pad_rows, "values"_a.noconvert(), "splits"_a.noconvert(), "owners"_a.noconvert().none(),
+               "index"_a.noconvert().none(), "filler"_a, "length"_a, "out"_a.noconvert(),
+               "Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`.\n\n"
+               "Rows are those of `take_rows`; all rows of the only source without an index.");
     module.def("sort_rows", &sort_rows, "indices"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),
                "order"_a.noconvert(),
                "Write the order that sorts the items of each row by their indices to `order`; the sort is stable.");

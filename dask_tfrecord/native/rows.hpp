@@ -38,25 +38,64 @@ bool each_row(const std::int64_t* splits, std::size_t rows, std::size_t most, Ta
     return true;
 }
 
-// Copy the rows `index`, of items of `item` bytes, one after the other to `out`. False if a row does not exist, splits
-// are invalid, or the rows do not fill `capacity` bytes.
-inline bool take_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item,
-                      const std::int64_t* index, std::size_t count, std::uint8_t* out, std::size_t capacity) {
-    if (item == 0) return false;
-    const std::size_t most = values.left() / item;
-    if (!ascend(splits, rows, most)) return false;
-    for (std::size_t i = 0; i < count; ++i) {
-        const std::uint64_t row = split_at(index, i);
-        if (row >= rows) return false;
-        const std::uint64_t begin = split_at(splits, row), end = split_at(splits, row + 1);
-        if (begin > end || end > most) return false;
-        const std::size_t size = static_cast<std::size_t>(end - begin) * item;
+// Rows of an array of at most `most` items. Without splits each row is one item.
+struct RowSource {
+    const std::uint8_t* values;
+    std::size_t most;
+    const std::int64_t* splits;
+    std::size_t rows;
+};
+
+// Rows of several sources: row `index[i]` of the source `owners[i]`, or of the only source if there are no owners.
+// Without an index these are the first rows.
+struct Picked {
+    const std::vector<RowSource>& sources;
+    const std::int64_t* owners;
+    const std::int64_t* index;
+    std::size_t count;
+
+    // Call ``take(source, begin, end)`` with the items of each row until it returns false. False if it did, if a row
+    // does not exist, or if its splits are invalid. Other splits are not read: few rows of many are picked.
+    template <class Take>
+    bool each(Take take) const {
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::uint64_t owner = owners == nullptr ? 0 : split_at(owners, i);
+            const std::uint64_t row = index == nullptr ? i : split_at(index, i);
+            if (owner >= sources.size() || row >= sources[owner].rows) return false;
+            const RowSource& source = sources[owner];
+            const bool divided = source.splits != nullptr;
+            const std::uint64_t begin = divided ? split_at(source.splits, row) : row;
+            const std::uint64_t end = divided ? split_at(source.splits, row + 1) : row + 1;
+            if (begin > end || end > source.most) return false;
+            if (!take(source, static_cast<std::size_t>(begin), static_cast<std::size_t>(end))) return false;
+        }
+        return true;
+    }
+};
+
+// Write the offsets between picked rows to `out`, which has one more entry than rows; false as for `Picked::each`.
+inline bool take_splits(const Picked& picked, std::int64_t* out) {
+    std::size_t total = 0;
+    *out = 0;
+    return picked.each([&](const RowSource&, std::size_t begin, std::size_t end) {
+        total += end - begin;
+        *++out = static_cast<std::int64_t>(total);
+        return total <= most_values;
+    });
+}
+
+// Copy picked rows, of items of `item` bytes, one after the other to `out`. False if they do not fill `capacity` bytes,
+// or as for `Picked::each`.
+inline bool take_rows(const Picked& picked, std::size_t item, std::uint8_t* out, std::size_t capacity) {
+    const bool done = picked.each([&](const RowSource& source, std::size_t begin, std::size_t end) {
+        const std::size_t size = (end - begin) * item;
         if (size > capacity) return false;
-        if (size > 0) std::memcpy(out, values.here() + static_cast<std::size_t>(begin) * item, size);
+        if (size > 0) std::memcpy(out, source.values + begin * item, size);
         out += size;
         capacity -= size;
-    }
-    return capacity == 0;
+        return true;
+    });
+    return done && capacity == 0;
 }
 
 // Repeat an item of `item` bytes. Each copy doubles what is filled: items are small, and a call for each is slow.
@@ -70,18 +109,14 @@ inline void fill_items(std::uint8_t* out, std::size_t count, std::size_t item, c
     }
 }
 
-// Copy each row to the beginning of its slot of `length` items and fill the rest of the slot. False if a row does not
-// fit or splits are invalid. `out` has one slot per row.
-inline bool pad_rows(Cursor values, const std::int64_t* splits, std::size_t rows, std::size_t item, std::size_t length,
-                     const std::uint8_t* filler, std::uint8_t* out) {
-    if (item == 0) return false;
-    const std::uint8_t* from = values.here();
-    const std::size_t most = values.left() / item;
-    if (split_at(splits, 0) > most) return false;
-    return each_row(splits, rows, most, [&](std::size_t, std::size_t begin, std::size_t end) {
+// Copy each picked row to the beginning of its slot of `length` items and fill the rest of the slot. False if a row
+// does not fit, or as for `Picked::each`. `out` has one slot per row.
+inline bool pad_rows(const Picked& picked, std::size_t item, std::size_t length, const std::uint8_t* filler,
+                     std::uint8_t* out) {
+    return picked.each([&](const RowSource& source, std::size_t begin, std::size_t end) {
         const std::size_t count = end - begin;
         if (count > length) return false;
-        if (count > 0) std::memcpy(out, from + begin * item, count * item);
+        if (count > 0) std::memcpy(out, source.values + begin * item, count * item);
         out += count * item;
         fill_items(out, length - count, item, filler);
         out += (length - count) * item;

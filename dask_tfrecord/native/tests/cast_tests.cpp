@@ -256,7 +256,9 @@ std::string padded(const std::string& values, const Ints& splits, std::size_t it
     const Exact block(values), fill(filler);
     const std::size_t rows = splits.size() - 1;
     Exact out(std::string(rows * length * item, '?'));
-    if (!dtf::pad_rows(block.cursor(), splits.data(), rows, item, length, fill.data(), out.data())) return "refused";
+    const std::vector<dtf::RowSource> sources{{block.data(), values.size() / item, splits.data(), rows}};
+    const dtf::Picked picked{sources, nullptr, nullptr, rows};
+    if (!dtf::pad_rows(picked, item, length, fill.data(), out.data())) return "refused";
     return std::string(reinterpret_cast<const char*>(out.data()), out.size());
 }
 
@@ -273,14 +275,14 @@ void invalid_splits_are_not_padded() {
     for (const Ints& splits : none) CHECK(padded("abcdef", splits, 1, 9, ".") == "refused");
     CHECK(padded("abcdef", {0, 4}, 2, 9, "..") == "refused");     // four items of two bytes
     CHECK(padded("abcdef", {0, 3, 6}, 1, 2, ".") == "refused");  // longer than the slots
-    CHECK(padded("abcdef", {0, 3}, 0, 3, "") == "refused");
 }
 
 std::string taken(std::string_view values, const Ints& splits, std::size_t item, const Ints& index, std::size_t size) {
     const Exact block(values);
     Exact out(std::string(size, '?'));
-    const bool fits = dtf::take_rows(block.cursor(), splits.data(), splits.size() - 1, item, index.data(), index.size(),
-                                     out.data(), out.size());
+    const std::vector<dtf::RowSource> sources{{block.data(), values.size() / item, splits.data(), splits.size() - 1}};
+    const dtf::Picked picked{sources, nullptr, index.data(), index.size()};
+    const bool fits = dtf::take_rows(picked, item, out.data(), out.size());
     return fits ? std::string(reinterpret_cast<const char*>(out.data()), out.size()) : "refused";
 }
 
@@ -295,13 +297,40 @@ void rows_are_taken_in_any_order() {
 
 void invalid_splits_are_not_taken() {
     const Ints none[] = {{0, 3, 2}, {0, 7}, {-1, 2}, {3, 2}, {0, 2, INT64_MAX}, {INT64_MIN, 0}, {0, -1, 2}};
-    for (const Ints& splits : none) CHECK(taken("abcdef", splits, 1, {0}, 3) == "refused");
+    for (const Ints& splits : none) {
+        Ints index;
+        for (std::size_t row = 0; row + 1 < splits.size(); ++row) index.push_back(static_cast<std::int64_t>(row));
+        CHECK(taken("abcdef", splits, 1, index, 3) == "refused");
+    }
     for (const std::int64_t row : {std::int64_t{2}, std::int64_t{-1}, INT64_MAX, INT64_MIN}) {
         CHECK(taken("abcdef", {0, 2, 6}, 1, {row}, 2) == "refused");
     }
     for (const std::size_t size : {0u, 1u, 3u, 5u}) CHECK(taken("abcdef", {0, 2, 6}, 1, {0}, size) == "refused");
     CHECK(taken("abcdef", {0, 4}, 2, {0}, 8) == "refused");  // four items of two bytes
-    CHECK(taken("abcdef", {0, 3}, 0, {0}, 0) == "refused");
+}
+
+void rows_of_several_sources_are_taken_and_padded() {
+    const Exact one("abcdef"), other("xyz");
+    const Ints first{0, 2, 2, 6}, second{1, 3};
+    const std::vector<dtf::RowSource> divided{{one.data(), 6, first.data(), 3}, {other.data(), 3, second.data(), 1}};
+    const std::vector<dtf::RowSource> items{{one.data(), 3, nullptr, 3}, {other.data(), 1, nullptr, 1}};
+    const auto of = [](const std::vector<dtf::RowSource>& sources, const Ints& owners, const Ints& index,
+                       std::size_t item, std::size_t size) {
+        Exact out(std::string(size, '?'));
+        const dtf::Picked picked{sources, owners.data(), index.data(), index.size()};
+        return dtf::take_rows(picked, item, out.data(), size) ? std::string(out.data(), out.data() + size) : "refused";
+    };
+    CHECK(of(divided, {0, 1, 0}, {2, 0, 0}, 1, 8) == "cdefyzab");
+    CHECK(of(items, {1, 0, 0}, {0, 2, 0}, 2, 6) == "xyefab");
+    CHECK(of(items, {1}, {1}, 2, 2) == "refused" && of(items, {2}, {0}, 2, 2) == "refused");
+    CHECK(of(items, {-1}, {0}, 2, 2) == "refused" && of(divided, {1}, {1}, 1, 2) == "refused");
+    const Ints owners{1, 0}, index{0, 2};
+    const dtf::Picked picked{divided, owners.data(), index.data(), 2};
+    Ints splits(3);
+    CHECK(dtf::take_splits(picked, splits.data()) && splits == Ints{0, 2, 6});
+    Exact out(std::string(10, '?'));
+    const std::uint8_t filler = '.';
+    CHECK(dtf::pad_rows(picked, 1, 5, &filler, out.data()) && std::string(out.data(), out.data() + 10) == "yz...cdef.");
 }
 
 Ints sorted(const Ints& places, std::size_t axes, const Ints& splits) {
@@ -391,6 +420,7 @@ const checks::Test tests[] = {
     TEST(invalid_splits_are_not_padded),
     TEST(rows_are_taken_in_any_order),
     TEST(invalid_splits_are_not_taken),
+    TEST(rows_of_several_sources_are_taken_and_padded),
     TEST(each_row_lies_within_the_values),
     TEST(sorted_indices_ascend_within_their_rows),
     TEST(invalid_splits_are_not_sorted),

@@ -216,8 +216,8 @@ struct Rows {
         }
         for (std::int64_t i = splits.back(); i > 0; --i) items.push_back(static_cast<std::int64_t>(random.below(1000)));
     }
-    dtf::Cursor cursor() const {
-        return dtf::Cursor(reinterpret_cast<const std::uint8_t*>(items.data()), 8 * items.size());
+    dtf::RowSource source() const {
+        return {reinterpret_cast<const std::uint8_t*>(items.data()), items.size(), splits.data(), 5000};
     }
 };
 
@@ -229,8 +229,9 @@ Work take_rows() {
             size += 8 * static_cast<std::size_t>(rows.splits[at + 1] - rows.splits[at]);
         }
         std::vector<std::uint8_t> out(size);
-        return std::uint64_t{dtf::take_rows(rows.cursor(), rows.splits.data(), 5000, 8, rows.index.data(), 5000,
-                                            out.data(), out.size())};
+        const std::vector<dtf::RowSource> sources{rows.source()};
+        const dtf::Picked picked{sources, nullptr, rows.index.data(), 5000};
+        return std::uint64_t{dtf::take_rows(picked, 8, out.data(), out.size())};
     };
 }
 
@@ -238,7 +239,8 @@ Work pad_rows() {
     return [rows = Rows()] {
         const std::uint8_t filler[8] = {};
         std::vector<std::uint8_t> out(5000 * 40 * 8);
-        return std::uint64_t{dtf::pad_rows(rows.cursor(), rows.splits.data(), 5000, 8, 40, filler, out.data())};
+        const std::vector<dtf::RowSource> sources{rows.source()};
+        return std::uint64_t{dtf::pad_rows({sources, nullptr, nullptr, 5000}, 8, 40, filler, out.data())};
     };
 }
 
