@@ -26,8 +26,10 @@ from types import ModuleType
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import zarr
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef, convert_legacy_graph
 from dask.base import tokenize
 from dask.callbacks import Callback
 from harness import SHARDED, dispatch, parser_of, resident, run
@@ -36,7 +38,7 @@ from pipelines import FEATURES, look, touch
 
 import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, build_index
-from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_shard
+from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
@@ -272,7 +274,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     shards, features : int
         Number of each.
     chunks : str
-        As in `read_tfrecord`: "auto" or "shard".
+        "auto", "shard", or "record" for one chunk of each record.
     """
     paths = tuple(f"/data/train/part-{number:06d}.tfrecord" for number in range(shards))
     versions = tuple(f"{1_700_000_000 + number}.25" for number in range(shards))
@@ -282,19 +284,21 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     schema = dtf.Schema({f"feature{number}": dtf.FixedLenFeature((), "float32") for number in range(features)})
     reset_peak()
     before = reset_peak()
-    began = time.perf_counter()
+    began = time.process_time()
     collection = Collection.from_indexes(files.resolved([None] * shards, [False] * shards), indexes)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     if chunks == "shard":
         borders = borders_by_shard(collection)
+    elif chunks == "record":
+        borders = borders_by_rows(collection.nrows, 1)
     else:
         borders = borders_by_bytes(collection, np.full(shards, 4.0 * features), CHUNK_NBYTES, coalesce=False)
-    planned = time.perf_counter()
+    planned = time.process_time()
     dataset = dtf.Dataset(Rows.of_source(source, borders), list(schema))
     arrays = [*dataset.values(), *dataset[tuple(schema)]]
-    built = time.perf_counter()
+    built = time.process_time()
     tokenize(dataset, arrays)
-    done = time.perf_counter()
+    done = time.process_time()
     return {
         "chunks": dataset.npartitions,
         "plan": planned - began,
@@ -305,15 +309,63 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     }
 
 
+def graph_of_chunks(chunks: int, columns: int, folder: Path) -> dict[str, float]:
+    """Measure the graph of some columns beside as many `dask.array.zeros`, in microseconds of a chunk of a column.
+
+    Times are processor times of making and optimising the graph, and of running it on one thread and on a cluster in
+    this process, with other tasks of the same keys and dependencies, which do nothing. The cluster takes minutes for
+    more than 10,000 tasks.
+    """
+    from distributed import Client
+
+    schema = {f"feature{number}": dtf.FixedLenFeature((), "float32") for number in range(columns)}
+    dataset = dtf.read_tfrecord(folder, schema, chunks="shard", counts=[RECORDS] * chunks)
+
+    def make(name: str) -> list[da.Array]:
+        if name == "zeros":
+            return [da.zeros(RECORDS * chunks, chunks=RECORDS, name=f"zeros-{column}") for column in range(columns)]
+        return [dataset["feature0"]] if columns == 1 else list(dataset[tuple(schema)])
+
+    def blank(key: Any, task: GraphNode) -> GraphNode:
+        return task if isinstance(task, DataNode) else Task(key, nothing, *map(TaskRef, task.dependencies))
+
+    found: dict[str, list[float]] = {}
+    local = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    with Client(**local) as client:
+        for _ in range(4):
+            for name in ("zeros", "ours"):
+                times = [time.process_time()]
+                optimised = dask.optimize(*make(name))
+                times.append(time.process_time())
+                graph = convert_legacy_graph({key: task for array in optimised for key, task in array.dask.items()})
+                graph = {key: blank(key, task) for key, task in graph.items()}
+                keys = [array.__dask_keys__() for array in optimised]
+                times.append(time.process_time())
+                for get in (dask.get, client.get)[: 2 if chunks * columns <= 10_000 else 1]:
+                    get(graph, keys)
+                    times.append(time.process_time())
+                planned, _, run, *cluster = np.diff(times) / chunks / columns * 1e6
+                steps = {"graph": planned, "run": run, "graph and run": planned + run}
+                if cluster:
+                    steps["graph and cluster"] = planned + cluster[0]
+                for step, microseconds in steps.items():
+                    found.setdefault(f"{step} {name}", []).append(microseconds)
+    return {name: statistics.median(each[1:]) for name, each in found.items()}
+
+
+def nothing(*_: object) -> None:
+    """Return nothing."""
+
+
 class First(Callback):
-    """Record the time at which the first reading task is done."""
+    """Record the processor time at which the first reading task is done."""
 
     def __init__(self) -> None:
         self.seconds: float | None = None
 
     def _posttask(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
         if self.seconds is None and isinstance(result, np.ndarray | np.generic):
-            self.seconds = time.perf_counter()
+            self.seconds = time.process_time()
 
 
 def first_task(shards: int, features: int, chunks: str, folder: Path) -> dict[str, Any]:
@@ -327,13 +379,13 @@ def first_task(shards: int, features: int, chunks: str, folder: Path) -> dict[st
         Directory of the files.
     """
     schema = {f"feature{number}": dtf.FixedLenFeature((), "float32") for number in range(features)}
-    began = time.perf_counter()
+    began = time.process_time()
     dataset = dtf.read_tfrecord(folder, schema, chunks=chunks, counts=[RECORDS] * shards)
-    opened = time.perf_counter()
+    opened = time.process_time()
     note = First()
     with note, dask.config.set(scheduler="threads", num_workers=2):
         total = dataset["feature0"].sum().compute()
-    done = time.perf_counter()
+    done = time.process_time()
     assert total == shards * sum(range(RECORDS))
     assert note.seconds is not None
     return {"open": opened - began, "first": note.seconds - opened, "sum": done - opened}
@@ -371,7 +423,7 @@ def in_process(what: str, shards: int, features: int, chunks: str, folder: Path)
     Parameters
     ----------
     what : str
-        "plan" or "first".
+        "plan", "first" or "graph".
     shards, features, chunks, folder
         As above.
     """
@@ -386,18 +438,23 @@ def in_process(what: str, shards: int, features: int, chunks: str, folder: Path)
 
 
 def run_planning() -> None:
-    """Measure time and memory for a hundred thousand shards until the first task is done.
+    """Measure time and memory until the first task is done, and the graph of each chunk beside that of dask.
 
-        python benchmarks/scale.py planning [--shards 100000] [--features 10] [--directory DIR] [--json FILE]
+        python benchmarks/scale.py planning [--shards 1 1000 100000] [--features 10] [--directory DIR] [--json FILE]
 
-    First part: plan, build and tokenize a collection whose shards are listed and counted, with "auto" chunks and
-    with one chunk per shard. Second part: create as many files of ten records, hard links to one file, and measure
-    the time of `sum` of a feature on two threads until the first task is done; with given counts, so that no shard
-    is scanned. Each measurement has its own process. Memory is resident memory above that of the imports and the
-    input lists.
+    First part: plan, build and tokenize a collection whose shards are listed and counted, with "auto" chunks, with
+    one chunk per shard, and with one per record. Second part, except for one chunk per record: create as many files
+    of ten records, hard links to one file, and measure the time of `sum` of a feature on two threads until the first
+    task is done; with given counts, so that no shard is scanned. Seconds are processor time. Memory is resident memory
+    above that of the imports and the input lists.
+
+    A second table has the microseconds of processor time that a chunk of a column takes, for one column and for all,
+    and the ratio to as many `dask.array.zeros`: its graph, its optimisation, and running tasks that do nothing on one
+    thread and on a cluster (`--chunks`). Each measurement has its own process.
     """
     parser = parser_of(run_planning)
-    parser.add_argument("--shards", type=int, default=100_000)
+    parser.add_argument("--shards", nargs="+", type=int, default=[1, 1_000, 100_000])
+    parser.add_argument("--chunks", nargs="*", type=int, default=[1_000, 10_000])
     parser.add_argument("--features", type=int, default=10)
     parser.add_argument("--directory", type=Path, help="directory of the files; by default a temporary one")
     parser.add_argument("--json", type=Path)
@@ -405,25 +462,36 @@ def run_planning() -> None:
     options = parser.parse_args()
     if options.worker:
         what, chunks = options.worker
-        given = (options.shards, options.features, chunks)
-        print(json.dumps(plan_shards(*given) if what == "plan" else first_task(*given, options.directory)))
+        [shards], features, folder = options.shards, options.features, options.directory
+        if what == "plan":
+            print(json.dumps(plan_shards(shards, features, chunks)))
+        elif what == "first":
+            print(json.dumps(first_task(shards, features, chunks, folder)))
+        else:
+            print(json.dumps(graph_of_chunks(shards, features, folder)))
         return
-    figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        make_files(options.shards, options.features, Path(folder))
-        for chunks in ("auto", "shard"):
-            figures[chunks] = {
-                **in_process("plan", options.shards, options.features, chunks, Path(folder)),
-                **in_process("first", options.shards, options.features, chunks, Path(folder)),
-            }
-    names = list(figures["auto"])
-    print(f"{options.shards:,} shards of {options.features} features; seconds, and MiB")
-    print("  ".join(f"{name:>8}" for name in ["", *names]))
-    for chunks, row in figures.items():
-        cells = [f"{row[name]:,}" if name == "chunks" else f"{row[name]:.2f}" for name in names]
-        print("  ".join(f"{cell:>8}" for cell in [chunks, *cells]))
+    planned, graphs = [], []
+    for shards in options.shards:
+        with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+            make_files(shards, options.features, Path(folder))
+            for chunks in ("auto", "shard", "record"):
+                given = (shards, options.features, chunks, Path(folder))
+                first = {} if chunks == "record" else in_process("first", *given)
+                planned.append({"shards": shards, "by": chunks, **in_process("plan", *given), **first})
+    print_table(planned)
+    print()
+    for chunks in options.chunks:
+        with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+            make_files(chunks, options.features, Path(folder))
+            for columns in sorted({1, options.features}):
+                found = in_process("graph", chunks, columns, "shard", Path(folder))
+                for step in (name.removesuffix(" zeros") for name in found if name.endswith("zeros")):
+                    ours, zeros = found[f"{step} ours"], found[f"{step} zeros"]
+                    row = {"chunks": chunks, "columns": columns, "ours us": ours, "zeros us": zeros}
+                    graphs.append(row | {"ratio": ours / zeros, "step": f" {step}"})
+    print_table(graphs)
     if options.json:
-        options.json.write_text(json.dumps(figures, indent=1))
+        options.json.write_text(json.dumps({"planning": planned, "graphs": graphs}, indent=1))
 
 
 # Bytes of a payload: a scan reads small records, and skips large ones.

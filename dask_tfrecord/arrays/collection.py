@@ -497,6 +497,6 @@ def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
 
 
 def distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Remove borders of empty chunks; a collection without rows keeps one chunk."""
-    found = np.unique(borders)
+    """Remove borders of empty chunks from ascending borders; a collection without rows keeps one chunk."""
+    found = borders[np.diff(borders, prepend=-1) > 0]
     return found if len(found) > 1 else np.array([0, 0])

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
@@ -120,7 +120,7 @@ class LazyColumn:
         array: da.Array = da.from_array(
             self,
             chunks=chunks,
-            name=f"tfrecord-{printable(self.name)}-{tokenize(self, chunks)}",
+            name=f"tfrecord-{printable(self.name)}-{tokenize(self, np.asarray(sizes))}",
             asarray=False,
             lock=False,
             meta=np.empty((0,) * self.ndim, self.dtype),
@@ -244,7 +244,7 @@ class Rechunked:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """Columns in chunks of rows: read from a source on demand, or existing blocks.
 
@@ -337,9 +337,9 @@ class Rows:
             return "dask_tfrecord.Held", self.blocks.name
         return normalize_token(("dask_tfrecord.Lazy", self.source, self.borders, self.nchunks))
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[float, ...]:
-        """Rows of each chunk; NaN if they are not counted."""
+        """Rows of each chunk; NaN if they are not counted. dask adds them up once for all arrays with this tuple."""
         return (np.nan,) * self.nchunks if self.borders is None else tuple(np.diff(self.borders).tolist())
 
     @property
