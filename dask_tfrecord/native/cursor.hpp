@@ -176,6 +176,9 @@ public:
     // Decode varints until the cursor is empty or `capacity` values are written; false if one is malformed.
     bool varints(std::int64_t* out, std::size_t capacity, std::size_t& written) {
         written = 0;
+        if (varints::decodes_masked && left() >= few) {
+            at_ += varints::decode_short(at_, left(), out, capacity, written);
+        }
         while (left() >= varints::block + varints::beyond && capacity - written >= varints::block) {
             const std::uint64_t inner = highest_bits(at_);
             if (varints::decodes_short && varints::all_within(inner, 3)) {

@@ -28,12 +28,13 @@
 #define DTF_INLINED __attribute__((always_inline))
 #endif
 
-// Marks functions that are called only if has_sse42(), has_clmul() (carry-less multiplication) or has_avx2() is true.
-// Processors with SSE 4.2 also have popcnt.
+// Marks functions that are called only if has_sse42(), has_clmul() (carry-less multiplication), has_avx2() or
+// has_avx512() is true. Processors with SSE 4.2 also have popcnt. DTF_AVX512 is not defined where there are no such functions.
 #if defined(DTF_X86) && !defined(_MSC_VER)
 #define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
 #define DTF_CLMUL __attribute__((target("sse4.2,popcnt,pclmul")))
 #define DTF_AVX2 __attribute__((target("avx2")))
+#define DTF_AVX512 __attribute__((target("avx512bw,avx512vbmi2,popcnt")))
 #else
 #define DTF_SSE42
 #define DTF_CLMUL
@@ -72,6 +73,15 @@ inline bool has_clmul() {
 inline bool has_avx2() {
 #if defined(DTF_X86) && !defined(_MSC_VER)
     return __builtin_cpu_supports("avx2") != 0;
+#else
+    return false;
+#endif
+}
+
+inline bool has_avx512() {
+#if defined(DTF_AVX512)
+    return __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vbmi2") != 0 &&
+           __builtin_cpu_supports("popcnt") != 0;
 #else
     return false;
 #endif

@@ -1,6 +1,7 @@
 // Many varints at once. These functions do not check where the bytes end: the cursor passes blocks of a known size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "machine.hpp"
@@ -76,6 +77,9 @@ inline bool decode_block(const std::uint8_t* from, std::uint64_t inner, std::uin
     return used != 0;  // a value is never as long as a block
 }
 
+// Whether runs of values of at most three bytes are decoded together, and by masks. Tests choose otherwise.
+inline bool decodes_short = has_sse42(), decodes_masked = has_avx512();
+
 #if defined(DTF_X86)
 
 // Four values of one to three bytes each: shuffle masks and total sizes.
@@ -109,8 +113,6 @@ constexpr QuadTables make_quad_tables() {
 }
 
 inline constexpr QuadTables quad_tables = make_quad_tables();
-
-inline const bool decodes_short = has_sse42();
 
 // Input and output positions.
 struct Stretch {
@@ -184,7 +186,7 @@ DTF_SSE42 inline Stretch middle(Stretch begin, std::size_t size) {
 }
 
 // Decode blocks while their values have at most three bytes; return the number of bytes used.
-DTF_SSE42 inline std::size_t decode_short(const std::uint8_t* from, std::size_t size, std::int64_t* out,
+DTF_SSE42 inline std::size_t decode_quads(const std::uint8_t* from, std::size_t size, std::int64_t* out,
                                           std::size_t room, std::size_t& written) {
     constexpr std::size_t worth_halving = 4 * block;
     const std::uint8_t* const end = from + size;
@@ -203,14 +205,71 @@ DTF_SSE42 inline std::size_t decode_short(const std::uint8_t* from, std::size_t 
     return static_cast<std::size_t>(next.from - from);
 }
 
-#else
+#endif
 
-inline constexpr bool decodes_short = false;
+#if defined(DTF_AVX512)
+// GCC 12 warns of its own intrinsics.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-inline std::size_t decode_short(const std::uint8_t*, std::size_t, std::int64_t*, std::size_t, std::size_t&) {
-    return 0;
+// The seven low bits of the bytes that are `there` in a block, zero for others; of these, the ones at `starts`.
+DTF_AVX512 inline __m512i gather(const std::uint8_t* from, std::uint64_t there, std::uint64_t starts) {
+    const __m512i bytes = _mm512_and_si512(_mm512_maskz_loadu_epi8(there, from), _mm512_set1_epi8(0x7f));
+    return _mm512_maskz_compress_epi8(starts, bytes);
 }
 
+// Remove the first 16 bytes, and return them as integers.
+DTF_AVX512 inline __m512i take_integers(__m512i& bytes) {
+    const __m512i integers = _mm512_cvtepu8_epi32(_mm512_castsi512_si128(bytes));
+    bytes = _mm512_alignr_epi32(bytes, bytes, 4);
+    return integers;
+}
+
+// Decode blocks while their values have at most three bytes; return the number of bytes used. Masks keep reads within
+// the bytes and writes within the room, so that the last values are decoded like the others.
+DTF_AVX512 inline std::size_t decode_by_masks(const std::uint8_t* from, std::size_t size, std::int64_t* out,
+                                              std::size_t room, std::size_t& written) {
+    std::size_t at = 0;
+    while (at < size) {
+        const std::uint64_t there = ~std::uint64_t{0} >> (block - std::min(size - at, block));
+        const std::uint64_t inner = _mm512_movepi8_mask(_mm512_maskz_loadu_epi8(there, from + at));
+        const std::uint64_t ends = there & ~inner, starts = ends << 1 | 1;
+        const auto count = static_cast<std::size_t>(_mm_popcnt_u64(ends));
+        if (count == 0 || count > room - written || !all_within(inner, 3)) break;
+        // A value has a second byte if its first is not the last. The rest of the block, if any, starts a value too.
+        const std::uint64_t two = inner & there >> 1, three = two & two >> 1;
+        __m512i first = gather(from + at, there, starts), second = gather(from + at + 1, two, starts),
+                third = gather(from + at + 2, three, starts);
+        for (std::size_t i = 0; i < count; i += 16) {
+            const __m512i low = _mm512_or_si512(take_integers(first), _mm512_slli_epi32(take_integers(second), 7));
+            const __m512i values = _mm512_or_si512(low, _mm512_slli_epi32(take_integers(third), 14));
+            const std::uint32_t fit = 0xffffu >> (16 - std::min<std::size_t>(count - i, 16));
+            std::int64_t* const place = out + written + i;
+            _mm512_mask_storeu_epi64(place, static_cast<__mmask8>(fit),
+                                     _mm512_cvtepu32_epi64(_mm512_castsi512_si256(values)));
+            _mm512_mask_storeu_epi64(place + 8, static_cast<__mmask8>(fit >> 8),
+                                     _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(values, 1)));
+        }
+        written += count;
+        at += highest_bit(ends) + 1;
+    }
+    return at;
+}
+
+#pragma GCC diagnostic pop
 #endif
+
+// Decode the next values while they are short, if this machine does so; return the number of bytes used.
+inline std::size_t decode_short(const std::uint8_t* from, std::size_t size, std::int64_t* out, std::size_t room,
+                                std::size_t& written) {
+#if defined(DTF_AVX512)
+    if (decodes_masked) return decode_by_masks(from, size, out, room, written);
+#endif
+#if defined(DTF_X86)
+    return decode_quads(from, size, out, room, written);
+#else
+    return (void)from, (void)size, (void)out, (void)room, (void)written, std::size_t{0};
+#endif
+}
 
 }  // namespace dtf::varints

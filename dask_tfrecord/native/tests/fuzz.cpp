@@ -4,6 +4,7 @@
 #include "column_fuzz.hpp"
 #include "message_fuzz.hpp"
 #include "png_fuzz.hpp"
+#include "varint_fuzz.hpp"
 
 #include <chrono>
 
@@ -249,6 +250,7 @@ int main(int argc, char** argv) {
             fuzz_tensor(random);
             fuzz_tensors(random);
             fuzz_png(random);
+            fuzz_varints(any_payload(corpus[random.below(corpus.size())], random), random);
         } else if (random.below(3) == 0) {
             fuzz_messages(any_payload(corpus[random.below(corpus.size())], random), random);
         } else {
