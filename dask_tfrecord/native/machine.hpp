@@ -29,7 +29,7 @@
 #endif
 
 // Marks functions that are called only if has_sse42(), has_clmul() (carry-less multiplication), has_avx2() or
-// has_avx512() is true. Processors with SSE 4.2 also have popcnt. DTF_AVX512 is not defined where there are no such functions.
+// has_avx512() (with VBMI2) is true. Processors with SSE 4.2 also have popcnt. Without DTF_AVX512, the compiler lacks it.
 #if defined(DTF_X86) && !defined(_MSC_VER)
 #define DTF_SSE42 __attribute__((target("sse4.2,popcnt")))
 #define DTF_CLMUL __attribute__((target("sse4.2,popcnt,pclmul")))
