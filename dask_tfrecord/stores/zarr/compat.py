@@ -62,7 +62,7 @@ def chunk_key(array: Any, index: int) -> str:
 async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     """Encode the entries of a whole chunk or shard, and store them.
 
-    `zarr.Array.__setitem__` selects, reads and merges first, which takes longer than encoding a small chunk, and no public
+    `zarr.Array.__setitem__` selects, reads and merges first, which takes longer than encoding a small chunk. No public
     function only encodes: https://github.com/zarr-developers/zarr-python/issues/4243. It also omits chunks of the fill
     value in arrays that exist: https://github.com/zarr-developers/zarr-python/issues/2931.
     """
