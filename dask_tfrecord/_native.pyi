@@ -704,11 +704,10 @@ def sort_rows(
 ) -> None:
     """Write the order that sorts the items of each row by their indices to `order`; the sort is stable."""
 
-def bytes_list(
-    values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-) -> list[bytes]:
-    """Return ``values[splits[i]:splits[i + 1]]`` as bytes objects."""
+def bytes_rows(
+    values: numpy.typing.NDArray[numpy.uint8], splits: numpy.typing.NDArray[numpy.int64]
+) -> numpy.typing.NDArray[numpy.object_]:
+    """Return ``values[splits[i]:splits[i + 1]]`` as an array of bytes objects."""
 
 def array_rows(
     values: numpy.typing.NDArray[Any], splits: numpy.typing.NDArray[numpy.int64], copies: bool

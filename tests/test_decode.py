@@ -595,7 +595,7 @@ def test_packed_text() -> None:
 
 VALUES = np.frombuffer(b"abcdefgh", np.uint8)
 OF_SPLITS: dict[str, Callable[[NDArray[np.int64]], object]] = {
-    "bytes_list": lambda splits: _native.bytes_list(VALUES, splits),
+    "bytes_rows": lambda splits: _native.bytes_rows(VALUES, splits),
     "array_rows": lambda splits: _native.array_rows(VALUES, splits, False),
     "array_rows, copied": lambda splits: _native.array_rows(VALUES, splits, True),
     "pack_text": lambda splits: _native.pack_text(VALUES, splits, text(len(splits) - 1)),

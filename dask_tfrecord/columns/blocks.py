@@ -83,9 +83,7 @@ class BytesBlock(_Buffers):
         return BytesBlock(self.values[splits[0] : splits[-1]], splits - splits[0], (stop - start, *self.shape[1:]))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.object_]:
-        out = np.empty(len(self.splits) - 1, object)
-        out[:] = _native.bytes_list(self.values, self.splits)
-        return out.reshape(self.shape)
+        return _native.bytes_rows(self.values, self.splits).reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -755,12 +753,13 @@ def sorted_indices(
                 row,
                 f"holds {found[row]} indices in {key!r} for {plural(expected[row], 'value')} in {feature.value_key!r}",
             )
-    indices = np.stack([axis.flat(np.dtype(np.int64)) for axis in axes], axis=1)
+    columns = [axis.flat(np.dtype(np.int64)) for axis in axes]
+    indices = np.stack(columns, axis=1) if len(columns) > 1 else columns[0][:, None]
     check_indices(feature, indices, splits)
     if not feature.already_sorted:
         order = np.empty(len(indices), np.int64)
         _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
-        indices = indices[order]
+        indices = np.take(indices, order, axis=0)
         values = _reordered(values, order, feature.item_dtype)
     return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
 

@@ -92,9 +92,9 @@ public:
 
     template <class T>
     DTF_INLINE bool push(T value) {
-        std::uint8_t* place = grow(sizeof value);
-        if (place == nullptr) return false;
-        std::memcpy(place, &value, sizeof value);
+        if (!keeps_ || sizeof value > capacity_ - size_) return push_beyond(value);
+        std::memcpy(data_ + size_, &value, sizeof value);
+        size_ += sizeof value;
         return true;
     }
 
@@ -117,6 +117,15 @@ private:
         if (n > capacity_ && !resize(n)) throw std::bad_alloc();
         size_ += n;
         return data_;
+    }
+
+    // Append a value to a buffer that lacks the memory for it, or that keeps no bytes.
+    template <class T>
+    DTF_APART bool push_beyond(T value) {
+        std::uint8_t* place = grow(sizeof value);
+        if (place == nullptr) return false;
+        std::memcpy(place, &value, sizeof value);
+        return true;
     }
 
     DTF_APART bool make_room(std::size_t n) {

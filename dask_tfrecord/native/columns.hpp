@@ -108,9 +108,9 @@ class Column {
     Mark record_;
     Mark feature_;
     Kind found_ = Kind::none;
+    bool one_ = false;      // take_one stored the value of the record, so that marks are those of an earlier one
     bool plain_ = false;    // a record with the expected values needs no further work
-    bool single_ = false;   // plain_, and a record has one value
-    bool single_item_ = false;  // the same for an item of a list of Examples
+    bool single_ = false;   // a record, or an item of a list of Examples, has one value that take_one stores
     bool casts_ = false;    // numbers are cast at the end of a record
     bool derived_ = false;  // something is computed at the end of a step or record
     bool there_ = false;    // the record has the feature list
@@ -120,11 +120,10 @@ class Column {
 
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
-        plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && spec_.cast == Cast::none;
-        single_ = plain_ && spec_.count == 1 && (stores_bytes() || !spec_.counted);
         casts_ = spec_.cast != Cast::none;
-        single_item_ = spec_.layout == ValueLayout::fixed && spec_.list && spec_.count == 1 && !casts_ &&
-                       (stores_bytes() || !spec_.counted);
+        plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && !casts_;
+        single_ = spec_.layout == ValueLayout::fixed && spec_.count == 1 && (stores_bytes() || !spec_.counted) &&
+                  (spec_.list ? !casts_ : !spec_.text);
         derived_ = spec_.list || casts_ || has_shapes();
         const bool plain_steps = spec_.list && !casts_ && !spec_.counted;
         if (plain_steps && spec_.layout == ValueLayout::fixed && spec_.kind == Kind::floats) float_head_ = float_head();
@@ -182,13 +181,11 @@ public:
 
     // Start an entry of the key. It discards an earlier entry of the same record: the last one wins.
     DTF_INLINE void open(std::uint64_t record) {
-        if (seen_ == record) {
-            rollback_record();
-        } else {
-            seen_ = record;
-            record_ = mark();
-            if (derived_) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
-        }
+        if (seen_ == record) rollback_record();
+        seen_ = record;
+        one_ = false;
+        record_ = mark();
+        if (derived_) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
         if (spec_.list) {
             steps_ = 0;
             step_fault_ = Fault::none;
@@ -199,26 +196,27 @@ public:
         values_found_ = 0;
     }
 
-    // Store the common case: the first entry of the key in a record, with the single expected value in its shortest
-    // form. Otherwise return false and change nothing.
-    DTF_INLINE bool take_one(std::uint64_t record, Cursor feature) {
-        Cursor value(feature.here(), 0);
-        if (!single_ || seen_ == record || !feature.only_value(list_tag(spec_.kind), value)) return false;
-        const Mark before{values.size(), value_splits.size()};
-        if (!store_one(feature, value)) return false;
-        record_ = before;
+    // Tag of the list of a Feature with one value that take_one stores; 0 if there is none.
+    std::uint8_t tag_of_one() const { return single_ ? list_tag(spec_.kind) : std::uint8_t{0}; }
+
+    // Enter the one value of a Feature in its shortest form, if take_one stores it.
+    DTF_INLINE bool is_one(Cursor feature, Cursor& value) const {
+        return single_ && feature.only_value(list_tag(spec_.kind), value);
+    }
+
+    // Store the common case: the first entry of the key in a record, with the single expected value, which ends
+    // `feature`. Otherwise return false and change nothing.
+    DTF_INLINE bool take_one(std::uint64_t record, Cursor feature, Cursor value) {
+        if (seen_ == record || !store_one(feature, value)) return false;
         seen_ = record;
-        found_ = spec_.kind;
-        values_found_ = 1;
+        one_ = true;
         return true;
     }
 
     // The same for an item of a list of Examples. `open` has started the record.
-    DTF_INLINE bool take_one_of_item(std::uint64_t item, Cursor feature) {
-        Cursor value(feature.here(), 0);
-        if (!single_item_ || item_ == item || !feature.only_value(list_tag(spec_.kind), value)) return false;
+    DTF_INLINE bool take_one_of_item(std::uint64_t item, Cursor feature, Cursor value) {
         const Mark before{values.size(), value_splits.size()};
-        if (!store_one(feature, value)) return false;
+        if (item_ == item || !store_one(feature, value)) return false;
         feature_ = before;
         item_ = item;
         found_ = spec_.kind;
@@ -331,7 +329,7 @@ public:
 
     // End the record: return whether its values are what the column expects.
     bool close(std::uint64_t record, Problem& problem) {
-        if (plain_ && seen_ == record && found_ == spec_.kind && values_found_ == spec_.count) return true;
+        if (seen_ == record && (one_ || (plain_ && found_ == spec_.kind && values_found_ == spec_.count))) return true;
         if (seen_ != record) {
             open(record);
             there_ = false;
@@ -367,6 +365,15 @@ private:
     }
 
     void rollback_record() {
+        if (one_) {
+            if (stores_bytes()) {
+                value_splits.truncate(value_splits.size() - sizeof(std::int64_t));
+                values.truncate(static_cast<std::size_t>(last(value_splits)));
+            } else {
+                values.truncate(values.size() - item());
+            }
+            return;
+        }
         rollback(record_);
         if (!derived_) return;
         values.truncate(derived_from_.values);
@@ -612,18 +619,33 @@ private:
         return static_cast<std::uint8_t>(static_cast<unsigned>(kind) << 3 | 2u);
     }
 
-    // Store the one value of a feature; on failure nothing of it remains.
+    // Store the one value of a feature, which ends it; on failure nothing of it remains.
     DTF_INLINE bool store_one(Cursor feature, Cursor value) {
         const std::size_t size = value.left();
-        std::uint64_t number;
         if (spec_.kind == Kind::floats) {
-            return size == sizeof(float) && values.push(load<std::uint32_t>(value.here()));
+            if (size != sizeof(float)) return false;
+            const auto bits = load<std::uint32_t>(value.here());
+            return casts_ ? cast_one(bits) : values.push(bits);
         }
-        if (spec_.kind == Kind::int64) return feature.ends_in_varint(size, number) && values.push(number);
+        if (spec_.kind == Kind::int64) {
+            std::uint64_t number;
+            if (!feature.ends_in_varint(size, number)) return false;
+            return casts_ ? cast_one(number) : values.push(number);
+        }
         if (!values.append(value.here(), size)) return false;
         if (value_splits.push(static_cast<std::int64_t>(values.size()))) return true;
         values.truncate(values.size() - size);
         return false;
+    }
+
+    template <class T>
+    DTF_APART bool cast_one(T number) {
+        const std::size_t before = values.size();
+        std::uint64_t refused;
+        const bool fits = wide_.push(number) && cast_values(spec_.cast, wide_, values, refused);
+        wide_.truncate(0);
+        if (!fits) values.truncate(before);
+        return fits;
     }
 
     template <class T>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -13,34 +14,47 @@ namespace dtf {
 // Upper bound of a count of values. Sizes in bytes computed from it cannot overflow.
 constexpr std::size_t most_values = std::size_t{1} << 59;
 
-// Begin of a map entry with a short key and value: everything up to the length of the value.
+// Begin of a short map entry up to a length, whose bytes end the entry. The lengths before it follow from it.
 struct EntryHead {
-    explicit EntryHead(std::string_view key) {
-        constexpr std::size_t around = 5;  // two tags and two lengths before the key, a tag after it
-        if (key.size() > sizeof bytes - around) return;
-        const std::string begin = std::string{'\x0a', '\0', '\x0a', static_cast<char>(key.size())}.append(key) + '\x12';
+    EntryHead() = default;  // no entry begins so
+
+    // The last length is that of the value, or, with the tag of a list, that of the single field in this list of a Feature.
+    explicit EntryHead(std::string_view key, std::uint8_t list_tag = 0) {
+        std::string begin{'\x0a', '\0', '\x0a', static_cast<char>(key.size())};
+        begin.append(key).append({'\x12', '\0'});
+        if (list_tag != 0) begin.append({static_cast<char>(list_tag), '\0', '\x0a', '\0'});
+        if (begin.size() > sizeof bytes) return;
         size = begin.size();
+        most = 0x7f - (size - 2);  // lengths have one byte
         std::memcpy(bytes, begin.data(), size);
-        std::memset(wanted, 0xff, size);
-        wanted[1] = 0;  // the length of the entry varies
-    }
-
-    // Number of bytes that are compared.
-    std::size_t reach() const { return (size + step - 1) / step * step; }
-
-    DTF_INLINE bool begins(const std::uint8_t* from) const {
-        const auto differ = [this, from](std::size_t at) {
-            return (load<std::uint64_t>(from + at) ^ load<std::uint64_t>(bytes + at)) & load<std::uint64_t>(wanted + at);
-        };
-        for (std::size_t at = 0; at < size; at += step) {
-            if ((differ(at) | differ(at + step / 2)) != 0) return false;
+        for (const std::size_t at : {std::size_t{1}, key.size() + 5, key.size() + 7, key.size() + 9}) {
+            if (at >= size) break;
+            bytes[at] = static_cast<std::uint8_t>(size - at - 1);
+            grows[at] = 1;
         }
-        return true;
     }
 
-    static constexpr std::size_t step = 16;
-    std::uint8_t bytes[4 * step] = {}, wanted[4 * step] = {};
-    std::size_t size = 0;  // 0 if the key is not short
+    bool exists() const { return most > 0; }
+
+    // Return whether `size` bytes are the head of an entry whose last length is `n`, at most `most`.
+    DTF_INLINE bool begins(const std::uint8_t* from, std::size_t n) const {
+        constexpr std::size_t half = sizeof(std::uint32_t), step = sizeof(std::uint64_t);
+        if (size < step) return (differ<std::uint32_t>(from, n, 0) | differ<std::uint32_t>(from, n, size - half)) == 0;
+        std::uint64_t some = differ<std::uint64_t>(from, n, 0) | differ<std::uint64_t>(from, n, size - step);
+        for (std::size_t at = step; at < size - step; at += step) some |= differ<std::uint64_t>(from, n, at);
+        return some == 0;
+    }
+
+    std::size_t size = std::numeric_limits<std::size_t>::max(), most = 0;
+    std::uint8_t bytes[64] = {};
+    std::uint8_t grows[64] = {};  // 1 at each length
+
+private:
+    // Bits of a word in which bytes differ from the head. Lengths stay below 0x80, so that none carries into the next.
+    template <class Word>
+    DTF_INLINE Word differ(const std::uint8_t* from, std::size_t n, std::size_t at) const {
+        return load<Word>(from + at) ^ (load<Word>(bytes + at) + static_cast<Word>(n) * load<Word>(grows + at));
+    }
 };
 
 // Every read checks the remaining size. False means that the bytes are malformed.
@@ -112,21 +126,14 @@ public:
         return true;
     }
 
-    // Skip the begin of a short map entry and move to its value, which extends to the end of the entry.
-    DTF_INLINE bool short_entry(const EntryHead& head, Cursor& value) {
-        if (left() <= head.size) return false;
-        std::uint8_t copy[sizeof head.bytes];
-        const std::uint8_t* from = at_;
-        if (left() < head.reach()) {
-            std::memset(copy, 0, sizeof copy);
-            std::memcpy(copy, at_, left());
-            from = copy;
-        }
-        if (!head.begins(from)) return false;
-        const std::size_t size = at_[1], value_size = at_[head.size];
-        if (size != head.size - 1 + value_size || size >= 0x80 || size > left() - 2) return false;
-        value = Cursor(at_ + head.size + 1, value_size);
-        at_ += 2 + size;
+    // Skip a short map entry that begins with a head; `end` is what follows the head.
+    DTF_INLINE bool short_entry(const EntryHead& head, Cursor& entry, Cursor& end) {
+        if (head.size > left()) return false;
+        const std::size_t n = at_[head.size - 1];
+        if (n > head.most || n > left() - head.size || !head.begins(at_, n)) return false;
+        entry = Cursor(at_, head.size + n);
+        at_ += head.size + n;
+        end = Cursor(at_ - n, n);
         return true;
     }
 

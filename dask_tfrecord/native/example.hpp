@@ -46,8 +46,9 @@ public:
         for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             const ColumnSpec& spec = columns_[i].spec();
-            (spec.list ? lists_ : features_).add(spec.key, static_cast<int>(i));
-            if (spec.layout == ValueLayout::skipped) continue;
+            const bool skipped = spec.layout == ValueLayout::skipped;
+            (spec.list ? lists_ : features_).add(spec.key, skipped ? nullptr : &columns_[i], columns_[i].tag_of_one());
+            if (skipped) continue;
             checked_.push_back(i);
             if (spec.list && message == Message::example_list) items_.push_back(i);
         }
@@ -201,11 +202,14 @@ private:
     template <Part part>
     bool entries(Cursor map, Keys& keys) {
         while (!map.empty()) {
+            if constexpr (part != Part::lists) {
+                if (keys.expect_one()) map = entries_of_one<part>(map, keys);
+                if (map.empty()) break;
+            }
             Cursor value(map.here(), 0);
             if (const Keys::Key* key = keys.repeated(map, value)) {
                 has_values_ = true;
-                Column* column = column_of(*key);
-                if (column != nullptr && !enter<part>(value, *column)) return false;
+                if (key->column != nullptr && !enter<part>(value, *key->column)) return false;
                 continue;
             }
             std::uint32_t tag;
@@ -219,6 +223,30 @@ private:
             }
         }
         return true;
+    }
+
+    // Store the next entries that are expected ones of one value each. Return what follows them.
+    template <Part part>
+    DTF_APART Cursor entries_of_one(Cursor map, Keys& keys) {
+        // Members are written at the end: bytes of values could be any of them to the compiler.
+        const std::uint64_t row = part == Part::items ? item_ : record_;
+        std::size_t count = 0;
+        keys.follow([&](const Keys::Key& key) {
+            Cursor rest = map, entry(map.here(), 0), value(map.here(), 0);
+            if (!rest.short_entry(key.one, entry, value) || !take<part>(*key.column, row, entry, value)) return false;
+            map = rest;
+            ++count;
+            return true;
+        });
+        if (count > 0) has_values_ = true;
+        if (part == Part::features) taken_ += count;
+        return map;
+    }
+
+    template <Part part>
+    DTF_INLINE static bool take(Column& column, std::uint64_t row, Cursor feature, Cursor value) {
+        if constexpr (part == Part::items) return column.take_one_of_item(row, feature, value);
+        return column.take_one(row, feature, value);
     }
 
     // A map entry { string key = 1; value = 2; } in the order that nearly every writer uses: key, value, end.
@@ -240,11 +268,12 @@ private:
     // Store the single value of an entry.
     template <Part part>
     DTF_INLINE bool enter(Cursor value, Column& column) {
-        if constexpr (part == Part::items) {
-            if (column.take_one_of_item(item_, value)) return true;
-        } else if (column.take_one(record_, value)) {
-            ++taken_;
-            return true;
+        if constexpr (part != Part::lists) {
+            Cursor one(value.here(), 0);
+            if (column.is_one(value, one) && take<part>(column, part == Part::items ? item_ : record_, value, one)) {
+                if (part == Part::features) ++taken_;
+                return true;
+            }
         }
         open<part>(column);
         return read<part>(value, column);
@@ -411,15 +440,8 @@ private:
     // Set the column of a key, or null if the key is unwanted; false if the key is an error.
     DTF_INLINE bool find(Cursor key, Keys& keys, Column*& column) {
         const Keys::Key* known = keys.find(key);
-        column = known == nullptr ? nullptr : column_of(*known);
+        column = known == nullptr ? nullptr : known->column;
         return known != nullptr || unknown(key, keys);
-    }
-
-    // The column that takes the values of a key, or null.
-    DTF_INLINE Column* column_of(const Keys::Key& key) {
-        if (key.column < 0) return nullptr;
-        Column& column = columns_[static_cast<std::size_t>(key.column)];
-        return column.spec().layout == ValueLayout::skipped ? nullptr : &column;
     }
 
     bool unknown(Cursor key, Keys& keys) {

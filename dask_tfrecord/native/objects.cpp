@@ -27,17 +27,41 @@ std::size_t rows_of(const Integers& splits) { return splits.size() > 0 ? splits.
     throw nb::value_error(bad_splits);
 }
 
-// Twice as fast as slicing one bytes object.
-nb::typed<nb::list, nb::bytes> bytes_list(const Bytes& values, const Integers& splits) {
-    nb::object list = nb::steal(PyList_New(static_cast<Py_ssize_t>(rows_of(splits))));
-    if (!list.is_valid()) throw nb::python_error();
+// New array of objects, one for each row.
+class Objects {
+public:
+    explicit Objects(std::size_t rows) {
+        auto size = static_cast<npy_intp>(rows);
+        array_ = nb::steal(PyArray_SimpleNew(1, &size, NPY_OBJECT));
+        if (!array_.is_valid()) throw nb::python_error();
+        slots_ = static_cast<PyObject**>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array_.ptr())));
+    }
+
+    // Set a row to an object, whose reference is taken over; false if it is null.
+    bool set(std::size_t row, PyObject* item) {
+        if (item == nullptr) return false;
+        // NumPy fills arrays of objects with None or null pointers.
+        PyObject* before = std::exchange(slots_[row], item);
+        Py_XDECREF(before);
+        return true;
+    }
+
+    const nb::object& array() const { return array_; }
+
+private:
+    nb::object array_;
+    PyObject** slots_;
+};
+
+// Three times as fast as slicing one bytes object.
+nb::object bytes_rows(const Bytes& values, const Integers& splits) {
+    Objects out(rows_of(splits));
     const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
         const char* data = reinterpret_cast<const char*>(values.data()) + begin;
-        PyObject* item = PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin));
-        return item != nullptr && PyList_SetItem(list.ptr(), static_cast<Py_ssize_t>(row), item) == 0;
+        return out.set(row, PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin)));
     };
     if (!dtf::each_row(splits.data(), rows_of(splits), values.size(), add)) refuse();
-    return nb::borrow<nb::typed<nb::list, nb::bytes>>(list);
+    return out.array();
 }
 
 PyArrayObject* array_of(const nb::object& object) {
@@ -50,10 +74,7 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
     PyArrayObject* array = array_of(values);
     const int axes = PyArray_NDIM(array);
     if (axes == 0) throw nb::value_error("values must have an axis of items");
-    npy_intp rows = static_cast<npy_intp>(rows_of(splits));
-    nb::object out = nb::steal(PyArray_SimpleNew(1, &rows, NPY_OBJECT));
-    if (!out.is_valid()) throw nb::python_error();
-    auto** slots = static_cast<PyObject**>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(out.ptr())));
+    Objects out(rows_of(splits));
     npy_intp shape[NPY_MAXDIMS];
     std::copy_n(PyArray_DIMS(array), axes, shape);
     const npy_intp stride = PyArray_STRIDE(array, 0);
@@ -61,11 +82,7 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
     nb::object empty;
     const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
         // Rows without values share one array: a record of a few MiB may hold millions of them.
-        if (begin == end && empty.is_valid()) {
-            PyObject* before = std::exchange(slots[row], nb::object(empty).release().ptr());
-            Py_XDECREF(before);
-            return true;
-        }
+        if (begin == end && empty.is_valid()) return out.set(row, nb::object(empty).release().ptr());
         shape[0] = static_cast<npy_intp>(end - begin);
         PyArray_Descr* descr = PyArray_DESCR(array);
         Py_INCREF(reinterpret_cast<PyObject*>(descr));  // The new array owns it.
@@ -78,14 +95,11 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
         PyObject* item = copies ? PyArray_NewCopy(base, NPY_CORDER) : view.release().ptr();
         if (item == nullptr) return false;
         if (begin == end) empty = nb::borrow(item);
-        // NumPy fills arrays of objects with None or null pointers.
-        PyObject* before = std::exchange(slots[row], item);
-        Py_XDECREF(before);
-        return true;
+        return out.set(row, item);
     };
     const auto items = static_cast<std::size_t>(PyArray_DIM(array, 0));
-    if (!dtf::each_row(splits.data(), static_cast<std::size_t>(rows), items, add)) refuse();
-    return out;
+    if (!dtf::each_row(splits.data(), rows_of(splits), items, add)) refuse();
+    return out.array();
 }
 
 // Raise the error of Python for text that is not UTF-8.
@@ -135,8 +149,10 @@ void pack_text(const Bytes& values, const Integers& splits, const nb::object& ou
 
 void binding::add_objects(nb::module_& module) {
     if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
-    module.def("bytes_list", &bytes_list, "values"_a.noconvert(), "splits"_a.noconvert(),
-               "Return ``values[splits[i]:splits[i + 1]]`` as bytes objects.");
+    module.def("bytes_rows", &bytes_rows, "values"_a.noconvert(), "splits"_a.noconvert(),
+               nb::sig("def bytes_rows(values: numpy.typing.NDArray[numpy.uint8], "
+                       "splits: numpy.typing.NDArray[numpy.int64]) -> numpy.typing.NDArray[numpy.object_]"),
+               "Return ``values[splits[i]:splits[i + 1]]`` as an array of bytes objects.");
     module.def("array_rows", &array_rows, "values"_a, "splits"_a.noconvert(), "copies"_a,
                nb::sig("def array_rows(values: numpy.typing.NDArray[typing.Any], "
                        "splits: numpy.typing.NDArray[numpy.int64], copies: bool) -> "

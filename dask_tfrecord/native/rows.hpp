@@ -124,8 +124,30 @@ inline bool pad_rows(const Picked& picked, std::size_t item, std::size_t length,
     });
 }
 
-// Up to this length rows are sorted by insertion, without extra memory.
-constexpr std::ptrdiff_t longest_inserted = 32;
+// Up to this length rows are sorted without extra memory.
+constexpr unsigned short_bits = 5;
+constexpr std::ptrdiff_t longest_short = 1 << short_bits;
+
+// Sort a short row by the number of items before each, which no branch depends on. False if its indices are large, or in
+// order already. Items of the row count from `begin`.
+inline bool rank_row(const std::int64_t* indices, std::size_t count, std::int64_t begin, std::int64_t* order) {
+    std::int32_t keys[longest_short], ranks[longest_short] = {};  // an index with the place of its item is unique
+    std::uint64_t bits = 0;
+    bool falls = false;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto index = static_cast<std::uint64_t>(indices[i]);
+        keys[i] = static_cast<std::int32_t>(static_cast<std::uint32_t>(index) << short_bits | static_cast<std::uint32_t>(i));
+        falls = falls || (i > 0 && keys[i] < keys[i - 1]);
+        bits |= index;
+    }
+    if (!falls || bits >> (31 - short_bits) != 0) return false;
+    for (std::size_t other = 0; other < count; ++other) {
+        const std::int32_t key = keys[other];
+        for (std::size_t i = 0; i < count; ++i) ranks[i] += keys[i] > key ? 1 : 0;
+    }
+    for (std::size_t i = 0; i < count; ++i) order[ranks[i]] = begin + static_cast<std::int64_t>(i);
+    return true;
+}
 
 // Write the order that sorts the items of each row by their indices, lexicographically; the sort is stable. False if
 // splits are invalid. `order` has one entry per item. The caller owns `indices` and `order` alone: a comparison whose
@@ -142,10 +164,11 @@ inline bool sort_rows(const std::int64_t* indices, std::size_t items, std::size_
     return each_row(splits, rows, items, [&](std::size_t, std::size_t begin, std::size_t end) {
         std::int64_t* first = order + begin;
         std::int64_t* last = order + end;
-        if (last - first > longest_inserted) {
+        if (last - first > longest_short) {
             if (!std::is_sorted(first, last, less)) std::stable_sort(first, last, less);
             return true;
         }
+        if (axes == 1 && rank_row(indices + begin, end - begin, static_cast<std::int64_t>(begin), first)) return true;
         for (std::int64_t* at = first; at < last; ++at) {
             // most items are already in order
             const std::int64_t one = *at;

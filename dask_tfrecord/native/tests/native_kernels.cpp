@@ -97,6 +97,21 @@ std::vector<std::string> vectors() {
 
 Work decode_tabular() { return decoding(tabular_specs(), tabular()); }
 
+// A label that is cast, a score that half of the records lack, up to 16 boxes, and 20 sparse values.
+Work decode_mixed() {
+    const auto detection = [](Random& random) {
+        std::string entries = entry("boxes", packed_floats(4 * random.below(17), random));
+        if (random.below(2) == 0) entries += entry("score", packed_floats(1, random));
+        return example(entries + entry("value", packed_floats(20, random)) + entry("index", packed_int64(20, 10000, random)) +
+                       entry("label", packed_int64(1, 100, random)));
+    };
+    return decoding({cast_to(spec("label", Kind::int64, ValueLayout::fixed), dtf::Cast::uint8),
+                     falling_back(spec("score", Kind::floats, ValueLayout::fixed), {std::string(4, '\0')}),
+                     spec("boxes", Kind::floats, ValueLayout::ragged, 4),
+                     spec("index", Kind::int64, ValueLayout::ragged), spec("value", Kind::floats, ValueLayout::ragged)},
+                    made(2000, detection));
+}
+
 Work decode_vectors() {
     return decoding({spec("embedding", Kind::floats, ValueLayout::fixed, 256),
                      spec("label", Kind::int64, ValueLayout::fixed), spec("id", Kind::bytes, ValueLayout::fixed)},
@@ -269,11 +284,11 @@ Work resize_image() {
 }
 
 const std::pair<const char*, Work (*)()> kernels[] = {
-    {"decode_tabular", decode_tabular},     {"decode_vectors", decode_vectors}, {"decode_raw", decode_raw},
-    {"decode_tokens", decode_tokens},       {"decode_sequences", decode_sequences},
-    {"decode_tensors", decode_tensors},     {"checksum", checksum},             {"scan_headers", scan_headers},
-    {"check_records", check_records},       {"resynchronise", resynchronise},   {"encode_rows", encode_rows},
-    {"take_rows", take_rows},               {"pad_rows", pad_rows},             {"sort_rows", sort_rows},
+    {"decode_tabular", decode_tabular}, {"decode_mixed", decode_mixed},     {"decode_vectors", decode_vectors},
+    {"decode_raw", decode_raw},         {"decode_tokens", decode_tokens},   {"decode_sequences", decode_sequences},
+    {"decode_tensors", decode_tensors}, {"checksum", checksum},             {"scan_headers", scan_headers},
+    {"check_records", check_records},   {"resynchronise", resynchronise},   {"encode_rows", encode_rows},
+    {"take_rows", take_rows},           {"pad_rows", pad_rows},             {"sort_rows", sort_rows},
     {"resize_bilinear", resize_image<false>}, {"resize_lanczos3", resize_image<true>},
 };
 
