@@ -275,28 +275,36 @@ inline const Spans& spans_of(std::size_t axis, std::size_t source, std::size_t t
     return spans;
 }
 
-// Add up the weighted pixels of a row under each target pixel. With three channels, `row` and `out` have one element more:
-// these are computed as four, one instruction each, and the next pixel overwrites the fourth.
+// Add up the weighted pixels of a row under each target pixel.
 DTF_INLINE void add_columns(const float* row, const Spans& columns, std::size_t channels, float* out) {
-    const float *weight = columns.weights.data(), *const weights = weight;
+    const float* weight = columns.weights.data();
     for (std::size_t x = 0; x < columns.target; ++x, out += channels) {
-        const float *past = weights + columns.ends[x], *level = row + columns.first[x] * channels;
-#if defined(DTF_X86)
-        if (channels == 3) {
-            __m128 sums = _mm_setzero_ps();
-            for (; weight < past; ++weight, level += 3) {
-                sums = _mm_add_ps(sums, _mm_mul_ps(_mm_set1_ps(*weight), _mm_loadu_ps(level)));
-            }
-            _mm_storeu_ps(out, sums);
-            continue;
-        }
-#endif
+        const float *past = columns.weights.data() + columns.ends[x], *level = row + columns.first[x] * channels;
         std::fill_n(out, channels, 0.0F);
         for (; weight < past; ++weight, level += channels) {
             for (std::size_t c = 0; c < channels; ++c) out[c] += *weight * level[c];
         }
     }
 }
+
+#if defined(DTF_X86)
+// The same of three channels, computed as four: `row` and `out` have one element more, and the next pixel overwrites the
+// fourth.
+DTF_INLINE void add_three_columns(const float* row, const Spans& columns, float* out) {
+    const float *weight = columns.weights.data(), *const weights = weight;
+    const std::size_t *first = columns.first.data(), *end = columns.ends.data(), *const last = end + columns.target;
+    for (; end < last; ++first, ++end, out += 3) {
+        __m128 sums = _mm_setzero_ps();
+        const float *level = row + *first * 3, *const past = weights + *end;
+        const auto add = [&](std::size_t k) DTF_INLINED {
+            sums = _mm_add_ps(sums, _mm_mul_ps(_mm_set1_ps(weight[k]), _mm_loadu_ps(level + 3 * k)));
+        };
+        for (; past - weight > 2; weight += 3, level += 9) add(0), add(1), add(2);
+        for (; weight < past; ++weight, level += 3) add(0);
+        _mm_storeu_ps(out, sums);
+    }
+}
+#endif
 
 // Multiply pixels by `factor` and resize them by weighted sums of rows, then of columns. Integers are clipped. No size may
 // be 0.
@@ -314,8 +322,12 @@ void filter_pixels(const Pixel* pixels, const ImageShape& image, float factor, c
                 for (std::size_t i = 0; i < source_size; ++i) to[i] += weight * (static_cast<float>(from[i]) * factor);
             });
         }
-        call_fastest([=, &columns, from = row.data(), sums = levels.data()]() DTF_INLINED {
-            add_columns(from, columns, channels, sums);
+        call_fastest([=, &columns, wide = row.data(), sums = levels.data()]() DTF_INLINED {
+#if defined(DTF_X86)
+            channels == 3 ? add_three_columns(wide, columns, sums) : add_columns(wide, columns, channels, sums);
+#else
+            add_columns(wide, columns, channels, sums);
+#endif
             for (std::size_t i = 0; i < size; ++i) {
                 if constexpr (std::is_integral_v<Out>) {
                     constexpr std::int32_t most = std::numeric_limits<Out>::max();

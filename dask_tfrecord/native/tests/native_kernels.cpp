@@ -271,8 +271,7 @@ Work sort_rows() {
 template <bool lanczos>
 Work resize_image() {
     Random random(1);
-    return [pixels = noise(180 * 320 * 3, random)] {
-        std::vector<std::uint8_t> out(224 * 224 * 3);
+    return [pixels = noise(180 * 320 * 3, random), out = std::vector<std::uint8_t>(224 * 224 * 3)]() mutable {
         const dtf::ImageShape image{180, 320, 3};
         if (lanczos) {
             dtf::filter_pixels(bytes_of(pixels), image, 1.0F, dtf::Filter{true, true}, 224, 224, out.data());
