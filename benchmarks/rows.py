@@ -1,6 +1,6 @@
 """Compare random rows with ArrayRecord and Lance in one run: microseconds a row, local and over HTTP.
 
-usage: python benchmarks/rows.py FOLDER PEER_PYTHON [--rounds 5] [--rows 1000] [--latency 0.02]
+usage: python benchmarks/rows.py FOLDER PEER_PYTHON [--rounds 5] [--rows 1000] [--clock cpu] [--latency 0.02]
 
 FOLDER gets records of 64 B, 1 KB and 200 KB, once; PEER_PYTHON is an environment with array_record, pylance, protobuf
 and numpy. Each peer reads 1,000 random records, parses them with protobuf, and makes NumPy arrays; so does
@@ -31,6 +31,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, messages
 
 PEERS = Path(__file__).with_name("peers.py")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 # Number of records and features of each set.
 SETS: dict[str, tuple[int, dict[str, dtf.Feature]]] = {
     "64 B": (400_000, {"label": dtf.FixedLenFeature((), "int64"), "name": dtf.FixedLenFeature((), "bytes")}),
@@ -80,8 +81,8 @@ def drop_from_cache(path: Path) -> None:
 class Peer:
     """Process of another library, which reads the rows of each request."""
 
-    def __init__(self, python: str, library: str, path: Path) -> None:
-        command = [python, str(PEERS), "rows", library, str(path)]
+    def __init__(self, python: str, library: str, path: Path, clock: str) -> None:
+        command = [python, str(PEERS), "rows", library, str(path), "--clock", clock]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.version = self._answer()
 
@@ -101,13 +102,14 @@ class Peer:
         self.process.communicate()
 
 
-def timed(read: Callable[[list[int]], int]) -> Callable[[list[int]], tuple[float, int]]:
+def timed(read: Callable[[list[int]], int], clock: str = "wall") -> Callable[[list[int]], tuple[float, int]]:
     """Return a function that measures another one."""
+    now = CLOCKS[clock]
 
     def measure(rows: list[int]) -> tuple[float, int]:
-        begun = time.perf_counter()
+        begun = now()
         total = read(rows)
-        return time.perf_counter() - begun, total
+        return now() - begun, total
 
     return measure
 
@@ -122,11 +124,11 @@ def readers(ds: dtf.Dataset) -> dict[str, Callable[[list[int]], int]]:
     }
 
 
-def measure(path: Path, name: str, python: str, rounds: int, number: int) -> None:
+def measure(path: Path, name: str, python: str, rounds: int, number: int, clock: str) -> None:
     """Print the microseconds a row of each reader."""
     ds = dtf.read_tfrecord(str(path / "*.tfrecord"), SETS[name][1])
-    peers = {library: Peer(python, library, path) for library in ("array_record", "lance")}
-    ways = {way: timed(read) for way, read in readers(ds).items()}
+    peers = {library: Peer(python, library, path, clock) for library in ("array_record", "lance")}
+    ways = {way: timed(read, clock) for way, read in readers(ds).items()}
     ways |= {f"{library} {peer.version}": peer.read for library, peer in peers.items()}
     rng = random.Random(0)
     for cache in ("warm", "cold"):
@@ -216,11 +218,12 @@ def main() -> None:
     parser.add_argument("peer_python")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--latency", type=float, default=0.0)
     given = parser.parse_args()
     print("| records | page cache | reader | median, µs a row | range |\n| --- | --- | --- | --- | --- |")
     for name in SETS:
-        measure(write(given.folder, name), name, given.peer_python, given.rounds, given.rows)
+        measure(write(given.folder, name), name, given.peer_python, given.rounds, given.rows, given.clock)
     if given.latency:
         print("\n| records | latency | reader | ms a row |\n| --- | --- | --- | --- |")
         for name in SETS:
