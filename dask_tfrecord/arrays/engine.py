@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
-from dask_tfrecord.runtime.dask_private import array_meta
-
-PLANNED = bool(dask.config.get("array.query-planning", None))
-if TYPE_CHECKING or not PLANNED:
+_PLANNED = bool(dask.config.get("array.query-planning", None))
+if TYPE_CHECKING or not _PLANNED:
     import dask.array as da
 else:
     try:
@@ -26,20 +24,15 @@ else:
             name="dask_array",
         ) from error
 
-__all__ = ["PLANNED", "da", "from_graph", "unfused"]
+__all__ = ["da", "from_graph"]
 
 
 def from_graph(graph: dict[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:
     """Return the array of the tasks ``(name, *block)`` of a graph."""
-    if not PLANNED:
+    if not _PLANNED:
         return da.Array(graph, name, chunks, meta=meta)
     from dask_array.core import from_graph as expression
 
     keys = [(name, *block) for block in product(*(range(len(sizes)) for sizes in chunks))]
     array: da.Array = expression(graph, meta, chunks, keys, name)
     return array
-
-
-def unfused(array: da.Array) -> da.Array:
-    """Return an array that the query optimizer does not fuse into arrays made of it, which would repeat its tasks."""
-    return from_graph(dict(array.__dask_graph__()), array.name, array.chunks, array_meta(array))

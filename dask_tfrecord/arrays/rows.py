@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
-from dask_tfrecord.arrays.engine import PLANNED, da, from_graph, unfused
+from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
 from dask_tfrecord.columns.blocks import (
     Block,
@@ -146,7 +146,7 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
         chunks: da.Array = da.map_blocks(
             step, *arguments, name=name, chunks=((1,) * number,), dtype=object, meta=np.empty(0, object)
         )
-    return unfused(chunks) if PLANNED else chunks
+    return chunks
 
 
 def read_chunk(
@@ -327,9 +327,7 @@ class Rows:
                 align_arrays=False,
                 adjust_chunks={0: (1,) * len(sizes)},
             )
-        return cls.of_chunks(
-            unfused(blocks) if PLANNED else blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes)
-        )
+        return cls.of_chunks(blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes))
 
     def __dask_tokenize__(self) -> object:
         if self.source is None:
