@@ -208,9 +208,10 @@ DTF_SSE42 inline std::size_t decode_quads(const std::uint8_t* from, std::size_t 
 #endif
 
 #if defined(DTF_AVX512)
-// GCC 12 warns of its own intrinsics.
+#if !defined(__clang__)  // GCC 12 warns of its own intrinsics
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 // The seven low bits of the bytes that are `there` in a block, zero for others; of these, the ones at `starts`.
 DTF_AVX512 inline __m512i gather(const std::uint8_t* from, std::uint64_t there, std::uint64_t starts) {
@@ -256,7 +257,9 @@ DTF_AVX512 inline std::size_t decode_by_masks(const std::uint8_t* from, std::siz
     return at;
 }
 
+#if !defined(__clang__)
 #pragma GCC diagnostic pop
+#endif
 #endif
 
 // Decode the next values while they are short, if this machine does so; return the number of bytes used.
