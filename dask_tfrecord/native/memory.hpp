@@ -10,13 +10,61 @@
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
 #define DTF_HUGE_PAGES 1
 #include <sys/mman.h>
+
+#include <mutex>
 #endif
 
 namespace dtf {
 
+#if defined(DTF_HUGE_PAGES)
+
+// Freed mappings for the next large buffers: clearing new pages takes longer than decoding into them.
+class Spares {
+public:
+    struct Spare {
+        std::uint8_t* data;
+        std::size_t size;
+    };
+
+    // Keep a mapping; false if that would be too many, or if another thread is here.
+    bool keep(Spare freed) {
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        if (!lock.owns_lock() || freed.size > most - total_) return false;
+        for (Spare& spare : spares_) {
+            if (spare.data != nullptr) continue;
+            spare = freed;
+            total_ += freed.size;
+            return true;
+        }
+        return false;
+    }
+
+    // Return the largest mapping, empty if there is none or if another thread is here.
+    Spare take() {
+        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+        Spare largest{};
+        if (!lock.owns_lock()) return largest;
+        for (Spare& spare : spares_) {
+            if (spare.size > largest.size) std::swap(spare, largest);
+        }
+        total_ -= largest.size;
+        return largest;
+    }
+
+private:
+    static constexpr std::size_t most = std::size_t{128} << 20;
+    std::mutex mutex_;  // never waited for: a forked process could wait forever
+    std::size_t total_ = 0;
+    Spare spares_[16] = {};
+};
+
+inline Spares spares;
+
+#endif
+
 // A page fault for every 4 KiB costs more than decoding into the page. After the first large block is freed, malloc
 // takes the next ones from its heap, where they start within a huge page and move by copying. Mapped memory starts with
-// a huge page, grows without a copy, and returns to the system at once.
+// a huge page and grows without a copy.
 class Memory {
 public:
     Memory() = default;
@@ -28,7 +76,7 @@ public:
     ~Memory() {
 #if defined(DTF_HUGE_PAGES)
         if (mapped_) {
-            munmap(data_, size_);
+            if (size_ < worth_mapping || !spares.keep({data_, size_})) munmap(data_, size_);
             return;
         }
 #endif
@@ -38,11 +86,13 @@ public:
     std::uint8_t* data() const { return data_; }
     std::size_t size() const { return size_; }
 
-    // Change the size to `size` bytes, at least 1, or to a little more. The content remains. False if there is no
+    // Change the size to `size` bytes, at least 1, or to more. The content remains. False if there is no
     // memory; then nothing changes.
     bool resize(std::size_t size) {
 #if defined(DTF_HUGE_PAGES)
         if (mapped_ && size < size_) return cut(size);
+        if (!mapped_ && size >= worth_mapping) take_spare();
+        if (mapped_ && size <= size_) return true;
         if (mapped_ || size >= worth_mapping) return map_again(size);
 #endif
         void* moved = std::realloc(data_, size);
@@ -60,6 +110,17 @@ private:
     }
 
 #if defined(DTF_HUGE_PAGES)
+    // Continue in a spare mapping, if there is one. It is larger than what is not mapped.
+    void take_spare() {
+        const Spares::Spare spare = spares.take();
+        if (spare.data == nullptr) return;
+        if (size_ > 0) std::memcpy(spare.data, data_, size_);
+        std::free(data_);
+        data_ = spare.data;
+        size_ = spare.size;
+        mapped_ = true;
+    }
+
     static constexpr std::size_t huge_page = std::size_t{2} << 20, worth_mapping = 2 * huge_page;
 
     bool cut(std::size_t size) {

@@ -359,6 +359,25 @@ void large_memory_keeps_its_content() {
     CHECK(taken.size() == before && taken.data()[before - 1] == static_cast<std::uint8_t>(before - 1));
 }
 
+#if defined(DTF_HUGE_PAGES)
+// At most 128 MiB: two of three mappings have their content when they come back.
+void freed_memory_is_used_again() {
+    constexpr std::size_t size = std::size_t{60} << 20;
+    const auto marked = [](bool mark) {
+        dtf::Memory all[3];
+        std::size_t found = 0;
+        for (dtf::Memory& memory : all) {
+            CHECK(memory.resize(1000) && memory.resize(size) && memory.size() >= size);
+            found += memory.data()[size - 1] == 7;
+            if (mark) memory.data()[size - 1] = 7;
+        }
+        return found;
+    };
+    CHECK(marked(true) == 0);
+    CHECK(marked(false) == 2);
+}
+#endif
+
 void buffers_reserve_the_expected_size() {
     dtf::Buffer buffer;
     buffer.preallocate(1000);
@@ -964,6 +983,9 @@ const checks::Test tests[] = {
     TEST(groups_nest_as_deep_as_protobuf_allows),
     TEST(buffers_grow_and_keep_their_content),
     TEST(large_memory_keeps_its_content),
+#if defined(DTF_HUGE_PAGES)
+    TEST(freed_memory_is_used_again),
+#endif
     TEST(buffers_reserve_the_expected_size),
     TEST(buffers_refuse_excessive_sizes),
     TEST(borrowed_memory_never_grows),
