@@ -1,11 +1,12 @@
 """Compare shuffled, padded batches of this library with pipelines of TensorFlow: speed and peak memory.
 
-    python benchmarks/batches.py DATA [vectors tokens] --tensorflow TENSORFLOW_PYTHON [--epochs 20]
+    python benchmarks/batches.py DATA [vectors tokens jpeg] --tensorflow TENSORFLOW_PYTHON [--epochs 20]
 
 DATA is a directory that `make_data.py` wrote. Both sides read the same files on the same cores, deliver NumPy arrays,
 and pad `tokens` to the longest row of each batch. The mixing window has as many rows as TensorFlow's shuffle buffer.
 Each run is a process of its own: TensorFlow's two pipelines (`peers.py batches`) and this library alternate. A
-time is the median of all epochs after an untimed first one; the ratio is to the faster pipeline of TensorFlow.
+time is the median of all epochs after an untimed first one; the ratios, of time and of processor time, are to the
+better pipeline of TensorFlow. Images of `jpeg` are decoded at half their size and resized to 112 by 112 pixels.
 
 `--epochs` is the number of epochs of a last run of this library, whose table shows the resident memory after each
 quarter of them.
@@ -31,7 +32,7 @@ from harness import HERE, resident, run
 
 # Shuffling of this library, by the name of the pipeline.
 OURS = {"window": "window", "full": "full", "in order": False}
-HEADER = "data        pipeline                   records     records/s   peak RSS MB   ratio"
+HEADER = "data        pipeline                   records     records/s   peak RSS MB   CPU us   ratio   of CPU"
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -40,23 +41,27 @@ def measure(arguments: argparse.Namespace) -> None:
 
     import dask_tfrecord as dtf
 
-    ds = dtf.read_tfrecord(str(arguments.data / f"{arguments.name}-*.tfrecord"), FEATURES[arguments.name])
+    features = dict(FEATURES[arguments.name])
+    if arguments.name == "jpeg":
+        features["image"] = dtf.ImageFeature((112, 112, 3), size=(112, 112), fast=True, reduced=True)
+    ds = dtf.read_tfrecord(str(arguments.data / f"{arguments.name}-*.tfrecord"), features)
     shuffle: Any = OURS[arguments.run]
     options: dict[str, Any] = {"pad": {"tokens": None} if arguments.name == "tokens" else None, "seed": 0}
     if shuffle == "window":
         options["window"] = arguments.buffer
-    seconds, memory, count = [], [], 0
+    seconds, used, memory, count = [], [], [], 0
     with ds.batches(arguments.batch, shuffle=shuffle, epochs=arguments.epochs, **options) as batches:
-        start, epoch = time.perf_counter(), 0
+        start, before, epoch = time.perf_counter(), time.process_time(), 0
         for batch in batches:
             count += len(batch["label"])
             if batches.epoch > epoch:
                 epoch = batches.epoch
-                now = time.perf_counter()
-                seconds.append(now - start)
+                seconds.append(time.perf_counter() - start)
+                used.append(time.process_time() - before)
                 memory.append(resident("VmRSS"))
-                start = now
-    print(json.dumps({"records": count // epoch, "seconds": seconds[1:], "memory": memory}))
+                start, before = time.perf_counter(), time.process_time()
+    report = {"records": count // epoch, "seconds": seconds[1:], "processor": used[1:], "memory": memory}
+    print(json.dumps(report))
 
 
 def compare(name: str, arguments: argparse.Namespace) -> None:
@@ -72,13 +77,19 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
             known = results.setdefault(pipeline, (report, peak))
             if known[0] is not report:
                 known[0]["seconds"] += report["seconds"]
+                known[0]["processor"] += report["processor"]
     if len({report["records"] for report, _ in results.values()}) > 1:
         raise SystemExit(f"{name}: the pipelines disagree on the records: {results}")
     rates = {key: report["records"] / statistics.median(report["seconds"]) for key, (report, _) in results.items()}
+    cost = {key: statistics.median(report["processor"]) / report["records"] for key, (report, _) in results.items()}
     best = max(rate for key, rate in rates.items() if key.startswith("tensorflow"))
+    least = min(used for key, used in cost.items() if key.startswith("tensorflow"))
     for key, (report, peak) in results.items():
-        line = f"{name:12}{key:24}{report['records']:>10,}{rates[key]:>14,.0f}{peak / 1e6:>14,.0f}"
-        print(line if key.startswith("tensorflow") else f"{line}{rates[key] / best:>8.2f}", flush=True)
+        line = (
+            f"{name:12}{key:24}{report['records']:>10,}{rates[key]:>14,.0f}{peak / 1e6:>14,.0f}{cost[key] * 1e6:>9.2f}"
+        )
+        ratios = f"{rates[key] / best:>8.2f}{least / cost[key]:>9.2f}"
+        print(line if key.startswith("tensorflow") else f"{line}{ratios}", flush=True)
 
 
 def flat(name: str, arguments: argparse.Namespace) -> None:
@@ -151,7 +162,9 @@ def main() -> None:
     """Run the benchmarks of the command line and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="directory that make_data.py wrote to")
-    parser.add_argument("names", nargs="*", default=["vectors", "tokens"], help="of vectors, tokens; default: both")
+    parser.add_argument(
+        "names", nargs="*", default=["vectors", "tokens"], help="of vectors, tokens, jpeg; default: the first two"
+    )
     parser.add_argument("--tensorflow", help="python of an environment with tensorflow-cpu")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--buffer", type=int, default=16_384, help="rows of the window and of TensorFlow's buffer")

@@ -223,6 +223,10 @@ def run_tensorflow() -> None:
 MODES = ("parse-each", "parse-batch")
 
 
+# Size that `batches.py` resizes images of 256 by 256 pixels to.
+SMALL = (112, 112)
+
+
 def shuffled_batches(files: list[str], name: str, mode: str, batch: int, buffer: int) -> Any:
     """Return the data set of batches."""
     import tensorflow as tf
@@ -231,12 +235,17 @@ def shuffled_batches(files: list[str], name: str, mode: str, batch: int, buffer:
     vectors = {"embedding": tf.io.FixedLenFeature([256], tf.float32), "label": label}
     vectors["id"] = tf.io.FixedLenFeature([], tf.string)
     tokens = tf.io.RaggedFeature(tf.int64) if mode == "parse-batch" else tf.io.VarLenFeature(tf.int64)
-    spec = vectors if name == "vectors" else {"tokens": tokens, "label": label}
+    spec = {"vectors": vectors, "tokens": {"tokens": tokens, "label": label}}.get(name, {"label": label})
+    if name == "jpeg":
+        spec["image"] = tf.io.FixedLenFeature([], tf.string)
 
     def each(record: Any) -> Any:
         columns = tf.io.parse_single_example(record, spec)
         if name == "tokens":
             columns["tokens"] = tf.sparse.to_dense(columns["tokens"])
+        if name == "jpeg":
+            image = tf.image.resize(tf.io.decode_jpeg(columns["image"], ratio=1 if mode == "parse-each" else 2), SMALL)
+            columns["image"] = tf.cast(tf.round(image), tf.uint8)
         return columns
 
     def several(records: Any) -> Any:
@@ -247,6 +256,9 @@ def shuffled_batches(files: list[str], name: str, mode: str, batch: int, buffer:
 
     shards = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files))
     records = shards.interleave(tf.data.TFRecordDataset, cycle_length=2, num_parallel_calls=tf.data.AUTOTUNE)
+    if name == "jpeg":
+        made = records.shuffle(buffer).map(each, num_parallel_calls=tf.data.AUTOTUNE).batch(batch)
+        return made.prefetch(tf.data.AUTOTUNE)
     if mode == "parse-each":
         parsed = records.map(each, num_parallel_calls=tf.data.AUTOTUNE)
         return parsed.shuffle(buffer).padded_batch(batch).prefetch(tf.data.AUTOTUNE)
@@ -258,13 +270,14 @@ def run_batches() -> None:
     """Pipelines of TensorFlow for `batches.py`: shuffled, padded batches as NumPy arrays.
 
     `parse-each` parses each record, shuffles, and calls `padded_batch`. `parse-batch` shuffles records and parses
-    batches, which is faster; ragged rows are padded by `to_tensor`. Both read two files at a time and prefetch.
+    batches, which is faster; ragged rows are padded by `to_tensor`. Both read two files at a time and prefetch. Images
+    are decoded after the shuffle, whole by `parse-each`, at half their size by `parse-batch`, and resized.
     """
     import tensorflow as tf
 
     parser = parser_of(run_batches)
     parser.add_argument("data", type=Path)
-    parser.add_argument("name", choices=["vectors", "tokens"])
+    parser.add_argument("name", choices=["vectors", "tokens", "jpeg"])
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--buffer", type=int, default=16_384)
@@ -276,12 +289,14 @@ def run_batches() -> None:
     def records() -> int:
         return sum(len(batch["label"]) for batch in batches.as_numpy_iterator())
 
-    count, seconds = records(), []
+    count, seconds, used = records(), [], []
     for _ in range(arguments.passes):
-        start = time.perf_counter()
+        start, before = time.perf_counter(), time.process_time()
         records()
         seconds.append(time.perf_counter() - start)
-    print(json.dumps({"peer": f"tensorflow {tf.__version__}", "records": count, "seconds": seconds}))
+        used.append(time.process_time() - before)
+    report = {"records": count, "seconds": seconds, "processor": used}
+    print(json.dumps({"peer": f"tensorflow {tf.__version__}", **report}))
 
 
 Batch = Mapping[str, Any]
