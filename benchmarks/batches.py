@@ -8,6 +8,8 @@ Each run is a process of its own: TensorFlow's two pipelines (`peers.py batches`
 time is the median of all epochs after an untimed first one; the ratios, of time and of processor time, are to the
 better pipeline of TensorFlow. Images of `jpeg` are decoded at half their size and resized to 112 by 112 pixels.
 
+`--run gather` prints the processor time of gathering the rows of a batch, in the thread that does so for all batches.
+
 `--epochs` is the number of epochs of a last run of this library, whose table shows the resident memory after each
 quarter of them.
 
@@ -62,6 +64,36 @@ def measure(arguments: argparse.Namespace) -> None:
                 start, before = time.perf_counter(), time.process_time()
     report = {"records": count // epoch, "seconds": seconds[1:], "processor": used[1:], "memory": memory}
     print(json.dumps(report))
+
+
+def gathering(arguments: argparse.Namespace) -> None:
+    """Print the processor time of gathering the rows of a batch, which one thread does for all batches."""
+    from pipelines import FEATURES
+
+    import dask_tfrecord as dtf
+    from dask_tfrecord.batches.mixing import BatchMixer
+
+    gather, times = BatchMixer._gather, list[float]()
+
+    def timed(*given: Any) -> Any:
+        found = []
+        for _ in range(8):
+            start = time.thread_time()
+            made = gather(*given)
+            found.append(time.thread_time() - start)
+        times.append(min(found))
+        return made
+
+    BatchMixer._gather = timed  # type: ignore[assignment, method-assign]
+    for name in arguments.names:
+        ds = dtf.read_tfrecord(str(arguments.data / f"{name}-*.tfrecord"), FEATURES[name])
+        pad = {"tokens": None} if name == "tokens" else None
+        for pipeline, shuffle in OURS.items():
+            times.clear()
+            window = arguments.buffer if shuffle == "window" else None
+            for _ in ds.batches(arguments.batch, shuffle=shuffle, seed=0, pad=pad, window=window):  # type: ignore[arg-type]
+                pass
+            print(f"{name:12}{pipeline:24}{statistics.median(times) * 1e6:>8.0f} us a batch", flush=True)
 
 
 def compare(name: str, arguments: argparse.Namespace) -> None:
@@ -172,11 +204,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="epochs of the table of memory; 0 for none")
     parser.add_argument("--windows", type=int, default=0, help="steps of generated episodes; 0 for the other tables")
     parser.add_argument("--batches", type=int, default=20_000, help="batches of windows")
-    parser.add_argument("--run", choices=[*OURS, "write", "windows", "mixture"], help=argparse.SUPPRESS)
+    parser.add_argument("--run", choices=[*OURS, "gather", "write", "windows", "mixture"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run == "write":
         write_episodes(arguments)
         print("{}")
+        return
+    if arguments.run == "gather":
+        gathering(arguments)
         return
     if arguments.run in ("windows", "mixture"):
         measure_windows(arguments)
