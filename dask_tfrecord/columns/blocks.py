@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,11 @@ class _Buffers:
 
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + self.nbytes
+
+    def take(self, index: NDArray[np.int64]) -> Self:
+        """Copy the rows of `index`."""
+        taken: Self = gather_rows([self], None, index)
+        return taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,8 +160,7 @@ class RaggedBlock(_Buffers):
         starts, lengths = self.row_splits[:-1], np.diff(self.row_splits)
         # Every second row of these splits is what follows the kept values.
         splits = np.append(np.stack([starts, starts + np.minimum(lengths, length)], axis=1), self.row_splits[-1:])
-        kept: RaggedBlock = gather_rows([RaggedBlock(self.values, splits)], None, np.arange(0, 2 * len(self), 2))
-        return kept
+        return RaggedBlock(self.values, splits).take(np.arange(0, 2 * len(self), 2))
 
     def views(self) -> NDArray[np.object_]:
         """Return each row as a view of the values. A single view keeps the values of all rows in memory.
@@ -245,7 +249,7 @@ def rows_of(block: Block, start: int, stop: int) -> Block:
 
 def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
     """Copy the rows of `index` of any block."""
-    return block[index] if isinstance(block, np.ndarray) else gather_rows([block], None, index)
+    return block[index] if isinstance(block, np.ndarray) else block.take(index)
 
 
 def gather_rows(blocks: Sequence[Any], owners: NDArray[np.int64] | None, index: NDArray[np.int64]) -> Any:

@@ -112,7 +112,7 @@ def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> 
         return _array_items(block, lengths, feature)
     kept = np.arange(block.shape[1]) < lengths[:, None]
     if isinstance(block, BytesBlock):
-        return take_rows(block.reshape((kept.size, *feature.item_shape)), np.flatnonzero(kept))
+        return block.reshape((kept.size, *feature.item_shape)).take(np.flatnonzero(kept))
     items: NDArray[np.generic] = to_array(block)[kept]
     return items
 

@@ -33,7 +33,6 @@ from dask_tfrecord.columns.blocks import (
     place,
     placing,
     splits_of,
-    take_rows,
 )
 from dask_tfrecord.columns.encoded_values import values_assembler
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, near_misses
@@ -470,8 +469,8 @@ def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
     is_type = sizes >= len(ending)
     tails = urls.splits[1:][is_type, None] + np.arange(-len(ending), 0)
     is_type[is_type] = (urls.values[tails] == ending).all(axis=1)
-    rows: Any = take_rows(RaggedBlock(values.values, values.splits), np.flatnonzero(is_type))
-    kept = rows.values
+    rows = RaggedBlock(values.values, values.splits).take(np.flatnonzero(is_type))
+    kept: Any = rows.values
     return BytesBlock(kept, splits_of(np.where(is_type, np.diff(values.splits), 0)), values.shape)
 
 
