@@ -229,7 +229,7 @@ def _count(
         counts.value_counts.add(size, records)
     if each.kind == "bytes":
         found = outputs[0].encoded()
-        counts.bytes_summary.add(filter(None, _native.bytes_list(found.values, found.splits)))
+        counts.bytes_summary.add(filter(None, _native.bytes_rows(found.values, found.splits)))
 
 
 def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
