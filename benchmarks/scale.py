@@ -313,8 +313,8 @@ def graph_of_chunks(chunks: int, columns: int, folder: Path) -> dict[str, float]
     """Measure the graph of some columns beside as many `dask.array.zeros`, in microseconds of a chunk of a column.
 
     Times are processor times of making and optimising the graph, and of running it on one thread and on a cluster in
-    this process, with other tasks of the same keys and dependencies, which do nothing. The cluster takes minutes for
-    more than 10,000 tasks.
+    this process, with other tasks of the same keys and dependencies, which do nothing. The cluster, which takes
+    milliseconds for a task, runs 2,000 of them at most.
     """
     from distributed import Client
 
@@ -341,7 +341,7 @@ def graph_of_chunks(chunks: int, columns: int, folder: Path) -> dict[str, float]
                 graph = {key: blank(key, task) for key, task in graph.items()}
                 keys = [array.__dask_keys__() for array in optimised]
                 times.append(time.process_time())
-                for get in (dask.get, client.get)[: 2 if chunks * columns <= 10_000 else 1]:
+                for get in (dask.get, client.get)[: 2 if chunks * columns <= 2_000 else 1]:
                     get(graph, keys)
                     times.append(time.process_time())
                 planned, _, run, *cluster = np.diff(times) / chunks / columns * 1e6
