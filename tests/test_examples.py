@@ -35,11 +35,13 @@ Path(sys.argv[2]).write_bytes(pickle.dumps({name: column.tolist() for name, colu
 
 
 @pytest.mark.nightly
-def test_a_cluster_converts_between_servers_while_workers_are_killed() -> None:
+def test_a_cluster_converts_between_servers_while_workers_are_killed(tmp_path: Path) -> None:
     pytest.importorskip("moto.server")
-    printed = run_python(EXAMPLES / "cluster.py").stdout
-    assert printed.count("; a worker was killed (") == 2
+    pytest.importorskip("matplotlib")
+    printed = run_python(EXAMPLES / "cluster.py", "--plot", tmp_path / "plot.png").stdout
+    assert printed.count("; a worker was killed") == 2 and "and one joined (" in printed
     assert "compared every value" in printed
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def load(name: str) -> ModuleType:
