@@ -61,6 +61,8 @@ def opening(data: Path, name: str) -> Callable[[], Any]:
 
     import dask_tfrecord as dtf
 
+    # The package imports its modules when they are used first.
+    dtf.read_tfrecord(min(data.glob(f"{name}-*.tfrecord")), FEATURES[name]).rows[:2].plan_zarr()
     return lambda: dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name])
 
 
