@@ -278,8 +278,9 @@ def count_items(
     """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
     levels = flat_levels(schema)
     counts: list[BorderCounts] = []
-    # Most rows are only counted, without memory for them.
-    spans = GrowingSpans(*rows, min(limits().probe_rows, most_rows), limits().write_unit_nbytes, most_rows)
+    # Most rows are only counted, without memory for them; others may be larger than the estimate behind `most_rows`.
+    first_rows = min(max(limits().probe_rows, most_rows // 8), most_rows)
+    spans = GrowingSpans(*rows, first_rows, limits().write_unit_nbytes, most_rows)
     for blocks in source.measure().read_spans(tuple(levels), spans):
         first = spans.span[0]
         check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
