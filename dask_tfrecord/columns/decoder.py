@@ -557,6 +557,9 @@ class _Shards:
         return job.blocks()
 
     def _read(self, run: Run, job: _DecodeJob) -> None:
+        if _log.isEnabledFor(logging.DEBUG):
+            names, path = tuple(job.columns), redact_url(run.shard.path)
+            _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
         if run.spans is not None:
             if self._file is None or self._file.shard != run.shard:
                 if self._file is not None:
@@ -865,9 +868,6 @@ class _Reader:
 
     def read(self, run: Run, job: _DecodeJob) -> None:
         """Decode the run."""
-        if _log.isEnabledFor(logging.DEBUG):
-            names, path = tuple(job.columns), redact_url(run.shard.path)
-            _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
         self.window.expect(run.stop_offset)
         # Skip to the run. Bytes before it may be damaged, so they are not read for their headers.
         if run.offset > self.window.offset:
