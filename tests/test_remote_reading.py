@@ -143,6 +143,17 @@ def test_records_that_were_passed_are_read_alone(store: Store, shard: bytes) -> 
     assert store.log.sent <= 3 * 7_000
 
 
+def test_passed_records_close_to_each_other_share_a_range(store: Store, shard: bytes) -> None:
+    store.put("x", shard)
+    rows = open_dataset(store).as_sequence()
+    near, far = list(range(RECORDS - 100, RECORDS, 7)), [200, 5]
+    for _ in range(2):
+        store.log.clear()
+        assert [row["label"] for row in rows.__getitems__([*near, *far])] == [*near, *far]
+        assert len(store.log.asked) <= 3
+    assert store.log.sent <= (100 + 2) * 7_000
+
+
 def test_adjacent_rows_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
     store.put("x", shard)
     ds = open_dataset(store)

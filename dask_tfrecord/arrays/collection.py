@@ -19,7 +19,7 @@ from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex, kept_offsets
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.shard import Shard, Shards
+from dask_tfrecord.storage.shard import Shard, Shards, is_local
 
 # Row numbers of a collection: a range or any numbers.
 RowNumbers = range | NDArray[np.int64]
@@ -161,6 +161,8 @@ class Collection:
             begins, ends = kept[records], kept[records + 1]
             known = (ends > 0) & ((begins > 0) | (records == 0))
             if known.any():
+                # Ranges of both kinds would make more remote requests.
+                known &= known.all() or is_local(self.shards.paths[shard])
                 known &= _are_sparse(begins[known], ends[known])
                 apart = (apart & ~known[1:]) | (known[1:] != known[:-1])
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(records)]

@@ -57,9 +57,8 @@ from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_
 # Bytes of the first remote range while the length of the read is unknown.
 _FIRST_RANGE = 256 << 10
 
-# Bytes between two remote ranges that are fetched with them, bytes of such a request, and requests at a time.
+# Bytes between two remote ranges that are fetched with them, and requests for ranges at a time.
 _COALESCED_GAP = 512 << 10
-_COALESCED = 4 << 20
 _CONCURRENT_REQUESTS = 16
 
 _WRITE_BUFFER = 1 << 20
@@ -297,7 +296,7 @@ class RangeReader:
         """Fetch ranges, those close to each other in one request, and several at a time; return -1."""
         order = np.argsort(begins, kind="stable")
         starts, stops = begins[order], np.maximum.accumulate(ends[order])
-        apart = (starts[1:] - stops[:-1] > _COALESCED_GAP) | (np.diff(starts // _COALESCED) > 0)
+        apart = (starts[1:] - stops[:-1] > _COALESCED_GAP) | (np.diff(starts // self._most_nbytes) > 0)
         cuts = [0, *(np.flatnonzero(apart) + 1).tolist(), len(starts)]
         pieces = np.cumsum(ends - begins) - (ends - begins)
 
