@@ -1,4 +1,4 @@
-"""Native core: record framing, decoding and encoding of Examples. Used by `records`, `columns` and `images`."""
+"""Native core: record framing, decoding and encoding. Used by `storage`, `records`, `columns` and `images`."""
 
 import enum
 from collections.abc import Sequence
@@ -226,7 +226,7 @@ def read_ranges(
     out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
 ) -> int:
     """
-    Read ascending ranges of a file, by its descriptor, one after the other to `out`.
+    Read ranges of a file, by its descriptor, one after the other to `out`.
 
     Returns -1, or the size of a file that ends before the last of them.
     """

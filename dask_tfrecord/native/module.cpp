@@ -132,7 +132,7 @@ NB_MODULE(_native, module) {
     // Objects that a module or a traceback holds until the interpreter exits are not leaks. Debug builds report them.
     nb::set_leak_warnings(false);
 #endif
-    module.doc() = "Native core: record framing, decoding and encoding of Examples. Used by `storage`, `records`, `columns` and `images`.";
+    module.doc() = "Native core: record framing, decoding and encoding. Used by `storage`, `records`, `columns` and `images`.";
     add_enumerations(module);
     nb::class_<dtf::Walk>(module, "Walk", "Result of a walk over the records of a buffer.")
         .def_ro("records", &dtf::Walk::records, "Number of records passed.")
