@@ -1,11 +1,20 @@
 // Read ranges of a file.
 #pragma once
 
+#if defined(_WIN32)
+#define NOMINMAX
+#define WIN32_LEAN_AND_MEAN
+#include <io.h>
+#include <windows.h>
+#else
 #include <fcntl.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#endif
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 
 #include "rows.hpp"
 
@@ -16,11 +25,30 @@ struct Read {
     int error = 0;          // of the system; -1 for ranges that do not fill `out`
 };
 
+// Read bytes; -1 with an error.
+inline std::ptrdiff_t read_at(int file, std::uint8_t* out, std::size_t size, std::uint64_t offset) {
+#if defined(_WIN32)
+    OVERLAPPED place{};
+    place.Offset = static_cast<DWORD>(offset);
+    place.OffsetHigh = static_cast<DWORD>(offset >> 32);
+    const auto most = static_cast<DWORD>(std::min<std::size_t>(size, std::size_t{1} << 30));
+    DWORD got = 0;
+    if (ReadFile(reinterpret_cast<HANDLE>(_get_osfhandle(file)), out, most, &got, &place) ||
+        GetLastError() == ERROR_HANDLE_EOF) {
+        return static_cast<std::ptrdiff_t>(got);
+    }
+    errno = EIO;
+    return -1;
+#else
+    return pread(file, out, size, static_cast<off_t>(offset));
+#endif
+}
+
 // Read bytes that are in the page cache; -1 with EAGAIN if they are not, or with another error if that is unknown.
-inline ssize_t read_cached(int file, std::uint8_t* out, std::size_t size, off_t offset) {
+inline std::ptrdiff_t read_cached(int file, std::uint8_t* out, std::size_t size, std::uint64_t offset) {
 #if defined(RWF_NOWAIT)
     const iovec part{out, size};
-    return preadv2(file, &part, 1, offset, RWF_NOWAIT);
+    return preadv2(file, &part, 1, static_cast<off_t>(offset), RWF_NOWAIT);
 #else
     static_cast<void>(file), static_cast<void>(out), static_cast<void>(size), static_cast<void>(offset);
     errno = ENOSYS;
@@ -42,8 +70,7 @@ inline Read read_ranges(int file, const std::int64_t* begins, const std::int64_t
         }
         while (begin < end) {
             const auto size = static_cast<std::size_t>(end - begin);
-            const auto offset = static_cast<off_t>(begin);
-            const ssize_t got = waits ? pread(file, out, size, offset) : read_cached(file, out, size, offset);
+            const std::ptrdiff_t got = waits ? read_at(file, out, size, begin) : read_cached(file, out, size, begin);
             if (got < 0 && errno == EINTR) continue;
             if (got < 0 && !waits) {
                 waits = true;
