@@ -54,7 +54,7 @@ FEATURES: dict[str, Any] = {**STEPS, **dict.fromkeys(KEY, dtf.TextFeature())}
 # Data sets, their shares of the episodes, and their weights.
 SETS = {"droid": (0.75, 0.7), "kitchen": (0.25, 0.3)}
 VERSION, AHEAD = "1.0.1", 16
-# Ways of resizing. libjpeg has no scale of 180 by 320 pixels that covers 224 by 224.
+# Ways of resizing. Only the whole of 180 by 320 pixels covers 224 by 224.
 WAYS: dict[str, dict[str, Any]] = {
     "stored": {},
     "bilinear": {"size": (224, 224)},

@@ -1,6 +1,6 @@
 """Shards of a path, and of the splits of a TFDS data set: their files and record counts.
 
-Splits, shards and counts stand in `dataset_info.json`. No shard is opened here.
+`dataset_info.json` lists splits, shards and counts. This module opens no shard.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Features of TFDS data sets, read and written.
 
-Features stand in `features.json`. `metadata/splits.py` finds the directory, its splits and shards.
+`features.json` holds the features. `metadata/splits.py` finds the directory, its splits and shards.
 """
 
 from __future__ import annotations
