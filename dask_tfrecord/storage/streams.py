@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Protocol, Self
 
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
@@ -182,7 +182,7 @@ class StoredStream(ByteStream):
         try:
             count = self._source.readinto(buffer if len(buffer) <= left else buffer[:left])
         except OSError as error:
-            raise self._named(error) from error
+            self._raise_named(error)
         if not count:
             raise changed_error(self.shard, self.position)
         self.position += count
@@ -194,15 +194,15 @@ class StoredStream(ByteStream):
         try:
             end = self._source.read_ranges(begins, ends, out)
         except OSError as error:
-            raise self._named(error) from error
+            self._raise_named(error)
         if end >= 0:
             raise changed_error(self.shard, end)
 
-    def _named(self, error: OSError) -> OSError:
-        """Return an error of a read with the file name, which it does not contain."""
+    def _raise_named(self, error: OSError) -> NoReturn:
+        """Raise the error of a read with the file name, which it does not contain."""
         if isinstance(error, TFRecordError) or error.filename is not None or error.errno is None:
-            return error
-        return OSError(error.errno, error.strerror, redact_url(self.shard.path))
+            raise error
+        raise OSError(error.errno, error.strerror, redact_url(self.shard.path)) from error
 
     def seek(self, offset: int) -> int:
         """Skip to `offset`, or to the end of a shorter file; return the new position."""
