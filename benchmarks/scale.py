@@ -310,7 +310,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
 
 
 def graph_of_chunks(chunks: int, columns: int, folder: Path) -> dict[str, float]:
-    """Measure the graph of some columns beside as many `dask.array.zeros`, in microseconds of a chunk of a column.
+    """Measure the graph of some columns, and of as many `dask.array.zeros`, in microseconds of a chunk of a column.
 
     Times are processor times of making and optimising the graph, and of running it on one thread and on a cluster in
     this process, with other tasks of the same keys and dependencies, which do nothing. The cluster, which takes
@@ -438,7 +438,7 @@ def in_process(what: str, shards: int, features: int, chunks: str, folder: Path)
 
 
 def run_planning() -> None:
-    """Measure time and memory until the first task is done, and the graph of each chunk beside that of dask.
+    """Measure time and memory until the first task is done, and the graph of each chunk, compared with dask's.
 
         python benchmarks/scale.py planning [--shards 1 1000 100000] [--features 10] [--directory DIR] [--json FILE]
 

@@ -158,8 +158,7 @@ class Collection:
             apart |= np.diff(np.cumsum(self.breaks[entries])[positions]) > 0
         kept, known = self._kept(shard, self.shards[shard]), np.zeros(len(records), bool)
         if kept is not None:
-            begins, ends = kept[records], kept[records + 1]
-            known = (ends > 0) & ((begins > 0) | (records == 0))
+            begins, ends, known = _bytes_of(kept, records)
             if known.any():
                 # Ranges of both kinds would make more remote requests.
                 known &= known.all() or is_local(self.shards.paths[shard])
@@ -180,6 +179,7 @@ class Collection:
         number = int(self.starts.searchsorted(row, "right")) - 1
         record, shard = row - int(self.starts[number]), self.shards[number]
         records, kept = np.array([record]), self._kept(number, shard)
+        # As `_bytes_of`, without arrays: loaders read row by row.
         if kept is not None and kept[record + 1] and (kept[record] or not record):
             return self._known_run(shard, number, records, kept[record : record + 1], kept[record + 1 : record + 2])
         return next(self._shard_picks(number, records))
@@ -193,9 +193,10 @@ class Collection:
             kept, here = self._kept(number, self.shards[number]), numbers == number
             if kept is None:
                 return None
-            begins[here], ends[here] = kept[records[here]], kept[records[here] + 1]
-        known = (ends > 0) & ((begins > 0) | (records == 0))
-        if not known.all() or (ends - begins).mean() < limits().large_row_nbytes:
+            begins[here], ends[here], known = _bytes_of(kept, records[here])
+            if not known.all():
+                return None
+        if (ends - begins).mean() < limits().large_row_nbytes:
             return None
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
         spans = [slice(*cut) for cut in pairwise(cuts)]
@@ -356,6 +357,14 @@ class ByteChunks:
             elif first < end:
                 yield self.shards[shard], None
             start, shard = past, shard + 1
+
+
+def _bytes_of(
+    kept: NDArray[np.int64], records: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return where records begin and end by `kept_offsets`, and whether both are known."""
+    begins, ends = kept[records], kept[records + 1]
+    return begins, ends, (ends > 0) & ((begins > 0) | (records == 0))
 
 
 def _are_sparse(begins: NDArray[np.int64], ends: NDArray[np.int64]) -> bool:

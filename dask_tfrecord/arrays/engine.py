@@ -24,8 +24,6 @@ else:
             name="dask_array",
         ) from error
 
-__all__ = ["da", "from_graph"]
-
 
 def from_graph(graph: dict[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:
     """Return the array of the tasks ``(name, *block)`` of a graph."""

@@ -887,7 +887,7 @@ class Run:
     kept : int64 array or None
         Offsets of the records of the shard, to be filled; see `kept_offsets`.
     spans : tuple of two int64 arrays, or None
-        Where each selected record begins and ends, if that is known: only these bytes are read.
+        Offsets at which the selected records begin and end, if these are known: only these bytes are read.
     """
 
     shard: Shard
