@@ -109,6 +109,9 @@ export class Grid {
       let row = this.drawn.get(index);
       if (!row) {
         row = this.free.pop() ?? this.newRow();
+        // Screen readers and searches of the browser follow the order of the elements.
+        if (index > first) this.drawn.get(index - 1).after(row);
+        else this.layer.prepend(row);
         this.drawn.set(index, row);
         row.index = index;
         row.setAttribute("aria-rowindex", String(index + 2));
@@ -139,7 +142,6 @@ export class Grid {
       this.draw();
       this.opened(row.index);
     });
-    this.layer.append(row);
     return row;
   }
 

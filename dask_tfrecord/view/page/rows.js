@@ -276,6 +276,7 @@ function search(page, expression, apply, bar) {
   const view = makeGrid(page, { total: () => found.length, request });
   const { grid, loader } = view;
   const wanted = Number(query.get("row") ?? 0);
+  let placed = 0;
   const code = button("Copy as Python", () => copy(code.text, code), { hidden: true });
   const replace = (node) => grid.element.replaceWith(node);
   const receive = (message) => {
@@ -283,7 +284,10 @@ function search(page, expression, apply, bar) {
     if (message.found.length) loader.pages.delete(Math.floor(found.length / PAGE));
     for (const row of message.found) found.push(row);
     grid.setTotal(found.length);
-    if (wanted && grid.position === 0 && found.length > wanted) grid.show(wanted, { top: true });
+    if (wanted && grid.position === placed && found.length > wanted) {
+      grid.show(wanted, { top: true });
+      placed = grid.position; // Less than wanted until enough rows are found to fill the grid below it.
+    }
     const { rows, total, done } = message;
     const searched = total ? `${count(rows)} of ${count(total)} rows` : plural(rows, "row");
     const progress = h("progress", { value: rows, max: total || 1, hidden: done, "aria-label": "Rows searched" });
