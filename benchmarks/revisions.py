@@ -4,18 +4,17 @@ The versions alternate, each run in its own process with two threads. The table 
 new to old: a value below 1 means that the new version is faster or smaller. The time of a run includes opening;
 an untimed run of both versions comes first, so that the files are in the page cache.
 
-    python benchmarks/revisions.py OLD NEW DATA [NAME …] [--tasks touch gather to_zarr to_tfrecord]
-    [--turns 5]
+    python benchmarks/revisions.py OLD/bin/python NEW/bin/python DATA [NAME …]
+    [--tasks touch gather to_zarr to_tfrecord] [--turns 5]
 
-OLD and NEW are directories that contain the package `dask_tfrecord` with its native core, for example the roots
-of two clones after an editable install. DATA is a directory that `make_data.py` wrote. Linux only.
+OLD and NEW are the Python programs of two environments, in each of which one version is installed. DATA is a directory
+that `make_data.py` wrote. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -62,9 +61,8 @@ def run_task_apart(version: Path, task: str, data: Path, name: str) -> dict[str,
     """Perform a task with one version in a new process."""
     with tempfile.TemporaryDirectory(dir=data) as scratch:
         out = Path(scratch, "out")
-        command = [sys.executable, __file__, "--run", task, str(data), name, str(out)]
-        environment = os.environ | {"PYTHONPATH": str(version.resolve())}
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+        command = [str(version), __file__, "--run", task, str(data), name, str(out)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         shutil.rmtree(out, ignore_errors=True)
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
