@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import subprocess
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError
 
-METHODS: tuple[Any, ...] = ("bilinear", "nearest", "area")
+METHODS: tuple[Any, ...] = ("bilinear", "nearest", "area", "lanczos3")
 # Results of tf.image.resize of TensorFlow 2.21 for `SMALL`, of 2 by 3 pixels.
 SMALL = np.array([[0, 10, 255], [7, 100, 33]], np.uint8)[None, ..., None]
 RECORDED: dict[tuple[str, tuple[int, int]], list[list[float]]] = {
+    ("lanczos3", (1, 2)): [[7.518523216247559, 130.70692443847656]],
+    ("bilinear antialias", (1, 2)): [[22.812501907348633, 110.62500762939453]],
+    ("lanczos3 antialias", (1, 2)): [[14.90060806274414, 116.91056823730469]],
     ("bilinear", (1, 2)): [[16.375, 121.75]],
     ("bilinear", (3, 4)): [[0.0, 6.25, 101.875, 255.0], [3.5, 35.6875, 88.375, 144.0], [7.0, 65.125, 74.875, 33.0]],
     ("bilinear", (4, 2)): [[2.5, 193.75], [9.4375, 157.75], [23.3125, 85.75], [30.25, 49.75]],
@@ -41,10 +45,13 @@ RECORDED: dict[tuple[str, tuple[int, int]], list[list[float]]] = {
 
 @pytest.mark.parametrize(("method", "size"), RECORDED, ids=str)
 def test_recorded_results(method: Any, size: tuple[int, int]) -> None:
-    found = dtf.resize_images(SMALL, size, method)
+    expected = RECORDED[method, size]
+    method, *antialias = method.split()
+    found = dtf.resize_images(SMALL, size, method, antialias == ["antialias"])
     assert found.dtype == (np.uint8 if method == "nearest" else np.float32)
     assert found.shape == (1, *size, 1)
-    assert found[0, ..., 0].tolist() == RECORDED[method, size]
+    # The filter of Lanczos calls the sine of the C library.
+    np.testing.assert_allclose(found[0, ..., 0], expected, rtol=1e-6 if method == "lanczos3" else 0)
 
 
 PROGRAM = """
@@ -54,8 +61,8 @@ import numpy as np, tensorflow as tf
 with np.load(sys.argv[1]) as given:
     made = {}
     for name, images in given.items():
-        _, height, width, method = name.split("-")
-        made[name] = tf.image.resize(images, (int(height), int(width)), method).numpy()
+        _, height, width, method, antialias = name.split("-")
+        made[name] = tf.image.resize(images, (int(height), int(width)), method, antialias=antialias == "True").numpy()
 np.savez(sys.argv[2], **made)
 """
 
@@ -69,15 +76,16 @@ def test_every_bit_is_that_of_tensorflow(tensorflow: str, tmp_path: Path) -> Non
             shape = (2, *rng.integers(1, 40, 2).tolist(), [1, 2, 3, 4][number % 4])
             size = rng.integers(1, 50, 2).tolist() if number else shape[1:3]
             values = rng.normal(0, 300, shape) if dtype.startswith("f") else rng.integers(0, 256, shape)
-            for method in METHODS:
-                given[f"{dtype}.{number}-{size[0]}-{size[1]}-{method}"] = values.astype(dtype)
+            for method, antialias in product(METHODS, (False, True)):
+                given[f"{dtype}.{number}-{size[0]}-{size[1]}-{method}-{antialias}"] = values.astype(dtype)
     np.savez(tmp_path / "given.npz", **given)  # type: ignore[arg-type]
     command = [tensorflow, "-c", PROGRAM, str(tmp_path / "given.npz"), str(tmp_path / "made.npz")]
     subprocess.run(command, check=True, capture_output=True, timeout=500)
     with np.load(tmp_path / "made.npz") as made:
         for name, images in given.items():
-            _, height, width, method = name.split("-")
-            found = dtf.resize_images(images, (int(height), int(width)), method)  # type: ignore[arg-type]
+            _, height, width, method, antialias = name.split("-")
+            size = (int(height), int(width))
+            found = dtf.resize_images(images, size, method, antialias == "True")  # type: ignore[arg-type]
             assert found.dtype == made[name].dtype, name
             assert found.tobytes() == made[name].tobytes(), name
 

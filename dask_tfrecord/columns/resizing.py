@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock, to_array
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.images.pixels import LONGEST_SIDE
 
 # Types that the native core reads; others are converted to float32, as TensorFlow's kernels do.
 _NATIVE_DTYPES = ("uint8", "uint16", "float32")
@@ -20,11 +22,12 @@ Images = NDArray[Any]
 def resize_images(
     block: Any,
     size: tuple[int, int],
-    method: Literal["bilinear", "nearest", "area"] = "bilinear",
+    method: Literal["bilinear", "nearest", "area", "lanczos3"] = "bilinear",
+    antialias: bool = False,
     *,
     channels: int | None = None,
 ) -> Any:
-    """Resize the images of a block as `tf.image.resize` does, without antialiasing. For `Dataset.map_blocks`.
+    """Resize the images of a block as `tf.image.resize` does. For `Dataset.map_blocks`.
 
     Parameters
     ----------
@@ -33,8 +36,12 @@ def resize_images(
         objects. A `RaggedBlock` has several images per row.
     size : tuple of int
         New height and width, in pixels.
-    method : {"bilinear", "nearest", "area"}, default "bilinear"
-        Method of interpolation.
+    method : {"bilinear", "nearest", "area", "lanczos3"}, default "bilinear"
+        Method of interpolation. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's,
+        values may differ in their last digits.
+    antialias : bool, default False
+        Average the pixels that a smaller image would leave out, with ``"bilinear"`` and ``"lanczos3"``. The other
+        methods ignore it, as in TensorFlow.
     channels : int, optional
         Channels of images with shapes of their own. A block without images needs them: `map_blocks` without `template`
         calls its function with one.
@@ -49,7 +56,8 @@ def resize_images(
     ValueError
         If `size` or `method` is invalid, or a block without images lacks `channels`.
     SchemaError
-        If the block does not hold images of numbers, an image is empty, or images differ in dtype or channels.
+        If the block does not hold images of numbers, an image is empty or too long for its filter, or images differ in
+        dtype or channels.
 
     Examples
     --------
@@ -61,9 +69,10 @@ def resize_images(
     (3, 4, 4, 3)
     """
     resizers: dict[str, Callable[[Images, tuple[int, int]], Images]] = {
-        "bilinear": _bilinear,
+        "bilinear": partial(_filtered, antialias=antialias),
         "nearest": _nearest,
         "area": _area,
+        "lanczos3": partial(_filtered, lanczos=True, antialias=antialias),
     }
     if method not in resizers:
         raise ValueError(f"method is one of {', '.join(map(repr, resizers))}; got {method!r:.100}")
@@ -99,11 +108,16 @@ def _checked(images: Images, axes: int) -> Images:
     return images
 
 
-def _bilinear(images: Images, size: tuple[int, int]) -> Images:
+def _filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, antialias: bool) -> Images:
+    if (lanczos or antialias) and max(images.shape[1:3]) > LONGEST_SIDE:
+        raise SchemaError(
+            f"resize_images: method='lanczos3' and antialias=True resize at most {LONGEST_SIDE} pixels a side; got "
+            f"images of shape {images.shape[1:]}"
+        )
     pixels = np.ascontiguousarray(images, None if images.dtype.name in _NATIVE_DTYPES else np.float32)
     out = np.empty((len(images), *size, images.shape[3]), np.float32)
     for image, resized in zip(pixels, out, strict=True):
-        _native.resize_pixels(image, 1.0, resized)
+        _native.resize_pixels(image, 1.0, resized, lanczos=lanczos, antialias=antialias)
     return out
 
 

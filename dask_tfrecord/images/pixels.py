@@ -54,7 +54,7 @@ _OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
 }
 _DTYPES = frozenset(map(np.dtype, IMAGE_DTYPES))
 # Pixels of a side that the native core filters: its weights grow with the longer side.
-_LONGEST = 1 << 20
+LONGEST_SIDE = 1 << 20
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
@@ -219,10 +219,10 @@ def decode_image(
         raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
     is_resized = size is not None and size != (image.height, image.width)
     lanczos = method == "lanczos3"
-    if is_resized and (lanczos or antialias) and max(image.height, image.width) > _LONGEST:
+    if is_resized and (lanczos or antialias) and max(image.height, image.width) > LONGEST_SIDE:
         raise ImageError(
             f"a {image.format} image of {image.width} x {image.height} pixels; method='lanczos3' and antialias=True "
-            f"resize at most {_LONGEST} pixels a side"
+            f"resize at most {LONGEST_SIDE} pixels a side"
         )
     is_stored = kind == (np.uint16 if image.depth == 16 else np.uint8) and not is_resized
     if image.decode_into is not None and is_stored and out.flags.c_contiguous:
