@@ -22,7 +22,7 @@ _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`]+")
 _PUNCTUATION = ".,:;)]}"
 # File names of these protocols may contain any character.
-_LOCAL = {"file", "local", "memory"}
+_LOCAL = {"file", "local", "memory", "obstore"}
 # Query and fragment begin at `?` and `#` in these protocols. In others, `?` may be a wildcard.
 _WEB = {"http", "https", "webdav", "webhdfs"}
 # The text before `@` is a container, bucket or account, or for the last two a repository: not a password.

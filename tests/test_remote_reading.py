@@ -1,9 +1,12 @@
 """Data sets on stores: requests and bytes of reading, with and without failures; and Google Cloud Storage."""
 
 import asyncio
+import pickle
 import random
+import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,11 +17,12 @@ import dask
 import numpy as np
 import pytest
 from oracle import write_oracle
+from support import servers
 from support.object_stores import Store, make_store
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError, StoreInUseError
+from dask_tfrecord.errors import ShardChangedError, ShardNotFoundError, StorageError, StoreInUseError, TFRecordError
 from dask_tfrecord.settings import read_nbytes, replaced_limits
 
 pytestmark = pytest.mark.integration
@@ -34,7 +38,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.fixture(params=["s3", "http"])
+@pytest.fixture(params=["s3", "obstore", "http"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     with ExitStack() as stack, dask.config.set(scheduler="threads", num_workers=2):
         yield make_store(request.param, request, stack)
@@ -86,6 +90,182 @@ def test_a_registered_obstore_reads_shards(moto: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", OBSTORE_PROGRAM, address]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+KINDS = ["MemoryStore", "LocalStore", "S3Store"]
+SECRET = "s3cret-of-the-key"
+
+
+def store_object(kind: str, request: pytest.FixtureRequest, **options: Any) -> Any:
+    """Return a store of obstore without objects."""
+    stores = pytest.importorskip("obstore.store")
+    if kind == "MemoryStore":
+        return stores.MemoryStore()
+    if kind == "LocalStore":
+        folder = request.getfixturevalue("tmp_path")
+        return stores.LocalStore(folder / "a%20 b", mkdir=True, automatic_cleanup=True)
+    _, address, log = request.getfixturevalue("bucket")
+    log.fault = lambda number: None
+    config = {"access_key_id": "a", "secret_access_key": SECRET, "endpoint": address, "region": "us-east-1"}
+    name = request.node.name
+    return stores.S3Store("bucket", prefix=name, config=config, client_options={"allow_http": True}, **options)
+
+
+@pytest.fixture
+def store_options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Storage options with a store object that has two shards, which the library wrote."""
+    options = {"store": store_object(request.param, request)}
+    name, shards = "a/b-{shard:05d}-of-{shards:05d}.tfrecord", {"records_per_shard": ROWS // 2, "index": True}
+    dtf.to_tfrecord(COLUMNS, name, features=COLUMN_FEATURES, storage_options=options, **shards)
+    return options
+
+
+@pytest.mark.parametrize("store_options", KINDS, indirect=True)
+def test_obstore_objects_hold_shards(store_options: dict[str, Any], tmp_path: Path) -> None:
+    store, names = store_options["store"], [f"a/b-0000{shard}-of-00002.tfrecord" for shard in range(2)]
+    found = {info["path"]: info["size"] for page in store.list() for info in page}
+    assert found.keys() == {*names, *(f"{name}.idx" for name in names)}
+    for given in ("/a/", "a/b@2.tfrecord", "**/b*", "obstore://a", names):
+        check_columns(dtf.read_tfrecord(given, COLUMN_FEATURES, storage_options=store_options))
+    with pytest.raises(FileExistsError, match="obstore://a/b-00000"):
+        dtf.to_tfrecord(COLUMNS, "a/b-{shard:05d}-of-{shards:05d}.tfrecord", storage_options=store_options)
+    # At the top of the store, and to another file system.
+    both = {"storage_options": store_options, "target_options": store_options}
+    dtf.copy_tfrecord(names, "{shard}.tfrecord", **both)
+    dtf.copy_tfrecord("0.tfrecord", tmp_path / "x", storage_options=store_options)
+    for given, options in (("/", store_options), (["0.tfrecord", "1.tfrecord"], store_options)):
+        check_columns(dtf.read_tfrecord(given, COLUMN_FEATURES, storage_options=options))
+    assert dtf.read_tfrecord(tmp_path / "x").nrows == ROWS // 2
+    assert dtf.verify("/", storage_options=store_options).ok
+    with pytest.raises(TFRecordError, match="would replace the damaged shard"):
+        dtf.repair("0.tfrecord", "0.tfrecord", **both)
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_dataset("obstore://a", engine="tfrecord", storage_options=store_options) as dataset:
+        assert dataset["x"].values.tolist() == COLUMNS["x"].tolist()
+
+
+@pytest.mark.parametrize("store_options", KINDS, indirect=True)
+def test_obstore_objects_in_graphs_and_processes(store_options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    ds = dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=store_options)
+    again = dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=store_options)
+    assert ds["x"].name == again["x"].name
+    if isinstance(store_options["store"], pytest.importorskip("obstore.store").MemoryStore):
+        with pytest.raises(TypeError, match="cannot pickle 'MemoryStore' object"):
+            pickle.dumps(ds)
+        other = {"store": store_object("MemoryStore", request)}
+        reversed_columns = {**COLUMNS, "x": COLUMNS["x"][::-1]}
+        names = "a/b-{shard:05d}-of-{shards:05d}.tfrecord"
+        shards = {"features": COLUMN_FEATURES, "records_per_shard": ROWS // 2, "index": True}
+        dtf.to_tfrecord(reversed_columns, names, storage_options=other, **shards)
+        # Versions of objects in memory are numbers that both stores have.
+        assert dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=other)["x"].name != ds["x"].name
+        return
+    sent = pickle.loads(pickle.dumps(ds))
+    check_columns(sent)
+    options = pickle.loads(pickle.dumps(store_options))
+    assert dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=options)["x"].name == ds["x"].name
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
+        check_columns(ds)
+        report = dtf.check_workers(client, ["a/b@2.tfrecord", "a/nothing"], store_options)
+    [found, missing] = report.workers[0].paths
+    assert found.found is not None and found.found.startswith("2 files of ")
+    assert missing.error is not None and SECRET not in repr(report)
+
+
+@pytest.mark.parametrize("store_options", KINDS, indirect=True)
+def test_errors_of_obstore_objects(store_options: dict[str, Any]) -> None:
+    with pytest.raises(ShardNotFoundError, match="did you mean 'b-0000"):
+        dtf.read_tfrecord("a/b-00002-of-00002.tfrecord", storage_options=store_options)
+    with pytest.raises(ShardNotFoundError, match="no file matches the pattern 'c/\\*'"):
+        dtf.read_tfrecord("c/*", storage_options=store_options)
+    for url in ("s3://bucket/a", "simplecache::a"):
+        with pytest.raises(ValueError, match=f"expected a path in storage_options..store.., .*; got '{url}'"):
+            dtf.read_tfrecord(url, storage_options=store_options)
+    with pytest.raises(ValueError, match="readers of references take URLs"):
+        vector = {"vector": np.ones((3, 2), np.float32)}
+        dtf.to_tfrecord(vector, "v.tfrecord", storage_options=store_options)
+        dtf.virtual_zarr("v.tfrecord", storage_options=store_options)
+    ds = dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=store_options)
+    store, name = store_options["store"], "a/b-00001-of-00002.tfrecord"
+    data = bytes(store.get(name).bytes())
+    for other in (data[::-1], data + data, b"short"):
+        store.put(name, other)
+        with pytest.raises(ShardChangedError, match=f"obstore://{name}"):
+            ds["x"].compute()
+    store.delete(name)
+    with pytest.raises(ShardNotFoundError, match="the file is gone"):
+        ds["x"].compute()
+
+
+@pytest.mark.parametrize("value", ["s3://bucket", None, object()])
+def test_other_objects_than_obstore_are_refused(value: object) -> None:
+    for call in (dtf.read_tfrecord, dtf.infer_schema, dtf.build_index, dtf.Schema.read):
+        with pytest.raises(TypeError, match=f"must be a store of obstore, .*; got builtins.{type(value).__name__}"):
+            call("a", storage_options={"store": value})
+
+
+@pytest.mark.parametrize(("fault", "message"), [(503, "503"), (403, "403|permission"), ("drop", "HTTP error")])
+@pytest.mark.parametrize("given", ["a", "*.tfrecord"])
+def test_failing_servers_behind_obstore_show_no_keys(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, fault: int | str, message: str, given: str
+) -> None:
+    options = {"store": store_object("S3Store", request, retry_config={"max_retries": 0})}
+    request.getfixturevalue("bucket")[2].fault = lambda number: fault
+    with caplog.at_level("DEBUG"), pytest.raises(OSError, match=message) as failed:
+        dtf.read_tfrecord(given, storage_options=options)
+    shown = caplog.text + "".join(traceback.format_exception(failed.value))
+    assert SECRET not in shown and "Debug source" not in shown
+
+
+def test_obstore_reads_no_more_than_it_needs(request: pytest.FixtureRequest) -> None:
+    with ExitStack() as stack:
+        store = make_store("obstore", request, stack)
+        dtf.to_tfrecord(COLUMNS, "d/x", features=COLUMN_FEATURES, storage_options=store.options)
+        ds = dtf.read_tfrecord("d/x", COLUMN_FEATURES, storage_options=store.options)
+        ds.schema.to_pbtxt("d/schema.pbtxt", storage_options=store.options)
+        stack.callback(setattr, store.log, "alter", store.log.alter)
+        store.log.clear()
+        store.log.alter = lambda status, headers, content: (status, headers, content + bytes(100 << 20))
+        check_columns(ds)
+        with pytest.raises(TFRecordError, match="expected a text file of at most"):
+            dtf.Schema.read("d/schema.pbtxt", storage_options=store.options)
+        assert store.log.sent < 100 << 20
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_obstore_repeats_requests(request: pytest.FixtureRequest, times: int) -> None:
+    with ExitStack() as stack:
+        store = make_store("obstore", request, stack)
+        dtf.to_tfrecord(COLUMNS, "d/x", features=COLUMN_FEATURES, storage_options=store.options)
+        ds = dtf.read_tfrecord("d/x", COLUMN_FEATURES, storage_options=store.options)
+        for fault in (503, "drop"):
+            store.log.clear()
+            store.log.fault = lambda number, fault=fault: fault if number < times else None  # type: ignore[misc]
+            assert ds["x"].compute().tolist() == COLUMNS["x"].tolist()
+            assert len(store.log.asked) == times + 1
+
+
+def test_an_obstore_of_http_reads_named_files(shard: bytes) -> None:
+    stores = pytest.importorskip("obstore.store")
+    with servers.running(servers.FileServer, files={"a/x": shard}, etags={"a/x": "1"}, ranges=True) as (address, log):
+        url = address.replace("://", f"://user:{SECRET}@")
+        options = {"store": stores.HTTPStore(url, client_options={"allow_http": True})}
+        ds = dtf.read_tfrecord("a/x", storage_options=options)
+        assert ds["label"][:2].compute().tolist() == [0, 1]
+        for given, kind in (("a/y", ShardNotFoundError), ("a/*", NotImplementedError), ("a", ShardNotFoundError)):
+            with pytest.raises(kind) as failed:
+                dtf.read_tfrecord(given, storage_options=options)
+            assert SECRET not in "".join(traceback.format_exception(failed.value))
+        assert SECRET not in repr(ds) + str(list(ds.__dask_graph__()))
+        assert {asked.method for asked in log.asked} <= {"GET", "HEAD"}
+
+
+def test_the_page_about_obstore_runs() -> None:
+    pytest.importorskip("obstore")
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "bucket.md").read_text("utf-8")
+    [block] = re.findall(r"^```py\n([^`]*MemoryStore\(\)[^`]*)^```$", page, re.MULTILINE)
+    exec(block, {})
 
 
 @pytest.mark.parametrize("counts", ["scan", None])

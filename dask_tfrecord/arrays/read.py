@@ -165,7 +165,7 @@ def read_tfrecord(
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
-        Options of the fsspec file system.
+        Options of the fsspec file system. ``{"store": store}``, with a store of obstore, reads paths in that store.
 
     Returns
     -------

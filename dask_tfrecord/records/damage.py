@@ -44,6 +44,7 @@ from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
+from dask_tfrecord.storage.remote import store_url
 from dask_tfrecord.storage.shard import Shard, is_local
 from dask_tfrecord.storage.streams import create_stream, masked_crc32c, write_file, written_or_discarded
 
@@ -579,7 +580,7 @@ def repair_shard(
     TFRecordError
         If the target is the shard itself.
     """
-    path = os.fspath(target)
+    path = store_url(os.fspath(target), storage_options)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
     packing = report.compression if compression == "same" else compression

@@ -246,8 +246,8 @@ def check_workers(
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     # Local paths are relative to the directory of the client, as in tasks.
     names = [os.fspath(path) for path in given]
-    urls = [name if "://" in name else str(Path(name).absolute()) for name in names]
     options = dict(storage_options or {})
+    urls = [name if "://" in name or "store" in options else str(Path(name).absolute()) for name in names]
     workers = client.scheduler_info(n_workers=-1)["workers"]
     # In a partial, because workers log the arguments of functions that fail.
     call = partial(probe, _PACKAGES, urls, options, seconds)
@@ -433,7 +433,8 @@ def open_path(path: str, options: Mapping[str, Any]) -> str:
     """Open a file, list a directory, or find the files of a glob or template; describe what was found."""
     import fsspec
 
-    fs, inside = fsspec.core.url_to_fs(path, **options)
+    stores = importlib.import_module("dask_tfrecord.storage.remote") if "store" in options else fsspec.core
+    fs, inside = stores.url_to_fs(path, **options)
     fs.invalidate_cache()
     try:
         info = fs.info(inside)

@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
 from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, near_misses, plural
+from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, list_directory, with_retries
 from dask_tfrecord.storage.shard import (
     TIME_KEYS,
@@ -177,7 +178,8 @@ class _Search:
             fs, path = LocalFileSystem(), Path(given).absolute().as_posix()
         else:
             fs, path = file_system(given, options)
-        head, tail = ("", "") if isinstance(fs, LocalFileSystem) else _url_around(given, path, fs)
+        plain = isinstance(fs, LocalFileSystem | StoreFileSystem)
+        head, tail = ("", "") if plain else _url_around(given, path, fs)
         # Cached listings describe the files at an earlier time.
         fs.invalidate_cache()
         return cls(given, fs, path.rstrip("/") or path, head, tail, {})
@@ -349,8 +351,8 @@ def _list_together(searches: Sequence[_Search]) -> None:
     """List remote directories that contain many of the paths, instead of looking up each path."""
     remote = [search for search in searches if not isinstance(search.fs, LocalFileSystem) and "/" in search.path]
 
-    def directory(search: _Search) -> tuple[int, str]:
-        return id(search.fs), search.path.rpartition("/")[0]
+    def directory(search: _Search) -> tuple[str, ...]:
+        return search.head, search.tail, search.path.rpartition("/")[0]
 
     for _, group in groupby(sorted(remote, key=directory), directory):
         together = list(group)

@@ -25,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord.errors import IncompleteStoreError, redact_url
+from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import file_system, join, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
 from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
@@ -189,8 +190,8 @@ class UrlObjects:
     def create(self, name: str, value: bytes) -> bool:
         """Write an object unless it exists; return True if it was written.
 
-        Exclusive in memory, and by the clients of S3, Google and Azure. Elsewhere the object is read back after
-        `SETTLE_SECONDS`, and the last of several concurrent writers wins.
+        Exclusive in memory, through obstore, and by the clients of S3, Google and Azure. Elsewhere the object is read
+        back after `SETTLE_SECONDS`, and the last of several concurrent writers wins.
         """
         url, fs, path = self._locate(name)
         if isinstance(fs, MemoryFileSystem):
@@ -199,7 +200,10 @@ class UrlObjects:
                     return False
                 fs.pipe_file(path, value)
                 return True
-        if not with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object"):
+        if isinstance(fs, StoreFileSystem):
+            with suppress(FileExistsError):
+                with_retries(lambda: fs.pipe_file(path, value, mode="create"), url, "create the object")
+        elif not with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object"):
             if self.get([name])[name] is not None:
                 return False
             self.put(name, value)

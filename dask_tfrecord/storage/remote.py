@@ -43,10 +43,12 @@ from dask_tfrecord.errors import (
     describe_error,
     hide_credentials,
     plural,
+    redact,
     redact_url,
     without_credentials,
 )
 from dask_tfrecord.settings import full_name, limits, read_count, read_seconds
+from dask_tfrecord.storage.object_store import PROTOCOL, StoreFileSystem
 from dask_tfrecord.storage.shard import Shard, has_changed, split_chain
 
 # Part of the time limit of a call that one request may wait.
@@ -257,7 +259,7 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     url : str or os.PathLike
         Path or URL.
     **options
-        Options of the fsspec file system.
+        Options of the fsspec file system, or `store`, a store of obstore that has the path.
 
     Returns
     -------
@@ -269,6 +271,9 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     ImportError
         If the file system is not installed.
     """
+    if "store" in options:
+        fs = StoreFileSystem(**options)
+        return fs, fs._strip_protocol(store_url(str(stringify_path(url)), options))
     if str(url).startswith(("http://", "https://")) and not _is_obstore(str(url).partition("://")[0]):
         options.setdefault("get_client", open_session)
 
@@ -278,6 +283,22 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
         return fs, path
 
     return hide_credentials(open_url)
+
+
+def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
+    """Return the URL of a path in the store of `storage_options`; without a store, the path or URL itself.
+
+    Raises
+    ------
+    ValueError
+        If it is a URL of a file system.
+    """
+    if "store" not in (storage_options or {}):
+        return url
+    path = url.removeprefix(f"{PROTOCOL}://")
+    if "://" in path or "::" in path:
+        raise ValueError(f"expected a path in storage_options['store'], such as 'train/x'; got {redact(url)!r}")
+    return f"{PROTOCOL}://{path.strip('/')}"
 
 
 def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
@@ -302,7 +323,7 @@ def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> t
     """
     options = dict(storage_options or {})
     protocol = "" if "::" in url else url.partition("://")[0]
-    if _is_obstore(protocol):
+    if "store" in options or _is_obstore(protocol):
         # Its client has limits and retries of its own, and other options than the clients below.
         return url_to_fs(url, **options)
     if protocol in ("http", "https") and not given_timeout(options):
@@ -397,7 +418,8 @@ async def read_at_most(content: Any, count: int) -> bytes:
 def join(url: str | os.PathLike[str], name: str) -> str:
     """Return the path or URL of a file in a directory; of a chained URL, in the link that holds the path."""
     links, index = split_chain(str(stringify_path(url)))
-    links[index] = f"{links[index].rstrip('/')}/{name}"
+    start = links[index]
+    links[index] = start + name if start.endswith("://") else f"{start.rstrip('/')}/{name}"
     return "::".join(links)
 
 
@@ -444,6 +466,8 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
     if isinstance(fs, LocalFileSystem):
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read(most)
+    if isinstance(fs, StoreFileSystem):
+        return fs.read(path, most)[0]
     if not kinds & {"HTTPFileSystem", "S3FileSystem"}:
         return bytes(fs.cat_file(path))
     read = _read_http if "HTTPFileSystem" in kinds else _read_s3
@@ -596,6 +620,8 @@ def open_ranges(shard: Shard) -> RangeFetcher:
     fs, path = file_system(shard.path, shard.storage_options)
     kinds = {kind.__name__ for kind in type(fs).__mro__}
     info_of = partial(_current_info, fs, path)
+    if isinstance(fs, StoreFileSystem):
+        return RangeFetcher(shard, partial(_read_store_range, shard, fs, path), info_of)
     if "S3FileSystem" in kinds:
         return RangeFetcher(shard, partial(_read_s3_range, shard, fs, path), info_of)
     if "HTTPFileSystem" in kinds:
@@ -640,6 +666,20 @@ def check_range(given: str, start: int, stop: int, path: str) -> None:
 def _current_info(fs: Any, path: str) -> dict[str, Any]:
     fs.invalidate_cache()
     return dict(fs.info(path))
+
+
+def _read_store_range(shard: Shard, fs: StoreFileSystem, path: str, start: int, stop: int) -> bytes:
+    """Read a range of an object of a store, and compare the object with the listed one."""
+    try:
+        data, info = fs.read(path, stop - start, range=(start, stop))
+    except StorageError:
+        # The range may begin past the end of the file.
+        info = _current_info(fs, path)
+        if not has_changed(shard, info):
+            raise
+    if has_changed(shard, info):
+        raise changed_error(shard, info["size"])
+    return data
 
 
 def _read_s3_range(shard: Shard, fs: Any, path: str, start: int, stop: int) -> bytes:

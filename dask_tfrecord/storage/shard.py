@@ -168,6 +168,8 @@ class Shards(Sequence[Shard]):
     def __dask_tokenize__(self) -> tuple[object, ...]:
         """Return names, sizes and versions; detected properties depend on the content only."""
         options = dict(self.storage_options)
+        if "store" in options:
+            options["store"] = _store_token(options["store"])
         paths = tuple(map(_identity, self.paths))
         return ("dask_tfrecord.Shards", paths, self.sizes.tolist(), self.versions, self.compression, options)
 
@@ -255,6 +257,22 @@ def _identity(path: str) -> str | tuple[object, ...]:
     queries = (urlsplit(link).query for link in path.split("::"))
     rest = [pair for query in queries for pair in parse_qsl(query, keep_blank_values=True)]
     return bare, *sorted(pair for pair in rest if not _GRANTS.fullmatch(pair[0]))
+
+
+def _store_token(store: Any) -> object:
+    """Return the class and options of a store of obstore."""
+    try:
+        return _ordered(store.__reduce_ex__(4)[1])
+    except TypeError:
+        # MemoryStore: objects with the same name and ETag in another store differ.
+        return id(store)
+
+
+def _ordered(value: Any) -> Any:
+    """Sort mappings in a value: those of equal stores have any order."""
+    if isinstance(value, Mapping):
+        return sorted((key, _ordered(option)) for key, option in value.items())
+    return [*map(_ordered, value)] if isinstance(value, tuple) else value
 
 
 @functools.lru_cache(maxsize=1024)

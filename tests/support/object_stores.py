@@ -89,19 +89,24 @@ def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> S
 
     Parameters
     ----------
-    kind : {"s3", "gcs", "http", "rangeless"}
-        S3, Google Cloud Storage, or HTTP with or without support of ranges.
+    kind : {"s3", "obstore", "gcs", "http", "rangeless"}
+        S3 by s3fs or by a store object of obstore, Google Cloud Storage, or HTTP with or without support of ranges.
     request : pytest.FixtureRequest
         Request of the fixture that calls this function.
     stack : ExitStack
         Stops the HTTP server.
     """
-    if kind == "s3":
+    if kind in ("s3", "obstore"):
         direct, address, log = request.getfixturevalue("bucket")
         log.fault = lambda number: None
         direct.invalidate_cache()
         if direct.exists("bucket/d"):
             direct.rm("bucket/d", recursive=True)
+        if kind == "obstore":
+            config = {"access_key_id": "a", "secret_access_key": "b", "endpoint": address, "region": "us-east-1"}
+            client = {"allow_http": True}
+            opened: Any = pytest.importorskip("obstore.store").S3Store("bucket", config=config, client_options=client)
+            return Store("d", {"store": opened}, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
         options = {
             **{"key": "a", "secret": "b", "endpoint_url": address},
             # Retries of the client would hide those of the library.

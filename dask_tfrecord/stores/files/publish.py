@@ -56,7 +56,7 @@ from dask_tfrecord.storage.objects import (
     remove_abandoned,
     remove_temporary,
 )
-from dask_tfrecord.storage.remote import is_directory, join, read_text, url_to_fs
+from dask_tfrecord.storage.remote import is_directory, join, read_text, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, create_stream, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.output import (
@@ -111,6 +111,7 @@ class ShardNames:
             raise ValueError("the path is an empty string; expected a file, a directory or a template")
         if given.endswith("/") or is_directory(given, options):
             given = join(_escaped(given), DEFAULT_NAME)
+        given = store_url(given, options)
         names = cls(given, options)
         valid = "a template of shards has {shard} and {shards}, with a format such as {shard:05d}, and {{ for a brace"
         try:

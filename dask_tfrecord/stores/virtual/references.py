@@ -419,6 +419,8 @@ def _check_files(shards: Shards) -> None:
             raise ValueError(
                 f"{redact_url(shard.path)}: readers of references take a plain path, or a URL of one file system"
             )
+        if "store" in shard.storage_options:
+            raise ValueError("readers of references take URLs, which paths in storage_options['store'] are not")
         protocols.add("file" if local else fsspec.core.split_protocol(shard.path)[0])
         if shard.compression != "infer":
             _check_uncompressed(shard, shard.compression)
