@@ -257,6 +257,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
     "LocalStore": lambda path: zarr.storage.LocalStore(path / "store.zarr"),
     "file URL": lambda path: f"file://{path}/store.zarr",
     "new folder": lambda path: path / "new" / "store.zarr",
+    "obstore": lambda path: zarr.storage.ObjectStore(pytest.importorskip("obstore.store").LocalStore(path)),
 }
 
 

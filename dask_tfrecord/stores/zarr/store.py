@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -334,9 +334,7 @@ class TargetGroup:
         with warnings.catch_warnings():
             # zarr warns that the specification is not final; xarray reads consolidated metadata.
             warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
-            # zarr warns of the claim of this run.
-            warnings.filterwarnings("ignore", rf"Object at .*{re.escape(CLAIM)}", UserWarning)
-            zarr.consolidate_metadata(self.open("r+").store, path=self.component, zarr_format=3)
+            zarr.consolidate_metadata(_Arrays(self.open("r+").store), path=self.component, zarr_format=3)
 
     def create_arrays(self, group: zarr.Group, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Create the arrays of the group from their metadata, by name."""
@@ -450,6 +448,22 @@ def _is_partial(path: Path) -> bool:
 
 # Name of the claim of a run on a group, and prefix of names that belong to claims.
 CLAIM = ".dask_tfrecord.claim"
+
+
+class _Arrays(zarr.storage.WrapperStore[zarr.abc.store.Store]):
+    """Store whose listings omit files of this library, which are no arrays.
+
+    zarr warns of them, and fails below a file of an obstore ``LocalStore``.
+    """
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        async for name in self._store.list_dir(prefix):
+            if not name.startswith(CHECKPOINT_FOLDER):
+                yield name
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        return self._store.supports_consolidated_metadata
 
 
 # Stores with an exclusive create.
