@@ -207,7 +207,7 @@ def block_array(
     return array
 
 
-def _view(chunk: Chunk, name: str) -> NDArray[Any]:
+def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
     return to_array(chunk.blocks[name])
 
 
@@ -361,9 +361,10 @@ class Rows:
         chunks, features = self.chunks(names), {name: self.schema[name] for name in names}
         return {
             name: block_array(
-                _view,
+                partial(_view, name),
                 chunks,
-                name,
+                # All columns share their second input: dask visits each node once for every other column.
+                None,
                 f"tfrecord-{printable(name)}-{tokenize(chunks.name, name)}",
                 (self.sizes, *feature.block_shape),
                 feature.block_dtype,
