@@ -18,6 +18,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.base import tokenize
+from dask.graph_manipulation import clone
 from distributed import Client, LocalCluster, futures_of, wait
 from numpy.typing import NDArray
 from oracle import write_oracle
@@ -171,6 +172,9 @@ def test_columns_requested_together_are_decoded_together(ds: dtf.Dataset, decode
     np.testing.assert_array_equal(second["more"], LABELS * 2)
     assert len(first["text"]) == ROWS
     assert decodes() == sorted([*by_shard(*sorted(FEATURES)), *by_shard("label")])
+    # Shared inputs are cloned, too.
+    np.testing.assert_array_equal(clone(image).compute(), IMAGES)
+    assert decodes() == by_shard("image", "label")
 
 
 def test_slices_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> None:
@@ -306,6 +310,8 @@ def definitions(*arrays: Any) -> dict[Any, frozenset[Any]]:
 def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> None:
     ds = dtf.read_tfrecord(folder, FEATURES, chunks=chunks)
     image, label = ds["image", "label"]
+    # dask visits each node for every array.
+    assert len({key for array in (image, label) for key in array.dask if "option" in str(key)}) == 1
     alone = ds["label"]
     values, splits = ds.ragged("tokens")
     padded = ds.padded("tokens", 4)
