@@ -92,7 +92,7 @@ public:
 
     template <class T>
     DTF_INLINE bool push(T value) {
-        if (!keeps_ || sizeof value > capacity_ - size_) return push_beyond(value);
+        if (size_ + sizeof value > capacity_) return push_beyond(value);
         std::memcpy(data_ + size_, &value, sizeof value);
         size_ += sizeof value;
         return true;
@@ -114,9 +114,9 @@ public:
 private:
     // Count n bytes and return scratch memory for them, valid until the next call.
     DTF_APART std::uint8_t* pass(std::size_t n) {
-        if (n > capacity_ && !resize(n)) throw std::bad_alloc();
+        if (n > owned_.size() && !owned_.resize(n)) throw std::bad_alloc();
         size_ += n;
-        return data_;
+        return owned_.data();
     }
 
     // Append a value to a buffer that lacks the memory for it, or that keeps no bytes.
@@ -158,7 +158,7 @@ private:
     Memory owned_;  // empty while the memory is borrowed
     std::uint8_t* data_ = nullptr;
     std::size_t size_ = 0;
-    std::size_t capacity_ = 0;
+    std::size_t capacity_ = 0;  // also of a count-only buffer
     bool borrowed_ = false;
     bool keeps_ = true;
     bool moves_ = false;

@@ -206,17 +206,17 @@ public:
 
     // Store the common case: the first entry of the key in a record, with the single expected value, which ends
     // `feature`. Otherwise return false and change nothing.
-    DTF_INLINE bool take_one(std::uint64_t record, Cursor feature, Cursor value) {
-        if (seen_ == record || !store_one(feature, value)) return false;
+    DTF_INLINE bool take_one(Kind kind, std::uint64_t record, Cursor feature, Cursor value) {
+        if (seen_ == record || !store_one(kind, feature, value)) return false;
         seen_ = record;
         one_ = true;
         return true;
     }
 
     // The same for an item of a list of Examples. `open` has started the record.
-    DTF_INLINE bool take_one_of_item(std::uint64_t item, Cursor feature, Cursor value) {
+    DTF_INLINE bool take_one_of_item(Kind kind, std::uint64_t item, Cursor feature, Cursor value) {
         const Mark before{values.size(), value_splits.size()};
-        if (item_ == item || !store_one(feature, value)) return false;
+        if (item_ == item || !store_one(kind, feature, value)) return false;
         feature_ = before;
         item_ = item;
         found_ = spec_.kind;
@@ -620,14 +620,14 @@ private:
     }
 
     // Store the one value of a feature, which ends it; on failure nothing of it remains.
-    DTF_INLINE bool store_one(Cursor feature, Cursor value) {
+    DTF_INLINE bool store_one(Kind kind, Cursor feature, Cursor value) {
         const std::size_t size = value.left();
-        if (spec_.kind == Kind::floats) {
+        if (kind == Kind::floats) {
             if (size != sizeof(float)) return false;
             const auto bits = load<std::uint32_t>(value.here());
             return casts_ ? cast_one(bits) : values.push(bits);
         }
-        if (spec_.kind == Kind::int64) {
+        if (kind == Kind::int64) {
             std::uint64_t number;
             if (!feature.ends_in_varint(size, number)) return false;
             return casts_ ? cast_one(number) : values.push(number);

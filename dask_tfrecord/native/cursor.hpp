@@ -19,41 +19,43 @@ struct EntryHead {
     EntryHead() = default;  // no entry begins so
 
     // The last length is that of the value, or, with the tag of a list, that of the single field in this list of a Feature.
-    explicit EntryHead(std::string_view key, std::uint8_t list_tag = 0) {
+    // It is `known` unless that is 0.
+    explicit EntryHead(std::string_view key, std::uint8_t list_tag = 0, std::uint8_t known = 0) {
         std::string begin{'\x0a', '\0', '\x0a', static_cast<char>(key.size())};
         begin.append(key).append({'\x12', '\0'});
         if (list_tag != 0) begin.append({static_cast<char>(list_tag), '\0', '\x0a', '\0'});
-        if (begin.size() > sizeof bytes) return;
+        if (begin.size() < sizeof(std::uint64_t) || begin.size() > sizeof bytes) return;
         size = begin.size();
         most = 0x7f - (size - 2);  // lengths have one byte
+        fixed = known;
         std::memcpy(bytes, begin.data(), size);
         for (const std::size_t at : {std::size_t{1}, key.size() + 5, key.size() + 7, key.size() + 9}) {
             if (at >= size) break;
-            bytes[at] = static_cast<std::uint8_t>(size - at - 1);
+            bytes[at] = static_cast<std::uint8_t>(size - at - 1 + known);
             grows[at] = 1;
         }
     }
 
     bool exists() const { return most > 0; }
 
-    // Return whether `size` bytes are the head of an entry whose last length is `n`, at most `most`.
+    // Return whether `size` bytes are the head of an entry whose last length is `n`, at most `most`, or 0 if it is fixed.
     DTF_INLINE bool begins(const std::uint8_t* from, std::size_t n) const {
-        constexpr std::size_t half = sizeof(std::uint32_t), step = sizeof(std::uint64_t);
-        if (size < step) return (differ<std::uint32_t>(from, n, 0) | differ<std::uint32_t>(from, n, size - half)) == 0;
-        std::uint64_t some = differ<std::uint64_t>(from, n, 0) | differ<std::uint64_t>(from, n, size - step);
-        for (std::size_t at = step; at < size - step; at += step) some |= differ<std::uint64_t>(from, n, at);
+        constexpr std::size_t step = sizeof(std::uint64_t);
+        std::uint64_t some = differ(from, n, 0) | differ(from, n, size - step);
+        if (size > 2 * step) some |= differ(from, n, step);
+        for (std::size_t at = 2 * step; at + step < size; at += step) some |= differ(from, n, at);
         return some == 0;
     }
 
     std::size_t size = std::numeric_limits<std::size_t>::max(), most = 0;
+    std::size_t fixed = 0;  // the last length if all entries have the same one
     std::uint8_t bytes[64] = {};
     std::uint8_t grows[64] = {};  // 1 at each length
 
 private:
     // Bits of a word in which bytes differ from the head. Lengths stay below 0x80, so that none carries into the next.
-    template <class Word>
-    DTF_INLINE Word differ(const std::uint8_t* from, std::size_t n, std::size_t at) const {
-        return load<Word>(from + at) ^ (load<Word>(bytes + at) + static_cast<Word>(n) * load<Word>(grows + at));
+    DTF_INLINE std::uint64_t differ(const std::uint8_t* from, std::size_t n, std::size_t at) const {
+        return load<std::uint64_t>(from + at) ^ (load<std::uint64_t>(bytes + at) + n * load<std::uint64_t>(grows + at));
     }
 };
 
@@ -137,6 +139,14 @@ public:
         return true;
     }
 
+    // The same for a head with a fixed length.
+    DTF_INLINE bool fixed_entry(const EntryHead& head, std::size_t n, Cursor& end) {
+        if (left() < n || head.size > left() - n || !head.begins(at_, 0)) return false;
+        end = Cursor(at_ + head.size, n);
+        at_ += head.size + n;
+        return true;
+    }
+
     // Enter the length-delimited field that spans all bytes, if its tag and length have one byte each.
     DTF_INLINE bool only_field(std::uint8_t& tag_byte) {
         if (left() < 2 || at_[1] >= 0x80 || at_[1] != left() - 2) return false;
@@ -158,17 +168,18 @@ public:
 
     // Decode the varint in the last `size` bytes. False also if it cannot be read together with the bytes before it.
     DTF_INLINE bool ends_in_varint(std::size_t size, std::uint64_t& value) const {
-        if (size - 1 >= varints::longest || size > left()) return false;
+        if (size - 1 >= varints::longest) return false;
         if (left() >= 8) {
             const unsigned behind = size < 8 ? static_cast<unsigned>(size) : 8;
             if (!varints::fold_one(load<std::uint64_t>(end_ - 8), behind, value)) return false;
+            if (size > left()) return false;
             for (std::size_t i = 9; i <= size; ++i) {
                 if (end_[-static_cast<std::ptrdiff_t>(i)] < 0x80) return false;
                 value = value << 7 | (end_[-static_cast<std::ptrdiff_t>(i)] & 0x7fu);
             }
             return true;
         }
-        return left() >= 4 && size <= 4 &&
+        return left() >= 4 && size <= 4 &&  // so that `size` bytes are there
                varints::fold_one(std::uint64_t{load<std::uint32_t>(end_ - 4)} << 32, static_cast<unsigned>(size), value);
     }
 

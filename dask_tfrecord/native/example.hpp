@@ -233,7 +233,13 @@ private:
         std::size_t count = 0;
         keys.follow([&](const Keys::Key& key) {
             Cursor rest = map, entry(map.here(), 0), value(map.here(), 0);
-            if (!rest.short_entry(key.one, entry, value) || !take<part>(*key.column, row, entry, value)) return false;
+            if (key.one.fixed == sizeof(float)) {
+                if (!rest.fixed_entry(key.one, sizeof(float), value)) return false;
+                if (!take<part>(*key.column, Kind::floats, row, value, value)) return false;
+            } else {
+                if (!rest.short_entry(key.one, entry, value)) return false;
+                if (!take<part>(*key.column, key.column->spec().kind, row, entry, value)) return false;
+            }
             map = rest;
             ++count;
             return true;
@@ -244,9 +250,9 @@ private:
     }
 
     template <Part part>
-    DTF_INLINE static bool take(Column& column, std::uint64_t row, Cursor feature, Cursor value) {
-        if constexpr (part == Part::items) return column.take_one_of_item(row, feature, value);
-        return column.take_one(row, feature, value);
+    DTF_INLINE static bool take(Column& column, Kind kind, std::uint64_t row, Cursor feature, Cursor value) {
+        if constexpr (part == Part::items) return column.take_one_of_item(kind, row, feature, value);
+        return column.take_one(kind, row, feature, value);
     }
 
     // A map entry { string key = 1; value = 2; } in the order that nearly every writer uses: key, value, end.
@@ -270,7 +276,7 @@ private:
     DTF_INLINE bool enter(Cursor value, Column& column) {
         if constexpr (part != Part::lists) {
             Cursor one(value.here(), 0);
-            if (column.is_one(value, one) && take<part>(column, part == Part::items ? item_ : record_, value, one)) {
+            if (column.is_one(value, one) && take<part>(column, column.spec().kind, part == Part::items ? item_ : record_, value, one)) {
                 if (part == Part::features) ++taken_;
                 return true;
             }

@@ -18,9 +18,11 @@ class Column;
 class Keys {
 public:
     struct Key {
+        static constexpr std::uint8_t floats_tag = 0x12;
+
         Key(std::string name, Column* of, std::uint8_t list_tag = 0)
             : head(name), text(std::move(name)), column(of) {
-            if (list_tag != 0) one = EntryHead(text, list_tag);
+            if (list_tag != 0) one = EntryHead(text, list_tag, list_tag == floats_tag ? sizeof(float) : 0);
         }
 
         EntryHead one;  // of an entry of one value in the list of the column
