@@ -701,8 +701,14 @@ def sort_rows(
     axes: int,
     splits: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
     order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
+    arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]],
+    out: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]],
 ) -> None:
-    """Write the order that sorts the items of each row by their indices to `order`; the sort is stable."""
+    """
+    Write the order that sorts the items of each row by their indices to `order`; the sort is stable.
+
+    Copy `arrays` of bytes of the items to `out` in this order.
+    """
 
 def bytes_rows(
     values: numpy.typing.NDArray[numpy.uint8], splits: numpy.typing.NDArray[numpy.int64]

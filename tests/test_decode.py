@@ -602,7 +602,7 @@ OF_SPLITS: dict[str, Callable[[NDArray[np.int64]], object]] = {
     "pad_rows": lambda splits: _native.pad_rows(
         [VALUES], [splits], None, None, b"0", 8, np.zeros(8 * len(splits) - 8, np.uint8)
     ),
-    "sort_rows": lambda splits: _native.sort_rows(np.zeros(8, np.int64), 1, splits, np.zeros(8, np.int64)),
+    "sort_rows": lambda splits: _native.sort_rows(np.zeros(8, np.int64), 1, splits, np.zeros(8, np.int64), [], []),
 }
 
 

@@ -761,10 +761,14 @@ def sorted_indices(
     indices = np.stack(columns, axis=1) if len(columns) > 1 else columns[0][:, None]
     check_indices(feature, indices, splits)
     if not feature.already_sorted:
-        order = np.empty(len(indices), np.int64)
-        _native.sort_rows(indices.reshape(-1), indices.shape[1], splits, order)
-        indices = np.take(indices, order, axis=0)
-        values = _reordered(values, order, feature.item_dtype)
+        flat, order = indices.reshape(-1), np.empty(len(indices), np.int64)
+        arrays = [flat.view(np.uint8)]
+        if values.values is not None and values.value_splits is None:
+            arrays.append(values.values)
+        out = [np.empty_like(array) for array in arrays]
+        _native.sort_rows(flat, indices.shape[1], splits, order, arrays, out)
+        values = values._replace(values=out[1]) if len(out) > 1 else _reordered(values, order)
+        return axes[0]._replace(values=out[0]), values
     return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
 
 
@@ -776,15 +780,13 @@ def check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits
         raise RowError(place(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
 
 
-def _reordered(output: KeyOutput, order: NDArray[np.int64], dtype: np.dtype[Any]) -> KeyOutput:
-    """Return the values of an output in another order."""
+def _reordered(output: KeyOutput, order: NDArray[np.int64]) -> KeyOutput:
+    """Return the byte strings of an output, or what was counted of the values, in another order."""
     if output.values is None:
         ends = None if output.value_splits is None else splits_of(np.diff(output.value_splits)[order])
         return output._replace(value_splits=ends)
-    flat = take_rows(output.flat(dtype), order)
-    if isinstance(flat, BytesBlock):
-        return output._replace(values=flat.values, value_splits=flat.splits)
-    return output._replace(values=np.asarray(flat).view(np.uint8))
+    strings = output.encoded().take(order)
+    return output._replace(values=strings.values, value_splits=strings.splits)
 
 
 def sparse_indices(feature: SparseFeature, decoded: Decoded) -> Block:

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <cstdlib>
 #include <optional>
 
 #include "binding.hpp"
@@ -26,6 +27,16 @@ void release_memory() {
 #if defined(__GLIBC__)
     nb::gil_scoped_release released;
     malloc_trim(0);
+#endif
+}
+
+// glibc returns freed memory at the end of its heap if there is more than twice the largest block that it ever unmapped.
+// Smaller arrays of a chunk are freed together: returning them costs a page fault for each page of the next chunk.
+// Limits that the user set remain.
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+    void* volatile block = std::malloc(std::size_t{16} << 20);  // its pages are never touched
+    std::free(block);
 #endif
 }
 
@@ -94,12 +105,23 @@ void pad_rows(const std::vector<Bytes>& values, const std::vector<Integers>& spl
     if (!done) throw nb::value_error("splits must ascend within the values, and rows have at most `length` items");
 }
 
-void sort_rows(const Integers& indices, std::size_t axes, const Integers& splits, const OutputIntegers& order) {
+void sort_rows(const Integers& indices, std::size_t axes, const Integers& splits, const OutputIntegers& order,
+               const std::vector<Bytes>& arrays, const std::vector<OutputBytes>& out) {
     if (axes == 0 || splits.size() == 0 || indices.size() % axes != 0 || order.size() != indices.size() / axes) {
         throw nb::value_error("indices need `axes` integers for each item, order needs one, and splits must not be empty");
     }
+    const std::size_t items = order.size();
+    if (arrays.size() != out.size()) throw nb::value_error("each array needs an output");
+    std::vector<dtf::Reordered> reordered;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+        const std::size_t item = items == 0 ? 0 : arrays[i].size() / items;
+        if (arrays[i].size() != item * items || out[i].size() != arrays[i].size()) {
+            throw nb::value_error("arrays and their outputs must have equal bytes for each item");
+        }
+        reordered.push_back({arrays[i].data(), out[i].data(), item});
+    }
     const bool done = binding::without_gil([&] {
-        return dtf::sort_rows(indices.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
+        return dtf::sort_rows(indices.data(), items, axes, splits.data(), splits.size() - 1, order.data(), reordered);
     });
     if (!done) throw nb::value_error("splits must ascend from 0 to the number of items");
 }
@@ -107,6 +129,7 @@ void sort_rows(const Integers& indices, std::size_t axes, const Integers& splits
 }  // namespace
 
 void binding::add_rows(nb::module_& module) {
+    keep_freed_memory();
     module.def("release_memory", &release_memory, "Return freed memory that the allocator keeps to the system.");
     module.def("take_splits", &take_splits, "splits"_a.noconvert(), "owners"_a.noconvert().none(),
                "index"_a.noconvert(), "out"_a.noconvert(),
@@ -120,6 +143,7 @@ void binding::add_rows(nb::module_& module) {
                "Copy each row to a slot of `length` items of `out` and fill the rest of the slot with `filler`.\n\n"
                "Rows are those of `take_rows`; all rows of the only source without an index.");
     module.def("sort_rows", &sort_rows, "indices"_a.noconvert(), "axes"_a, "splits"_a.noconvert(),
-               "order"_a.noconvert(),
-               "Write the order that sorts the items of each row by their indices to `order`; the sort is stable.");
+               "order"_a.noconvert(), "arrays"_a.noconvert(), "out"_a.noconvert(),
+               "Write the order that sorts the items of each row by their indices to `order`; the sort is stable.\n\n"
+               "Copy `arrays` of bytes of the items to `out` in this order.");
 }

@@ -335,8 +335,26 @@ void rows_of_several_sources_are_taken_and_padded() {
 
 Ints sorted(const Ints& places, std::size_t axes, const Ints& splits) {
     Ints order(places.size() / axes);
-    const bool fits = dtf::sort_rows(places.data(), order.size(), axes, splits.data(), splits.size() - 1, order.data());
-    return fits ? order : Ints{-1};
+    const std::size_t items = order.size();
+    std::vector<std::vector<std::uint8_t>> from, to;
+    std::vector<dtf::Reordered> arrays;
+    for (const std::size_t item : {1, 4, 8, 24}) {
+        std::vector<std::uint8_t> bytes(items * item);
+        for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i);
+        to.emplace_back(bytes.size());
+        from.push_back(std::move(bytes));
+        arrays.push_back({from.back().data(), to.back().data(), item});
+    }
+    const bool fits =
+        dtf::sort_rows(places.data(), items, axes, splits.data(), splits.size() - 1, order.data(), arrays);
+    if (!fits) return {-1};
+    for (std::size_t k = 0; k < arrays.size(); ++k) {
+        for (std::size_t i = 0; i < to[k].size(); ++i) {
+            const std::size_t item = arrays[k].item;
+            CHECK(to[k][i] == from[k][static_cast<std::size_t>(order[i / item]) * item + i % item]);
+        }
+    }
+    return order;
 }
 
 // Again and again the first of the least ones.
