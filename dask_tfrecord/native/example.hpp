@@ -276,7 +276,8 @@ private:
     DTF_INLINE bool enter(Cursor value, Column& column) {
         if constexpr (part != Part::lists) {
             Cursor one(value.here(), 0);
-            if (column.is_one(value, one) && take<part>(column, column.spec().kind, part == Part::items ? item_ : record_, value, one)) {
+            const std::uint64_t row = part == Part::items ? item_ : record_;
+            if (column.is_one(value, one) && take<part>(column, column.spec().kind, row, value, one)) {
                 if (part == Part::features) ++taken_;
                 return true;
             }

@@ -18,7 +18,7 @@ class Column;
 class Keys {
 public:
     struct Key {
-        static constexpr std::uint8_t floats_tag = 0x12;
+        static constexpr std::uint8_t floats_tag = 0x12;  // of the FloatList in a Feature
 
         Key(std::string name, Column* of, std::uint8_t list_tag = 0)
             : head(name), text(std::move(name)), column(of) {
