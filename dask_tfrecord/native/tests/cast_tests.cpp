@@ -338,7 +338,7 @@ Ints sorted(const Ints& places, std::size_t axes, const Ints& splits) {
     const std::size_t items = order.size();
     std::vector<std::vector<std::uint8_t>> from, to;
     std::vector<dtf::Reordered> arrays;
-    for (const std::size_t item : {1, 4, 8, 24}) {
+    for (const std::size_t item : {std::size_t{1}, std::size_t{4}, std::size_t{8}, std::size_t{24}}) {
         std::vector<std::uint8_t> bytes(items * item);
         for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i);
         to.emplace_back(bytes.size());
