@@ -124,12 +124,11 @@ def flatten(column: Any) -> dict[str, Any]:
 def in_memory(data: Path, name: str, store: Path, like: Path) -> Callable[[], int]:
     """Decode all rows into NumPy arrays, then write the arrays."""
     import numpy as np
-    from pipelines import FEATURES
 
-    import dask_tfrecord as dtf
+    opened = opening(data, name)
 
     def convert() -> int:
-        columns = dtf.read_tfrecord(data / f"{name}-*.tfrecord", FEATURES[name]).compute()
+        columns = opened().compute()
         group = create(like, store)
         for column, values in columns.items():
             if column in FLAT:
@@ -165,6 +164,8 @@ def theirs(data: Path, name: str, store: Path, like: Path, counts: list[int]) ->
     from peers import join, pipeline
 
     files = sorted(map(str, data.glob(f"{name}-*.tfrecord")))
+    # TensorFlow is imported, and its kernels are loaded, before the clock starts.
+    next(pipeline(files[:1], name, "sequential").as_numpy_iterator())
 
     def parse(path: str) -> dict[str, Any]:
         columns = join(pipeline([path], name, "sequential").as_numpy_iterator())
