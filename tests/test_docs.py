@@ -14,7 +14,6 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +22,13 @@ import fsspec
 import numpy as np
 import oracle
 import pytest
+from support.pages import ROOT, blocks
 from support.programs import run_program, run_python
 
 import dask_tfrecord
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-FENCE = re.compile(r"^```(?P<kind>python(?: matplotlib)?|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced block of a page: its text, and the line of the page on which that begins."""
-
-    kind: str
-    text: str
-    line: int
-
-
-def blocks(page: str, kind: str) -> list[Block]:
-    source = (ROOT / page).read_text("utf-8")
-    found = (
-        Block(match["kind"], match["text"], source.count("\n", 0, match.start("text")) + 1)
-        for match in FENCE.finditer(source)
-    )
-    return [block for block in found if block.kind == kind]
 
 
 @pytest.fixture(scope="session")

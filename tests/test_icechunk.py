@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import zarr
 from distributed import Client, LocalCluster
 from support.any_columns import FEATURES, dataset_of, rows_like
+from support.pages import ROOT, blocks
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -21,7 +21,6 @@ from dask_tfrecord.errors import IncompleteStoreError, SchemaError
 from dask_tfrecord.stores.zarr import write
 
 icechunk = pytest.importorskip("icechunk")
-ROOT = Path(__file__).parents[1]
 # One of each layout that differs in its arrays; each chunk is one file of the repository, forced to the disk.
 KINDS = {name: FEATURES[name] for name in ("dense", "text", "words", "nested", "tensor")}
 
@@ -173,9 +172,8 @@ def test_virtual_references(tmp_path: Path) -> None:
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "how-to" / "icechunk.md").read_text("utf-8")
-    blocks = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert blocks
+    found = blocks("docs/how-to/icechunk.md", "py")
+    assert found
     namespace: dict[str, Any] = {}
-    for block in blocks:
-        exec(block, namespace)
+    for block in found:
+        exec(block.text, namespace)

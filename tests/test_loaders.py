@@ -6,18 +6,16 @@ The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torc
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.numbered_shards import write_shards
+from support.pages import ROOT, blocks
 
 pytestmark = pytest.mark.loaders
 
-ROOT = Path(__file__).parents[1]
-FENCE = re.compile(r"^```python( (?P<kind>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 START = """
 import sys
@@ -142,16 +140,14 @@ PAGES = [("training", kind) for kind in ("jax", "torch", "grain", "keras")] + [(
 
 @pytest.mark.parametrize(("page", "kind"), PAGES)
 def test_blocks_of_the_documentation_run(python: str, page: str, kind: str, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text("utf-8")
     # Blocks of a page that begins with its data continue those without a kind.
-    kinds = (kind,) if page == "training" else (None, kind)
-    found = [match for match in FENCE.finditer(text) if match["kind"] in kinds]
-    assert any(match["kind"] == kind for match in found)
-    blocks = [match["text"] for match in found]
+    shared = () if page == "training" else ("python",)
+    found = blocks(f"docs/how-to/{page}.md", f"python {kind}", *shared)
+    assert any(block.kind == f"python {kind}" for block in found)
     script = ROOT / "examples" / "sample_shards.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=300)
-    run(python, "\n".join(blocks), tmp_path)
+    run(python, "\n".join(block.text for block in found), tmp_path)
 
 
 @pytest.mark.parametrize("library", ["torch", "jax"])

@@ -3,7 +3,6 @@
 import asyncio
 import pickle
 import random
-import re
 import subprocess
 import sys
 import traceback
@@ -18,7 +17,8 @@ import numpy as np
 import pytest
 from oracle import write_oracle
 from support import servers
-from support.object_stores import Store, make_store
+from support.object_stores import Store, make_store, open_obstore
+from support.pages import blocks
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -106,9 +106,7 @@ def store_object(kind: str, request: pytest.FixtureRequest, **options: Any) -> A
         return stores.LocalStore(folder / "a%20 b", mkdir=True, automatic_cleanup=True)
     _, address, log = request.getfixturevalue("bucket")
     log.fault = lambda number: None
-    config = {"access_key_id": "a", "secret_access_key": SECRET, "endpoint": address, "region": "us-east-1"}
-    name = request.node.name
-    return stores.S3Store("bucket", prefix=name, config=config, client_options={"allow_http": True}, **options)
+    return open_obstore(address, SECRET, prefix=request.node.name, **options)
 
 
 @pytest.fixture
@@ -263,9 +261,8 @@ def test_an_obstore_of_http_reads_named_files(shard: bytes) -> None:
 
 def test_the_page_about_obstore_runs() -> None:
     pytest.importorskip("obstore")
-    page = (Path(__file__).parents[1] / "docs" / "how-to" / "bucket.md").read_text("utf-8")
-    [block] = re.findall(r"^```py\n([^`]*MemoryStore\(\)[^`]*)^```$", page, re.MULTILINE)
-    exec(block, {})
+    [text] = [block.text for block in blocks("docs/how-to/bucket.md", "py") if "MemoryStore()" in block.text]
+    exec(text, {})
 
 
 @pytest.mark.parametrize("counts", ["scan", None])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
-import re
 import shutil
 import struct
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.engine import PLANNED
+from support.pages import blocks
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, UnknownFeatureError
@@ -164,10 +164,9 @@ def test_cubed_opens_shards(shards: str, tmp_path: Path, monkeypatch: pytest.Mon
     cubed = pytest.importorskip("cubed")
     pytest.importorskip("cubed_xarray")
     monkeypatch.chdir(Path(shards).parent)
-    page = (Path(__file__).parents[1] / "docs" / "how-to" / "xarray.md").read_text("utf-8")
-    (block,) = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (block,) = blocks("docs/how-to/xarray.md", "py")
     found: dict[str, Any] = {"xarray": xr, "features": FEATURES}
-    exec(block, found)
+    exec(block.text, found)
     np.testing.assert_array_equal(found["opened"]["image"], arrays()["image"])
     dtf.read_tfrecord(shards, FEATURES).to_zarr(tmp_path / "s.zarr")
     stored = xr.open_zarr(tmp_path / "s.zarr", consolidated=False, **found["options"])

@@ -84,6 +84,13 @@ def gcs() -> Iterator[tuple[str, servers.Log]]:
         yield address, log
 
 
+def open_obstore(address: str, secret: str, **options: Any) -> Any:
+    """Return a store object of obstore for the bucket of an S3 server."""
+    config = {"access_key_id": "a", "secret_access_key": secret, "endpoint": address, "region": "us-east-1"}
+    stores = pytest.importorskip("obstore.store")
+    return stores.S3Store("bucket", config=config, client_options={"allow_http": True}, **options)
+
+
 def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> Store:
     """Return an empty directory of a store.
 
@@ -103,10 +110,12 @@ def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> S
         if direct.exists("bucket/d"):
             direct.rm("bucket/d", recursive=True)
         if kind == "obstore":
-            config = {"access_key_id": "a", "secret_access_key": "b", "endpoint": address, "region": "us-east-1"}
-            client = {"allow_http": True}
-            opened: Any = pytest.importorskip("obstore.store").S3Store("bucket", config=config, client_options=client)
-            return Store("d", {"store": opened}, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
+            return Store(
+                "d",
+                {"store": open_obstore(address, "b")},
+                log,
+                lambda name, data: direct.pipe_file(f"bucket/d/{name}", data),
+            )
         options = {
             **{"key": "a", "secret": "b", "endpoint_url": address},
             # Retries of the client would hide those of the library.
