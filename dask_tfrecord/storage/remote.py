@@ -273,7 +273,7 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     """
     if "store" in options:
         fs = StoreFileSystem(**options)
-        return fs, fs._strip_protocol(store_url(str(stringify_path(url)), options))
+        return fs, store_url(str(stringify_path(url)), options).removeprefix(f"{PROTOCOL}://")
     if str(url).startswith(("http://", "https://")) and not _is_obstore(str(url).partition("://")[0]):
         options.setdefault("get_client", open_session)
 
