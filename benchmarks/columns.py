@@ -3,7 +3,7 @@
     python benchmarks/columns.py [--columns 10 100 1000 10000] [--rows 50]
 
 Each measurement has its own process. CPU time is the sum over all threads. The time per column must not grow with
-the number of columns. `da.zeros` computes as many arrays of dask, beside "dask arrays". All values are compared.
+the number of columns. "da.zeros" computes as many arrays of dask alone. All values are compared.
 """
 
 import argparse

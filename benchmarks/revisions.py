@@ -7,8 +7,8 @@ an untimed run of both versions comes first, so that the files are in the page c
     python benchmarks/revisions.py OLD/bin/python NEW/bin/python DATA [NAME …]
     [--tasks touch gather to_zarr to_tfrecord] [--turns 5]
 
-OLD and NEW are the Python programs of two environments, in each of which one version is installed. DATA is a directory
-that `make_data.py` wrote. Linux only.
+OLD and NEW are the Python programs of two environments, each with one version installed. DATA is a directory that
+`make_data.py` wrote. Linux only.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ DTF_INLINE bool rank_row(const std::int64_t* indices, std::size_t count, std::in
     if (!falls || bits >> (31 - short_bits) != 0) return false;
     for (std::size_t other = 0; other < count; ++other) {
         const std::int32_t key = keys[other];
-        // all of them, so that the loop has no end to guess
+        // all places: the processor would mispredict the length of a row
         for (std::size_t i = 0; i < longest_short; ++i) ranks[i] += keys[i] > key ? 1 : 0;
     }
     for (std::size_t i = 0; i < count; ++i) order[ranks[i]] = begin + static_cast<std::int64_t>(i);

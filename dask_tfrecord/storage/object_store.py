@@ -102,7 +102,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             self.store.delete(path)
 
     def rm(self, path: str, **_options: Any) -> None:
-        """Delete all objects in a directory, which has no object of its own."""
+        """Delete all objects in a directory. The directory itself is not an object."""
         files = [*self.find(path)]
         with _plain_errors(path):
             self.store.delete(files)

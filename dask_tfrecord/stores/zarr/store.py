@@ -451,9 +451,9 @@ CLAIM = ".dask_tfrecord.claim"
 
 
 class _Arrays(zarr.storage.WrapperStore[zarr.abc.store.Store]):
-    """Store whose listings omit files of this library, which are no arrays.
+    """Store whose listings omit the files of this library.
 
-    zarr warns of them, and fails below a file of an obstore ``LocalStore``.
+    zarr warns of these files, and fails below one in an obstore ``LocalStore``.
     """
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
