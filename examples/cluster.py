@@ -7,8 +7,9 @@ Writes shards to the first server, checks the workers, and converts the shards t
 the second server. During each conversion one worker program is killed; the other one goes on, and a new one joins the
 conversion to Zarr. The script converts the same shards with two threads of its own too, and copies the objects of the
 first server without reading them, which is what the servers allow. It prints the wall time and the processor time of
-each step, without that of the servers. At the end all values are compared. Takes about a minute, and needs the
-packages s3fs and moto[s3], and matplotlib for a plot.
+each step, without that of the servers. After each conversion it compares all values, and removes the output, so that
+the disk holds the data twice at most. Takes about a minute, and needs the packages s3fs and moto[s3], and matplotlib
+for a plot.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def main() -> None:
     shards = max(SHARDS, round(arguments.megabytes / 16))
     rows = round(arguments.megabytes * 1e6 / shards / SIZE**2 / 3)
     with ExitStack() as programs, tempfile.TemporaryDirectory() as logs:
-        cluster = Programs(programs, Path(logs))
+        # Listing many chunks keeps the server from storing more.
+        cluster = Programs(programs, Path(logs), interval=max(0.2, arguments.megabytes / 1e4))
         source, target = cluster.start_s3("shards"), cluster.start_s3("converted")
         with cluster.timed(f"wrote {shards} shards of {rows:,} records to the first S3 server"):
             write_shards(shards, rows, source)
@@ -74,10 +76,20 @@ def main() -> None:
             ds = dtf.read_tfrecord(shards, FEATURES, storage_options=source)
             ds.to_zarr(store, storage_options=target, chunks=rows // 4)
 
+        def compare(result: dtf.Dataset, directory: str) -> None:
+            with cluster.timed(f"compared every value of {directory}"):
+                for shard in range(shards):
+                    images, labels = columns_of(shard, rows)
+                    found = result.rows[shard * rows : (shard + 1) * rows].compute()
+                    assert np.array_equal(found["image"], images)
+                    assert np.array_equal(found["label"], labels)
+            s3fs.S3FileSystem(**target).rm(directory, recursive=True)
+
         with cluster.timed("converted the first shard, which imports"):
             convert("s3://shards/train-00000.tfrecord", "s3://converted/first.zarr")
         with cluster.timed(f"converted all to {single} with two threads") as alone, dask.config.set(num_workers=2):
             convert(pattern, single)
+        compare(dtf.from_zarr(single, storage_options=target), single)
 
         address = cluster.start_scheduler()
         for _ in range(2):
@@ -101,6 +113,7 @@ def main() -> None:
         )
         if arguments.plot is not None:
             draw(stored, rows / 4 * SIZE**2 * 3 / 1e6, arguments.plot)
+        compare(dtf.from_zarr(store, storage_options=target), store)
 
         client.wait_for_workers(2, timeout=PATIENCE)
         copies = "s3://converted/copies/train-{shard:05d}.tfrecord"
@@ -112,15 +125,8 @@ def main() -> None:
                 pattern, copies, records_per_shard=rows // 2, storage_options=source, target_options=target
             )
 
-        with cluster.timed("compared every value"):
-            copied = dtf.read_tfrecord("s3://converted/copies/*.tfrecord", FEATURES, storage_options=target)
-            stores = [dtf.from_zarr(path, storage_options=target) for path in (store, single)]
-            for shard in range(shards):
-                images, labels = columns_of(shard, rows)
-                for result in (copied, *stores):
-                    found = result.rows[shard * rows : (shard + 1) * rows].compute()
-                    assert np.array_equal(found["image"], images)
-                    assert np.array_equal(found["label"], labels)
+        copied = dtf.read_tfrecord("s3://converted/copies/*.tfrecord", FEATURES, storage_options=target)
+        compare(copied, "s3://converted/copies")
         print(f"the workers used up to {cluster.peak / 2**20:,.0f} MiB each")
 
 
@@ -150,10 +156,12 @@ class Programs:
         Ends the programs.
     logs : Path
         Directory of their output.
+    interval : float
+        Seconds between two counts of stored chunks.
     """
 
-    def __init__(self, stack: ExitStack, logs: Path) -> None:
-        self._stack, self._logs = stack, logs
+    def __init__(self, stack: ExitStack, logs: Path, interval: float) -> None:
+        self._stack, self._logs, self._interval = stack, logs, interval
         self._workers: list[subprocess.Popen[bytes]] = []
         # The programs that convert; the processor time of those that were killed, less that of watching.
         self._counted: list[psutil.Process] = [psutil.Process()]
@@ -215,7 +223,7 @@ class Programs:
         waiting = sorted(events.items())
 
         def watch() -> None:
-            while not over.wait(0.2):
+            while not over.wait(self._interval):
                 try:
                     with urlopen(f"{options['endpoint_url']}/converted?{query}") as listed:
                         stored.chunks.append(listed.read().count(b"<Key>"))
