@@ -5,6 +5,7 @@ Names are imported when they are first used: a program pays for dask, zarr and f
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,12 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"dask_tfrecord.{name}")
     if name == "_native":
         return _import_native()
+    if name == "__version__":
+        # Imported here, because it takes ten times as long as this module.
+        metadata = importlib.import_module("importlib.metadata")
+        # A source tree that is not installed has no version.
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version("dask-tfrecord")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -167,4 +174,4 @@ if "dask.config" in sys.modules:
 
 def __dir__() -> list[str]:
     """List public names and submodules, imported or not."""
-    return sorted({*__all__, *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_SUBMODULES, "__version__", *(name for name in globals() if name.startswith("__"))})

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import pickle
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,8 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert getattr(dtf, name) is namespace[name]
         assert name in dir(dtf)
     assert dtf.errors.FeatureError is dtf.FeatureError
-    assert {"errors", "features", "messages", "schema"} <= set(dir(dtf))
+    assert {"__version__", "errors", "features", "messages", "schema"} <= set(dir(dtf))
+    assert dtf.__version__ == metadata.version("dask-tfrecord")
 
 
 @pytest.mark.parametrize("name", ["plan_zarr", "to_lerobot", "to_parquet", "to_tfrecord", "to_zarr"])
