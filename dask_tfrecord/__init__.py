@@ -147,7 +147,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         # Imported here, because it takes ten times as long as this module.
         metadata = importlib.import_module("importlib.metadata")
-        # A source tree that is not installed has no version.
+        # A source tree may not be installed.
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version("dask-tfrecord")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
