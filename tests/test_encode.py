@@ -202,7 +202,7 @@ def test_png_is_lossless(channels: int, dtype: str, tmp_path: Path) -> None:
         # As reading leaves them, which multiplies.
         array = (levels.astype(np.float32) * np.float32(1 / 255)).astype(dtype)
     for row, (_, [data]) in enumerate(one(tmp_path, dtf.ImageFeature((5, 7, channels), dtype), array)):
-        assert (decode_image(data, dtype=dtype) == array[row]).all()
+        assert (decode_image(data, dtf.ImageFeature(dtype=dtype)) == array[row]).all()
 
 
 def test_images_of_other_formats(tmp_path: Path) -> None:

@@ -313,9 +313,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note the bytes of every file that is decoded from now on."""
     decoded: list[int] = []
 
-    def decode(data: memoryview, **how: Any) -> Any:
+    def decode(data: memoryview, *how: Any) -> Any:
         decoded.append(len(data))
-        return decode_image(data, **how)
+        return decode_image(data, *how)
 
     monkeypatch.setattr(encoded_values, "decode_image", decode)
     return decoded

@@ -21,10 +21,10 @@ from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
 from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, gather_padded, gather_rows, gather_splits
-from dask_tfrecord.columns.encoded_values import decode_file
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import ImageError
+from dask_tfrecord.images.pixels import decode_image
 from dask_tfrecord.schema import Schema, unset_advice
 
 Batch = dict[str, Any]
@@ -464,4 +464,4 @@ def _decode(files: Sequence[_File]) -> None:
     """Decode images to their places."""
     for image, block, row, place, out in files:
         start, stop = block.splits[row : row + 2].tolist()
-        decode_file(image, block.values.data[start:stop], out[place])
+        decode_image(block.values.data[start:stop], image, out[place])

@@ -166,23 +166,8 @@ def image_values(feature: ImageFeature, decoded: Decoded) -> Block:
         block = np.empty(shape, feature.item_dtype) if decoded.out is None else decoded.out.reshape(shape)
     for number, (file, slot) in enumerate(zip(_iter_files(files), _iter_arrays(block), strict=True)):
         with _naming_row(feature, decoded, number):
-            decode_file(feature, file, slot)
+            decode_image(file, feature, slot)
     return decoded.in_rows(feature, block)
-
-
-def decode_file(feature: ImageFeature, file: memoryview, out: NDArray[Any]) -> None:
-    """Decode an image to an array of its shape."""
-    decode_image(
-        file,
-        channels=feature.channels,
-        dtype=feature.item_dtype,
-        size=feature.size,
-        method=feature.method,
-        antialias=feature.antialias,
-        fast=feature.fast,
-        reduced=feature.reduced,
-        out=out,
-    )
 
 
 def image_sizes(feature: ImageFeature, decoded: Decoded) -> Block:
@@ -201,7 +186,7 @@ def _image_shapes(feature: ImageFeature, files: BytesBlock, decoded: Decoded) ->
     expected = np.array(feature.value_shape)
     for number, file in enumerate(_iter_files(files)):
         with _naming_row(feature, decoded, number):
-            shapes[number] = image_shape(file, channels=feature.channels, size=feature.size)
+            shapes[number] = image_shape(file, feature)
             if ((expected != -1) & (expected != shapes[number])).any():
                 raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {feature.value_shape}")
     return shapes

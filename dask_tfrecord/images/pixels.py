@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError, printable
-from dask_tfrecord.features import IMAGE_CHANNELS, IMAGE_DTYPES, IMAGE_METHODS
+from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import (
     EncodedImage,
     ImageError,
@@ -52,47 +52,15 @@ _OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
     "WebP": open_webp,
     "BMP": open_bmp,
 }
-_DTYPES = frozenset(map(np.dtype, IMAGE_DTYPES))
 # Pixels of a side that the native core filters: its weights grow with the longer side.
 LONGEST_SIDE = 1 << 20
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageHeader:
-    """Format and shape of an encoded image, as far as its header specifies them.
+def read_header(data: bytes) -> tuple[str, int, tuple[int | None, int | None, int | None]] | None:
+    """Return format, bits per channel and shape of an image, without Pillow; None for bytes that are no image.
 
-    Attributes
-    ----------
-    format : str
-        "JPEG", "PNG", "GIF", "BMP" or "WebP".
-    height, width : int or None
-        In pixels; None if the header is truncated or damaged.
-    channels : int or None
-        1, 3 or 4; None where the header does not determine one of them.
-    depth : int
-        Bits per channel: 8, or 16 in some PNG.
-    """
-
-    format: str
-    height: int | None = None
-    width: int | None = None
-    channels: int | None = None
-    depth: int = 8
-
-
-def read_header(data: bytes) -> ImageHeader | None:
-    """Read the header of an image without decoding it. Works without Pillow.
-
-    Parameters
-    ----------
-    data : bytes
-        Any bytes.
-
-    Returns
-    -------
-    ImageHeader or None
-        None if `data` is not a JPEG, PNG, GIF, BMP or WebP file.
+    The shape is (height, width, channels), with None for what the header does not determine.
     """
     format = _format_of(data)
     try:
@@ -101,27 +69,23 @@ def read_header(data: bytes) -> ImageHeader | None:
                 jpeg = read_jpeg_header(data)
                 # Zero lines: a marker after the first scan has the height.
                 channels = jpeg.components if jpeg.components in (1, 3) else None
-                return ImageHeader("JPEG", jpeg.height or None, jpeg.width, channels)
+                return format, 8, (jpeg.height or None, jpeg.width, channels)
             case "PNG":
                 png = read_png_header(data)
-                depth = 16 if png.depth == 16 else 8
                 # `ImageFeature` cannot request gray with alpha.
                 channels = None if png.channels == 2 else png.channels
-                return ImageHeader("PNG", png.height, png.width, channels, depth)
+                return format, 16 if png.depth == 16 else 8, (png.height, png.width, channels)
             case "GIF":
-                return ImageHeader("GIF", *canvas_shape(read_gif_frames(data)), 3)
+                return format, 8, (*canvas_shape(read_gif_frames(data)), 3)
             case "BMP":
                 bmp = read_bmp_header(data)
-                if not bmp.is_known:
-                    return None
-                return ImageHeader("BMP", abs(bmp.height), bmp.width, {24: 3, 32: 4}.get(bmp.bits))
+                return (format, 8, (abs(bmp.height), bmp.width, {24: 3, 32: 4}.get(bmp.bits))) if bmp.is_known else None
             case "WebP":
-                return ImageHeader("WebP", *read_webp_shape(data))
-            case _:
-                return None
+                return format, 8, read_webp_shape(data)
     except ImageError:
         # Text may begin with "BM".
-        return None if format == "BMP" else ImageHeader(str(format))
+        return None if format == "BMP" else (str(format), 8, (None, None, None))
+    return None
 
 
 def _format_of(data: bytes) -> str | None:
@@ -132,103 +96,39 @@ def _format_of(data: bytes) -> str | None:
     return None
 
 
-def decode_image(
-    data: bytes | memoryview,
-    *,
-    channels: int = 0,
-    dtype: DTypeLike = np.uint8,
-    size: tuple[int, int] | None = None,
-    method: str = "bilinear",
-    antialias: bool = False,
-    fast: bool = False,
-    reduced: bool = False,
-    out: NDArray[Any] | None = None,
-) -> NDArray[Any]:
-    """Decode one image.
+def decode_image(data: bytes | memoryview, feature: ImageFeature, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Decode the first frame of an image, as its feature describes, to a new array or to `out`, of any strides.
 
-    Parameters
-    ----------
-    data : bytes or memoryview
-        A JPEG, PNG, GIF, BMP or WebP file. The first frame of an animation is decoded.
-    channels : int
-        0 for those of the file, or 1, 3, 4. As in TensorFlow, a JPEG decodes to 1 or 3 channels, a GIF to 3, a BMP to
-        3 or 4 (or its own 1), a WebP to its own, a PNG to each; other requests raise.
-    dtype : dtype
-        uint8: the high byte of a PNG of 16 bits. uint16: the 16 bits of a PNG; a PNG of 8 bits is multiplied by 257,
-        other formats by 256, as in `tf.io.decode_image`. float16, float32, float64: the values of the file divided
-        by the largest of their depth, as in `tf.image.convert_image_dtype`.
-    size : tuple of int, optional
-        Height and width to resize to, as `tf.image.resize` does, in float32 after the conversion to `dtype`. Integers
-        are rounded to the nearest, halves to even, and clipped to the range of `dtype`.
-    method : {"bilinear", "lanczos3"}
-        Filter of `size`.
-    antialias : bool
-        Average the pixels that a smaller image leaves out.
-    fast : bool
-        Decode JPEG with libjpeg's fast DCT, TensorFlow's default, instead of the accurate one. Needs simplejpeg; a
-        JPEG of four components (CMYK, YCCK) is decoded with the accurate DCT all the same.
-    reduced : bool
-        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
-        ``tf.io.decode_jpeg(ratio=)``, before it is resized. Needs `size` and simplejpeg. A JPEG of four components
-        is decoded whole.
-    out : ndarray, shape (height, width, channels), optional
-        Array of `dtype` that the pixels are written to; any strides. Its shape is compared before decoding.
-
-    Returns
-    -------
-    ndarray, shape (height, width, channels)
-        `out`, or a new array.
-
-    Raises
-    ------
-    ImageError
-        `data` is not an image, a damaged one, or one of another shape than `out`. The text continues "feature
-        'image' holds …".
-    ImportError
-        Pillow is not installed, or simplejpeg for `fast` or `reduced`.
-    ValueError
-        `channels`, `dtype`, `size`, `method` or the dtype of `out` is invalid, or `reduced` is given without `size`.
-
-    Notes
-    -----
-    Follows TensorFlow's kernels ``DecodeImage``, ``ResizeBilinear`` and ``ScaleAndTranslate``. JPEG is decoded by
-    libjpeg's accurate DCT, whose versions differ by a level or two.
+    The shape of `out` is compared before pixels are decoded. Follows TensorFlow's kernels ``DecodeImage``,
+    ``ResizeBilinear`` and ``ScaleAndTranslate``. JPEG is decoded by libjpeg's accurate DCT, whose versions differ by a
+    level or two.
 
     Examples
     --------
     >>> import struct
     >>> from dask_tfrecord.images.pixels import decode_image
     >>> header = struct.pack("<2sIHHI IiiHHIIiiII", b"BM", 62, 0, 0, 54, 40, 2, 1, 1, 24, 0, 8, 0, 0, 0, 0)
-    >>> decode_image(header + bytes([3, 2, 1, 6, 5, 4, 0, 0])).tolist()
+    >>> decode_image(header + bytes([3, 2, 1, 6, 5, 4, 0, 0]), dtf.ImageFeature()).tolist()
     [[[1, 2, 3], [4, 5, 6]]]
     """
-    kind = np.dtype(dtype)
-    if kind not in _DTYPES or not kind.isnative:
-        raise ValueError(f"dtype of an image: expected one of {', '.join(IMAGE_DTYPES)}; got {kind}")
-    if reduced and size is None:
-        raise ValueError("reduced=True needs the size to which images are resized")
-    if method not in IMAGE_METHODS:
-        raise ValueError(f"method of an image: expected one of {', '.join(IMAGE_METHODS)}; got {method!r:.100}")
-    image = _open(data, channels, size, fast, reduced)
+    size, lanczos, antialias = feature.size, feature.method == "lanczos3", feature.antialias
+    image = _open(data, feature.channels, feature.fast, size if feature.reduced else None)
     shape = (*(size or (image.height, image.width)), image.channels)
     if out is None:
-        out = np.empty(shape, kind)
-    elif out.dtype != kind:
-        raise ValueError(f"out has dtype {out.dtype}; expected {kind}, the dtype of the image")
+        out = np.empty(shape, feature.item_dtype)
     elif out.shape != shape:
         raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
     is_resized = size is not None and size != (image.height, image.width)
-    lanczos = method == "lanczos3"
     if is_resized and (lanczos or antialias) and max(image.height, image.width) > LONGEST_SIDE:
         raise ImageError(
             f"a {image.format} image of {image.width} x {image.height} pixels; method='lanczos3' and antialias=True "
             f"resize at most {LONGEST_SIDE} pixels a side"
         )
-    is_stored = kind == (np.uint16 if image.depth == 16 else np.uint8) and not is_resized
+    is_stored = out.dtype == (np.uint16 if image.depth == 16 else np.uint8) and not is_resized
     if image.decode_into is not None and is_stored and out.flags.c_contiguous:
         image.decode_into(out)
         return out
-    pixels = image.pixels(wide=kind != np.uint8)
+    pixels = image.pixels(wide=out.dtype != np.uint8)
     if is_resized:
         # With half-pixel centres. Integers keep their levels.
         resize = partial(_native.resize_pixels, lanczos=lanczos, antialias=antialias)
@@ -238,56 +138,22 @@ def decode_image(
     return out
 
 
-def image_shape(
-    data: bytes | memoryview, *, channels: int = 0, size: tuple[int, int] | None = None
-) -> tuple[int, int, int]:
-    """Return the shape of the array that `decode_image` returns, without decoding pixels.
-
-    Parameters
-    ----------
-    data : bytes or memoryview
-        The image file.
-    channels : int
-        As for `decode_image`.
-    size : tuple of int, optional
-        As for `decode_image`.
-
-    Returns
-    -------
-    tuple of int
-        ``(height, width, channels)``.
-
-    Raises
-    ------
-    ImageError
-        `data` is not an image, or its header is damaged or not supported.
-    ImportError
-        Pillow is not installed.
-    ValueError
-        `channels` or `size` is invalid.
-    """
-    image = _open(data, channels, size)
-    height, width = size or (image.height, image.width)
+def image_shape(data: bytes | memoryview, feature: ImageFeature) -> tuple[int, int, int]:
+    """Return the shape of the array that `decode_image` returns, without decoding pixels."""
+    image = _open(data, feature.channels)
+    height, width = feature.size or (image.height, image.width)
     return height, width, image.channels
 
 
 def _open(
-    data: bytes | memoryview,
-    channels: int,
-    size: tuple[int, int] | None,
-    fast: bool = False,
-    reduced: bool = False,
+    data: bytes | memoryview, channels: int, fast: bool = False, least: tuple[int, int] | None = None
 ) -> EncodedImage:
-    if channels not in IMAGE_CHANNELS:
-        raise ValueError(f"channels of an image: expected 0, 1, 3 or 4; got {channels!r}")
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise ValueError(f"size of an image: expected a height and a width of at least 1; got {size!r}")
     require_pillow()
     # Encoded images are small, and the codecs need `find` and slices of bytes.
     file = bytes(data)
     format = _format_of(file)
     if format == "JPEG":
-        return open_jpeg(file, channels, fast, size if reduced else None)
+        return open_jpeg(file, channels, fast, least)
     if format is not None:
         return _OPENERS[format](file, channels)
     if file.startswith(_JPEG_XL):

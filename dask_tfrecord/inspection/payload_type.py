@@ -489,8 +489,8 @@ def detect_image(value: bytes) -> BytesContent | None:
     header = read_header(value)
     if header is None:
         return None
-    dtype = "uint16" if header.depth == 16 else "uint8"
-    return BytesContent(header.format, dtype, (header.height, header.width, header.channels))
+    format, depth, shape = header
+    return BytesContent(format, f"uint{depth}", shape)
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors

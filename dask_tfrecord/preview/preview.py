@@ -721,7 +721,7 @@ def _decoded(value: bytes) -> _Reduced | None:
             with suppress(ValueError):
                 scaled = library.decode_jpeg(value, {1: "GRAY", 3: "RGB"}[channels], **least)
                 return replace(_reduced(scaled), shape=(height, width, channels))
-        return _reduced(decode_image(value, dtype=found.dtype))
+        return _reduced(decode_image(value, ImageFeature(dtype=found.dtype)))
     except (ImageError, ImportError):
         return None
 
