@@ -363,10 +363,6 @@ class FilteredSource(Source):
         """Limit the blocks that are chosen from."""
         return replace(self, source=self.source.with_memory_limit(nbytes))
 
-    def select(self, key: Any) -> Source:
-        """Raise the error of the source: rows are not counted."""
-        return self.source.select(key)
-
     def describe(self, key: Any) -> str:
         """Return the rows of a chunk as text, for errors."""
         return self.source.describe(self._key(key))
@@ -381,7 +377,7 @@ class FilteredSource(Source):
             with located(lambda: self.describe(key), "where"):
                 return self.mask(blocks)
 
-        return fill(self.source.read_where(names, self._key(key), (self.tested, mask)), out)
+        return fill([self.source.read_where(names, self._key(key), (self.tested, mask))], out)
 
 
 def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool = True) -> Rows:

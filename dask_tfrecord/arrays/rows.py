@@ -15,7 +15,7 @@ them from blockwise fusion.
 from __future__ import annotations
 
 import math
-import sys
+import operator
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +41,7 @@ from dask_tfrecord.columns.blocks import (
     Block,
     RaggedBlock,
     allocating,
+    block_nbytes,
     concatenate,
     frozen,
     rows_of,
@@ -74,14 +75,7 @@ class Chunk:
         return self.blocks if key == 0 else self
 
     def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + sum(map(_footprint, self.blocks.values()))
-
-
-def _footprint(block: Block) -> int:
-    if not isinstance(block, np.ndarray):
-        return sys.getsizeof(block)
-    # Views own no memory, and only short strings are stored in the array itself.
-    return block.nbytes + (int(np.strings.str_len(block).sum()) if block.dtype.kind == "T" else 0)
+        return object.__sizeof__(self) + sum(map(block_nbytes, self.blocks.values()))
 
 
 class LazyColumn:
@@ -413,14 +407,12 @@ class Rows:
 
     def select(self, key: Any) -> Rows:
         """Select rows and plan chunks anew: of a source only those rows are read, of blocks only those are sent."""
-        if self.source is not None:
-            source = self.source.select(key)
-            if self.borders is None:
-                raise ValueError("rows of an uncounted source")
-            return Rows.of_source(source, _clipped(self.borders, pick_rows(range(int(self.borders[-1])), key)))
         if self.borders is None:
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
-        return self._take(row_numbers(pick_rows(range(int(self.borders[-1])), key)), self.borders)
+        picked = pick_rows(range(int(self.borders[-1])), key)
+        if self.source is not None:
+            return Rows.of_source(self.source.select(key), _clipped(self.borders, picked))
+        return self._take(row_numbers(picked), self.borders)
 
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
         assert self.blocks is not None
@@ -867,7 +859,7 @@ def _from_cluster(
         reader.append(client.submit(partial, read, key=f"{name}-source"))
 
         def start(chunk: int) -> Any:
-            return client.submit(_call, *reader, chunk, key=(name, chunk))
+            return client.submit(operator.call, *reader, chunk, key=(name, chunk))
 
     else:
         call = dask.delayed(step, name=f"{name}-step", traverse=False)
@@ -913,7 +905,3 @@ def _read_step(
     number: int,
 ) -> Result:
     return step(read_chunk(source, plan, (number,)), number)
-
-
-def _call(read: Callable[[int], Any], number: int) -> Any:
-    return read(number)

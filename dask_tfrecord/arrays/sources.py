@@ -32,7 +32,6 @@ from dask_tfrecord.arrays.collection import (
     row_runs,
 )
 from dask_tfrecord.columns.blocks import (
-    ArraysBlock,
     Block,
     BytesBlock,
     ColumnDecoder,
@@ -352,7 +351,7 @@ class RecordSource(Source):
         )
         if order is None:
             return blocks
-        return fill({name: take_rows(block, order) for name, block in blocks.items()}, out)
+        return fill([{name: take_rows(block, order) for name, block in blocks.items()}], out)
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
@@ -416,14 +415,21 @@ def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
     return f"{some}{path}: {noun} {start}" if start == stop else f"{some}{path}: {noun}s {start} to {stop}"
 
 
-def fill(blocks: dict[str, Block], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
-    """Copy dense blocks to the output arrays."""
-    for name, array in (out or {}).items():
-        # Flat values are not copied: an output buffer is only an offer.
-        if name in blocks and not isinstance(blocks[name], RaggedBlock | BytesBlock | ArraysBlock):
-            array[:] = to_array(blocks[name])
-            blocks[name] = array
-    return blocks
+def fill(parts: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
+    """Concatenate parts of rows, in the output arrays for dense columns."""
+    filled: dict[str, Block] = {}
+    for name, block in parts[0].items():
+        array = None if out is None else out.get(name)
+        if array is None or not isinstance(block, np.ndarray):
+            # Flat values are not copied: an output buffer is only an offer.
+            filled[name] = concatenate([part[name] for part in parts])
+        elif parts[1:]:
+            filled[name] = np.concatenate([part[name] for part in parts], out=array)
+        else:
+            if block.ctypes.data != array.ctypes.data:
+                array[:] = block
+            filled[name] = array
+    return filled
 
 
 def shards_origin(shards: Shards) -> Mapping[str, Any]:
@@ -532,8 +538,6 @@ _BEYOND = 64 << 10
 # Assumed ratio of decompressed to compressed bytes.
 _INFLATION = 10
 
-_REFUSED = "rows can't be picked where counts=None left them uncounted; open with counts='auto'"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncountedSource(Source):
@@ -576,10 +580,6 @@ class UncountedSource(Source):
     def origin(self) -> Mapping[str, Any]:
         """Files with sizes and versions."""
         return shards_origin(self.shards)
-
-    def select(self, key: Any) -> Source:
-        """Raise `ValueError`: the positions of rows are unknown."""
-        raise ValueError(_REFUSED)
 
     def describe(self, key: Any) -> str:
         """Return the files and ranges of bytes of a chunk as text, for errors."""
@@ -645,12 +645,6 @@ class UncountedSource(Source):
         ]
         limit = memory_limit()
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
-
-    def read_spans(
-        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
-    ) -> Iterator[dict[str, Block]]:
-        """Raise `ValueError`: the positions of rows are unknown."""
-        raise ValueError(_REFUSED)
 
 
 def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
@@ -802,7 +796,7 @@ class FilledSource(Source):
         order = np.full(len(rows), len(records))
         order[is_intact] = np.arange(len(records))
         filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
-        return fill(filled, out)
+        return fill([filled], out)
 
 
 def fillers(decoder: Decoder, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
@@ -923,7 +917,7 @@ class MappedSource(Source):
         blocks = self.source.read(self.columns, key)
         with located(partial(self.describe, key)):
             made = apply(self.function, blocks, self.schema, names)
-        return fill(made, out)
+        return fill([made], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -933,7 +927,7 @@ class MappedSource(Source):
         for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
             with located(partial(self.describe, key)):
                 made = apply(self.function, blocks, self.schema, names)
-            yield fill(made, into)
+            yield fill([made], into)
 
 
 @contextmanager
@@ -1176,9 +1170,6 @@ class ExplodedSource(Source):
 
     def select(self, key: Any) -> ExplodedSource:
         """Return a source of the selected items."""
-        if self.rows is None:
-            # Raises: the positions of records are unknown.
-            self.source.select(key)
         assert self.rows is not None
         return replace(self, rows=pick_rows(self.rows, key))
 
@@ -1224,7 +1215,7 @@ class ExplodedSource(Source):
             return self._items(names, blocks, lengths, self.plan.rows(lengths), 0)
         items = pick_rows(self.rows, key)
         if not len(items):
-            return fill({name: zero_rows(self.schema[name]) for name in names}, out)
+            return fill([{name: zero_rows(self.schema[name]) for name in names}], out)
         needed = self.plan.needed(names, counted=True)
         if isinstance(items, range) and items.step == 1:
             first, past = counts.records_of(items.start, items.stop)
@@ -1236,7 +1227,7 @@ class ExplodedSource(Source):
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
-            return _fill([self._items(names, blocks, lengths, picked, first, out)], out or {})
+            return fill([self._items(names, blocks, lengths, picked, first, out)], out)
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
@@ -1244,7 +1235,7 @@ class ExplodedSource(Source):
         blocks = self._source_of(names).read(needed, ascending) if needed else {}
         self._lengths(blocks, lengths, ascending)
         positions = splits_of(lengths)[order] + within
-        return _fill([self._items(names, blocks, lengths, positions, ascending, out)], out or {})
+        return fill([self._items(names, blocks, lengths, positions, ascending, out)], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -1260,10 +1251,10 @@ class ExplodedSource(Source):
         held = _Held(-1, {})
         for key, into in parts(spans, out):
             if key.start == key.stop:
-                yield fill({name: zero_rows(self.schema[name]) for name in names}, into)
+                yield fill([{name: zero_rows(self.schema[name]) for name in names}], into)
                 continue
             made, held = self._read_span(names, (rows.start + key.start, rows.start + key.stop), held, request, reads)
-            yield _fill(made, into)
+            yield fill(made, into)
 
     def _read_span(
         self,
@@ -1350,22 +1341,6 @@ class _Held:
 
     record: int
     blocks: Mapping[str, Block]
-
-
-def _fill(made: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]]) -> dict[str, Block]:
-    """Concatenate parts of items, in the arrays to fill for dense columns."""
-    filled: dict[str, Block] = {}
-    for name, block in made[0].items():
-        array = out.get(name)
-        if array is None or not isinstance(block, np.ndarray):
-            filled[name] = concatenate([part[name] for part in made])
-        elif made[1:]:
-            filled[name] = np.concatenate([part[name] for part in made], out=array)
-        else:
-            if block.ctypes.data != array.ctypes.data:
-                array[:] = block
-            filled[name] = array
-    return filled
 
 
 def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureError | MemoryLimitError:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
-from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, take_rows, to_array
+from dask_tfrecord.columns.blocks import Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.settings import limits
@@ -60,7 +60,8 @@ class RowReader:
         else:
             chunks = self.backing.select(key).chunks(self.names)
         parts = [part.blocks for part in dask.compute(*chunks.to_delayed(), scheduler=scheduler or chunk_scheduler())]
-        return fill({name: concatenate([part[name] for part in parts]) for name in self.names}, out)
+        filled = fill(parts, out)
+        return {name: filled[name] for name in self.names}
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
         """Read rows in any order; a row that occurs twice is read once."""

@@ -87,7 +87,7 @@ class _Chunks(Source):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Return a slice of the rows."""
-        return fill({name: self._rows(name, key.start, key.stop) for name in names}, out)
+        return fill([{name: self._rows(name, key.start, key.stop) for name in names}], out)
 
     def _rows(self, name: str, start: int, stop: int) -> Block:
         blocks: list[Block] = []

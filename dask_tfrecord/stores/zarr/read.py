@@ -255,7 +255,7 @@ class ZarrSource(Source):
             return splits[name, start, stop]
 
         shared_splits = {splits_name(names[0], self.schema) for names in self.schema.groups.values()}
-        return fill({name: self._block(once, name, rows) for name in names}, out)
+        return fill([{name: self._block(once, name, rows) for name in names}], out)
 
     def _block(self, read: _Read, name: str, rows: RowNumbers) -> Block:
         if isinstance(rows, range) and rows.step == 1:
