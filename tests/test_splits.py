@@ -233,13 +233,13 @@ def test_a_large_shard_is_counted_by_several_tasks(
 ) -> None:
     set_limits(count_task_nbytes=200)
     tasks: list[ByteSplit] = []
-    mark = counting._split_entries
+    mark = counting.split_entries
 
-    def noted(shard: Shard, split: ByteSplit, check_crc: bool) -> Any:
+    def noted(shard: Shard, split: ByteSplit, *, check_crc: bool) -> Any:
         tasks.append(split)
-        return mark(shard, split, check_crc)
+        return mark(shard, split, check_crc=check_crc)
 
-    monkeypatch.setattr(counting, "_split_entries", noted)
+    monkeypatch.setattr(counting, "split_entries", noted)
     looked, [index] = counting.index_shards(find_shards(examples), sidecars=True)
     assert len(tasks) == -(-examples.stat().st_size // 200)
     assert (index.count, index.compression, looked[0].compression) == (12, None, None)

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection, joined_parts
-from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.framing import Window
@@ -144,7 +143,8 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            calls += [partial(_split_entries, shards[group.start], split, check_crc) for split in splits[group.start]]
+            plain = _plain(shards[group.start])
+            calls += [partial(split_entries, plain, split, check_crc=check_crc) for split in splits[group.start]]
         else:
             calls.append(partial(_count, shards[group], found[group], check_crc))
     began = time.monotonic()
@@ -246,10 +246,6 @@ def _plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _split_entries(shard: Shard, split: ByteSplit, check_crc: bool) -> ShardIndex | None:
-    return split_entries(_plain(shard), split, check_crc=check_crc)
-
-
 def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[CountedShard]:
     pairs = zip(shards, sidecars, strict=True)
     return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
@@ -297,13 +293,6 @@ def _call_and_report(attempts: Attempts, number: int, call: partial[Any]) -> Any
     return result
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Failure:
-    """Error of a call, as its result."""
-
-    error: TFRecordError
-
-
 class Attempts:
     """Calls in an order, whose first error in that order is raised, not the first that a thread meets.
 
@@ -314,21 +303,21 @@ class Attempts:
         self._failed: list[int] = []
 
     def call(self, number: int, function: Callable[[], Any]) -> Any:
-        """Return the result or the failure; skip calls after the failed ones."""
+        """Return the result, or the error of the call; skip calls after the failed ones."""
         if self._failed and number > min(self._failed):
             return None
         try:
             return function()
         except TFRecordError as error:
             self._failed.append(number)
-            return Failure(error)
+            return error
 
 
 def raise_first(results: Iterable[Any]) -> None:
     """Raise the first error among the results of `Attempts`."""
     for result in results:
-        if isinstance(result, Failure):
-            raise result.error
+        if isinstance(result, TFRecordError):
+            raise result
 
 
 def _hint(text: str) -> None:
@@ -437,14 +426,6 @@ def _check(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardRepo
             report = count_lost_records(report, sidecar)
         reports.append(report)
     return reports
-
-
-def verify_rows(source: Source | None) -> DamageReport:
-    """Check all records of the current files of a source."""
-    shards = None if source is None else source.shards
-    if shards is None:
-        raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
-    return DamageReport(tuple(check_shards(shards)))
 
 
 def repair(

@@ -16,7 +16,7 @@ from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import checked_number
-from dask_tfrecord.arrays.counting import verify_rows
+from dask_tfrecord.arrays.counting import check_shards
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
@@ -646,7 +646,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
-        return verify_rows(self._source)
+        shards = None if self._source is None else self._source.shards
+        if shards is None:
+            raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
+        return DamageReport(tuple(check_shards(shards)))
 
     def plan_zarr(
         self,

@@ -22,10 +22,10 @@ import numpy as np
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
-from dask_tfrecord.arrays.counting import Attempts, Failure, raise_first
+from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
-from dask_tfrecord.errors import FeatureError, plural
+from dask_tfrecord.errors import FeatureError, TFRecordError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
 from dask_tfrecord.inspection.report import Records, Report, checked_sample, survey_sample
 from dask_tfrecord.inspection.survey import survey
@@ -382,12 +382,12 @@ def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:
 
 
 def _merged(surveys: Sequence[Any]) -> Any:
-    """Merge surveys of consecutive partitions, or return the first `Failure`, which None may follow."""
+    """Merge surveys of consecutive partitions, or return the first error, which None may follow."""
     whole = None
     for part in surveys:
         if part is None:
             continue
-        if isinstance(part, Failure):
+        if isinstance(part, TFRecordError):
             return part
         # Merging modifies both surveys, and the task may run again with the same objects.
         copied = copy.deepcopy(part)
