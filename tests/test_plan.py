@@ -15,7 +15,7 @@ from dask_tfrecord.arrays.collection import (
     RowNumbers,
     borders_by_bytes,
     borders_by_rows,
-    borders_by_shard,
+    distinct,
     finer_borders,
     row_runs,
 )
@@ -96,7 +96,7 @@ def check_borders(borders: NDArray[np.int64], rows: int) -> None:
 
 @given(collections(), st.integers(1, 30))
 def test_borders_by_shard_and_by_rows(collection: Collection, rows: int) -> None:
-    borders = borders_by_shard(collection)
+    borders = distinct(collection.starts)
     check_borders(borders, collection.nrows)
     assert np.diff(borders).tolist() == ([count for count in collection.counts.tolist() if count] or [0])
     borders = borders_by_rows(collection.nrows, rows)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.columns.blocks import splits_of
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex, kept_offsets
@@ -70,7 +71,7 @@ class Collection:
         number = len(shards)
         return cls(
             shards,
-            _starts(counts),
+            splits_of(counts),
             shards.sizes,
             np.arange(number + 1),
             np.zeros(number, np.int64),
@@ -86,9 +87,9 @@ class Collection:
         empty = np.zeros(0, np.int64)
         return cls(
             shards,
-            _starts([index.count for index in indexes]),
+            splits_of([index.count for index in indexes]),
             np.array([index.nbytes for index in indexes], np.int64),
-            _starts(entries),
+            splits_of(entries),
             np.concatenate([empty, *(index.records[:n] for index, n in zip(indexes, entries, strict=True))]),
             np.concatenate([empty, *(index.offsets[:n] for index, n in zip(indexes, entries, strict=True))]),
         )
@@ -108,9 +109,9 @@ class Collection:
             breaks.append(np.append(reached[kept], none))
         return cls(
             shards,
-            _starts([report.records for report in reports]),
+            splits_of([report.records for report in reports]),
             np.array([report.nbytes for report in reports], np.int64),
-            _starts([len(entries) for entries in records]),
+            splits_of([len(entries) for entries in records]),
             np.concatenate(records).astype(np.int64),
             np.concatenate(offsets).astype(np.int64),
             *((np.concatenate(breaks).astype(bool), tails) if tails.any() else ()),
@@ -338,11 +339,11 @@ class ByteChunks:
     @classmethod
     def by_shard(cls, shards: Shards) -> ByteChunks:
         """Plan one chunk per shard that is not empty."""
-        return cls(shards, distinct(_starts(shards.sizes.tolist())))
+        return cls(shards, distinct(splits_of(shards.sizes)))
 
     def byte_ranges(self, chunk: int) -> Iterator[tuple[Shard, ByteSplit | None]]:
         """Yield the shards of a chunk, each with its range of bytes, or None for the whole shard."""
-        starts = _starts(self.shards.sizes.tolist())
+        starts = splits_of(self.shards.sizes)
         start, stop = self.borders[chunk : chunk + 2].tolist()
         shard = int(np.searchsorted(starts, start, side="right")) - 1
         while start < stop:
@@ -436,11 +437,6 @@ def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
     return index
 
 
-def borders_by_shard(collection: Collection) -> NDArray[np.int64]:
-    """Return borders of one chunk per shard with records."""
-    return distinct(collection.starts)
-
-
 def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
     """Return borders of chunks of `rows` rows; the last chunk may have fewer."""
     return distinct(np.append(np.arange(0, nrows, rows), nrows))
@@ -467,16 +463,21 @@ def borders_by_bytes(
     decoded = counts * row_nbytes
     splits = np.maximum(np.ceil(decoded / size), 1).astype(np.int64)
     splits = np.minimum(splits, np.maximum(counts, 1))
-    first = np.repeat(np.cumsum(splits) - splits, splits)
-    split = np.arange(len(first)) - first
-    borders = np.repeat(collection.starts[:-1], splits) + split * np.repeat(counts, splits) // np.repeat(splits, splits)
-    cut = distinct(np.append(borders, collection.nrows))
+    cut = distinct(divided(collection.starts, splits))
     most = size if coalesce else min(size, decoded.sum() / MOST_CHUNKS * 2)
     if not coalesce and len(cut) - 1 <= MOST_CHUNKS:
         return cut
     # Bytes before each border.
     cumulative = np.interp(cut, collection.starts, np.concatenate([[0.0], np.cumsum(decoded)]))
     return cut[joined_parts((cumulative.tolist(), most))]
+
+
+def divided(borders: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Divide the rows between borders evenly, each range into a number of parts."""
+    counts = np.diff(borders)
+    part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    starts = np.repeat(borders[:-1], parts) + part * np.repeat(counts, parts) // np.repeat(parts, parts)
+    return np.append(starts, borders[-1])
 
 
 def joined_parts(*limits: tuple[Sequence[float], float]) -> list[int]:
@@ -499,12 +500,6 @@ def finer_borders(
         return borders
     more = collection.entry_rows(nbytes) - rows.start
     return np.union1d(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
-
-
-def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(np.asarray(counts, np.int64), out=starts[1:])
-    return starts
 
 
 def distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
@@ -22,7 +22,7 @@ from dask_tfrecord.arrays.collection import (
     Collection,
     borders_by_bytes,
     borders_by_rows,
-    borders_by_shard,
+    distinct,
 )
 from dask_tfrecord.arrays.counting import IntactRecords, closed_shards, index_entries_of_shards, index_shards
 from dask_tfrecord.arrays.dataset import Dataset
@@ -198,33 +198,30 @@ def read_tfrecord(
     _check_errors(errors, fill_values, check_crc, counts)
     if filters is not None:
         Filters.parse(filters)
-        opened = read_tfrecord(
-            urlpath,
-            features,
-            sequence_features=sequence_features,
-            example_features=example_features,
-            message=message,
-            split=split,
-            chunks=chunks,
-            counts=counts,
-            compression=compression,
-            errors=errors,
-            fill_values=fill_values,
-            check_crc=check_crc,
-            storage_options=storage_options,
-        ).where(filters)
-        return opened if columns is None else opened[list(columns)]
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
     given = wanted_schema(features, sequence_features, example_features, message, storage_options)
-    if errors != "raise":
+    # Filters may test columns that are not read.
+    picked = columns if filters is None else None
+    if errors == "raise":
+        rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes)
+    else:
         intact = IntactRecords.from_shards(found.shards)
         _log_damage(intact, errors)
-        schema = _schema(found, given, columns, intact.infer)
-        return _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
-    schema = _schema(found, given, columns, lambda: _infer(found.shards))
+        schema = _schema(found, given, picked, intact)
+        rows = _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
+    if filters is None:
+        return Dataset(rows)
+    kept = Dataset(rows).where(filters)
+    return kept if columns is None else kept[list(columns)]
+
+
+def _open(
+    found: ResolvedPath, schema: Schema, counts: str | Sequence[int] | None, check_crc: bool, chunks: str | int | float
+) -> Rows:
+    """Open records without damage, counted or not."""
     known = found.counts(counts)
     if known is None:
-        return _open_uncounted(found, schema, check_crc, rows_or_bytes)
+        return _open_uncounted(found, schema, check_crc, chunks)
     if known is counts or isinstance(known, str):
         collection = count_records(found.shards, known, check_crc)
     else:
@@ -235,14 +232,7 @@ def read_tfrecord(
     found.check(collection.counts)
     schema = _count_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
-    return Dataset(_plan_chunks(source, found, rows_or_bytes))
-
-
-def _infer(shards: Shards) -> Schema:
-    # Imported here: inference loads protobuf, which a known schema does not need.
-    from dask_tfrecord.inspection.report import infer_examples
-
-    return infer_examples(shards)
+    return _plan_chunks(source, found, chunks)
 
 
 def _open_intact(
@@ -251,14 +241,14 @@ def _open_intact(
     schema: Schema,
     chunks: str | int | float,
     fill_values: Mapping[str, Any] | None,
-) -> Dataset:
+) -> Rows:
     """Open the intact records of damaged shards, with filled rows for the lost records if there are fill values."""
     collection = intact.collection
     schema = _count_lengths(collection, schema, True)
     records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
     found.check(source.collection.counts)
-    return Dataset(_plan_chunks(source, found, chunks))
+    return _plan_chunks(source, found, chunks)
 
 
 def open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
@@ -281,7 +271,7 @@ def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunk
     return every if rows is None else every.select(rows)
 
 
-def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Dataset:
+def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Rows:
     if found.rows is not None:
         raise ValueError("a part of a split needs counted records: counts=None reads whole splits only")
     shards = found.shards
@@ -300,7 +290,7 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
     source = UncountedSource(byte_chunks, plan, check_crc)
     _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
-    return Dataset(Rows.of_source(source, None, len(byte_chunks.borders) - 1))
+    return Rows.of_source(source, None, len(byte_chunks.borders) - 1)
 
 
 def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> None:
@@ -348,14 +338,14 @@ def _check_errors(
 
 
 def _schema(
-    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, infer: Callable[[], Schema]
+    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, intact: IntactRecords | None
 ) -> Schema:
     """Return the schema of the caller, the metadata, the labels of an xarray Dataset, or inference."""
     if given is None:
         schema = found.schema()
         if not schema:
             labels = read_labels(found.shards[0])
-            schema = labels.schema if labels is not None and labels.schema else infer()
+            schema = labels.schema if labels is not None and labels.schema else _inferred(found.shards, intact)
         return schema if columns is None else schema.select(columns)
     given = given if columns is None else given.select(columns)
     # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
@@ -366,6 +356,13 @@ def _schema(
             except ImportError as error:
                 raise ImportError(f"feature {name!r} is {feature}: {error}", name="PIL") from error
     return given
+
+
+def _inferred(shards: Shards, intact: IntactRecords | None) -> Schema:
+    # Imported here: inference loads protobuf, which a known schema does not need.
+    from dask_tfrecord.inspection.report import infer_examples
+
+    return infer_examples(shards) if intact is None else intact.infer()
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
@@ -432,7 +429,7 @@ def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> 
     if isinstance(chunks, int):
         return borders_by_rows(len(source.rows), chunks)
     if chunks == "shard":
-        return borders_by_shard(collection)
+        return distinct(collection.starts)
     if isinstance(chunks, float):
         return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
     return borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False)

@@ -21,6 +21,7 @@ import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.collection import divided
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
@@ -407,13 +408,13 @@ def _unit_borders(dataset: Dataset, row_nbytes: float) -> NDArray[np.int64]:
     if source is None:
         return borders
     rows = max(int(_UNIT_NBYTES / row_nbytes), 1)
-    units = _divided(borders, rows)
+    units = _units(borders, rows)
     # A record of many items is read again for each unit that holds some of them: fewer units read it less often.
     first = units[: _SAMPLED_UNITS + 1]
     each, whole = source.cost(np.stack([first[:-1], first[1:]], axis=1)), source.cost(first[[0, -1]][None])
     if each is None or whole is None or not whole.sum():
         return units
-    return _divided(borders, int(rows * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
+    return _units(borders, int(rows * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
 
 
 def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:
@@ -466,11 +467,6 @@ def _shard(shard: Any) -> tuple[int, int]:
     return checked_integer("the index of a shard", shard[0], 0, number - 1), number
 
 
-def _divided(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def _units(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """Divide chunks evenly into units of at most `rows` rows."""
-    counts = np.diff(borders)
-    parts = np.maximum(-(-counts // rows), 1)
-    first = np.repeat(np.cumsum(parts) - parts, parts)
-    part = np.arange(len(first)) - first
-    starts = np.repeat(borders[:-1], parts) + part * np.repeat(counts, parts) // np.repeat(parts, parts)
-    return np.append(starts, borders[-1])
+    return divided(borders, np.maximum(-(-np.diff(borders) // rows), 1))

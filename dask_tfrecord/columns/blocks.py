@@ -341,7 +341,7 @@ def concatenate(blocks: Sequence[Any]) -> Any:
     return RaggedBlock(values, splits)
 
 
-def splits_of(lengths: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
+def splits_of(lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
     """Return the offsets between rows of these lengths, beginning with 0."""
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])
