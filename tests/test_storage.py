@@ -21,7 +21,7 @@ from support.few import rising
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
-from dask_tfrecord.storage.streams import create_stream, detect_compression, masked_crc32c, open_stream
+from dask_tfrecord.storage.streams import detect_compression, masked_crc32c, open_sink, open_stream
 
 PACK = {None: bytes, "gzip": gzip.compress, "zlib": zlib.compress}
 UNPACK = {None: bytes, "gzip": gzip.decompress, "zlib": zlib.decompress}
@@ -413,7 +413,7 @@ def test_truncated_while_it_is_read(here: Path, compression: str | None) -> None
 def test_links_are_replaced_and_modes_are_the_usual_ones(here: Path) -> None:
     touch("target")
     (here / "link").symlink_to("target")
-    sink = create_stream(here / "link")
+    sink = open_sink(here / "link")
     sink.write(b"data")
     sink.close()
     assert not (here / "link").is_symlink()
@@ -424,9 +424,9 @@ def test_links_are_replaced_and_modes_are_the_usual_ones(here: Path) -> None:
 def test_unwritable_targets(here: Path) -> None:
     (here / "d").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no such directory to write to.*nowhere"):
-        create_stream("nowhere/x")
+        open_sink("nowhere/x")
     with pytest.raises(IsADirectoryError, match="this is a directory"):
-        create_stream("d")
+        open_sink("d")
     with pytest.raises(ValueError, match="compression is one of"):
-        create_stream("x", "infer")
+        open_sink("x", "infer")
     assert [path.name for path in here.iterdir()] == ["d"]

@@ -46,7 +46,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.remote import store_url
 from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import create_stream, masked_crc32c, write_file, written_or_discarded
+from dask_tfrecord.storage.streams import masked_crc32c, open_sink, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.
@@ -584,7 +584,7 @@ def repair_shard(
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
     packing = report.compression if compression == "same" else compression
-    with written_or_discarded(create_stream(path, packing, storage_options)) as sink:
+    with written_or_discarded(open_sink(path, packing, storage_options)) as sink:
         for block in _intact_bytes(shard, report):
             sink.write(block)
     write_file(path + REPORT_SUFFIX, (json.dumps(report.to_dict(), indent=1) + "\n").encode(), storage_options)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import ByteSink, create_stream, mask_crc32c, masked_crc32c, open_stream
+from dask_tfrecord.storage.streams import ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
 
 # Bytes of a record around its payload.
 HEADER = 12
@@ -475,7 +475,7 @@ class RecordWriter:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        sink = create_stream(path, compression, storage_options)
+        sink = open_sink(path, compression, storage_options)
         self._sink: ByteSink | None = sink
         # A writer that is neither closed nor discarded leaves no temporary file.
         self._finalizer = weakref.finalize(self, _discard_abandoned, sink, os.getpid())

@@ -577,7 +577,7 @@ def write_sidecars(shard: Shard) -> WrittenIndex:
         if window.compression == "zlib":
             message = "an index of zlib data is useless, because inflating starts at the beginning; write gzip instead"
             raise TFRecordError(message, Location(shard.path))
-        with written_or_discarded(open_sink(path, shard.storage_options)) as sink:
+        with written_or_discarded(open_sink(path, storage_options=shard.storage_options)) as sink:
             count = nbytes = 0
             for step in walk(window):
                 text = _text(window, step)

@@ -142,23 +142,6 @@ class ByteStream(Protocol):
         self.close()
 
 
-class ByteSink(Protocol):
-    """Bytes of a new file, which appears under its name when it is complete."""
-
-    @property
-    def checksum(self) -> int:
-        """Return the CRC-32C of the stored bytes so far."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> object:
-        """Append `data`."""
-
-    def close(self) -> None:
-        """Publish the file."""
-
-    def discard(self) -> None:
-        """Remove the unfinished file."""
-
-
 class StoredStream(ByteStream):
     """Stored bytes of a file.
 
@@ -421,6 +404,7 @@ def _open_local(shard: Shard, kind: type[_LocalFile]) -> _LocalFile:
 
 def open_sink(
     path: str | os.PathLike[str],
+    compression: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     should_publish: ShouldPublish | None = None,
 ) -> ByteSink:
@@ -430,18 +414,23 @@ def open_sink(
     ----------
     path : str or os.PathLike
         Path or URL of the new file, in an existing directory.
+    compression : {None, "gzip", "zlib"}
+        Compression of the file, independent of its name.
     storage_options : mapping, optional
         Options of the fsspec file system.
     should_publish : callable, optional
         `close` calls it with the path of the complete temporary file, and discards the file if it returns False.
     """
+    compression = normalize_compression(compression)
     fs, inside = url_to_fs(path, **(storage_options or {}))
     if not isinstance(fs, LocalFileSystem):
         # Stores may display unfinished uploads: a complete local file is uploaded.
         file: Any = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
-        return _TemporarySink(
-            file, lambda complete: hide_credentials(lambda: fs.put_file(str(complete), inside)), should_publish
-        )
+
+        def upload(complete: Path) -> None:
+            hide_credentials(lambda: fs.put_file(str(complete), inside))
+
+        return ByteSink(file, compression, upload, should_publish)
     # A symbolic link at the target is replaced, not followed: its target may belong to another user.
     target = Path(inside).absolute()
     if target.is_dir():
@@ -449,7 +438,7 @@ def open_sink(
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(target.parent))
     file = target.with_name(temporary_name(target.name)).open("xb", buffering=_WRITE_BUFFER)
-    return _TemporarySink(file, lambda complete: complete.replace(target), should_publish, durable=True)
+    return ByteSink(file, compression, lambda complete: complete.replace(target), should_publish, durable=True)
 
 
 def write_file(
@@ -471,7 +460,7 @@ def write_file(
     FileNotFoundError
         If the directory does not exist.
     """
-    with written_or_discarded(open_sink(path, storage_options)) as sink:
+    with written_or_discarded(open_sink(path, storage_options=storage_options)) as sink:
         sink.write(data)
 
 
@@ -512,12 +501,19 @@ def is_temporary_of(name: str, token: str) -> bool:
     return TEMPORARY.fullmatch(name) is not None and name[-36:].startswith(token[:_RUN_DIGITS])
 
 
-class _TemporarySink:
-    """Temporary file that `close` publishes, and the checksum of what is written to it."""
+class ByteSink:
+    """Bytes of a new file: a temporary file, which `close` publishes.
+
+    Attributes
+    ----------
+    checksum : int
+        CRC-32C of the stored bytes so far.
+    """
 
     def __init__(
         self,
         file: Any,
+        compression: str | None,
         publish: Callable[[Path], object],
         should_publish: ShouldPublish | None,
         *,
@@ -529,12 +525,20 @@ class _TemporarySink:
         self._file, self._path, self._publish, self._durable = file, Path(file.name), publish, durable
         self._should_publish = should_publish
         self._crc32c, self.checksum = crc32c.crc32c, 0
+        self._deflater = None if compression is None else zlib.compressobj(wbits=_WINDOW_BITS[compression])
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append `data`."""
+        self._store(data if self._deflater is None else self._deflater.compress(data))
+
+    def _store(self, data: bytes | bytearray | memoryview) -> None:
         self.checksum = self._crc32c(data, self.checksum)
         self._file.write(data)
 
     def close(self) -> None:
+        """Publish the file."""
+        if self._deflater is not None:
+            self._store(self._deflater.flush())
         if self._durable:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -544,6 +548,7 @@ class _TemporarySink:
         self._path.unlink(missing_ok=True)
 
     def discard(self) -> None:
+        """Remove the unfinished file."""
         with contextlib.suppress(OSError):
             # Closing writes the buffered bytes, which fails again on a full disk.
             self._file.close()
@@ -853,55 +858,6 @@ class InflatedStream(ByteStream):
             f"{self._stored.position:,} of {plural(size, 'stored byte')}. Fetch or write the file again",
             Location(self._stored.shard.path),
         )
-
-
-def create_stream(
-    path: str | os.PathLike[str],
-    compression: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    should_publish: ShouldPublish | None = None,
-) -> ByteSink:
-    """Create a file, optionally compressed, that appears at `path` when it is closed.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        Path or URL of the new file, in an existing directory.
-    compression : {None, "gzip", "zlib"}
-        Compression of the file, independent of its name.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-    should_publish : callable, optional
-        Confirms the publication; see `open_sink`.
-
-    Returns
-    -------
-    ByteSink
-        `write` appends bytes, `close` publishes the file, `discard` removes it.
-    """
-    compression = normalize_compression(compression)
-    sink = open_sink(path, storage_options, should_publish)
-    return sink if compression is None else _DeflatedSink(sink, _WINDOW_BITS[compression])
-
-
-class _DeflatedSink:
-    """Sink that compresses into another sink."""
-
-    def __init__(self, sink: ByteSink, bits: int) -> None:
-        self._sink = sink
-        self._deflater = zlib.compressobj(wbits=bits)
-        self.discard: Callable[[], None] = sink.discard
-
-    @property
-    def checksum(self) -> int:
-        return self._sink.checksum
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._sink.write(self._deflater.compress(data))
-
-    def close(self) -> None:
-        self._sink.write(self._deflater.flush())
-        self._sink.close()
 
 
 ACCESS_SUFFIX = ".gzidx"

@@ -58,7 +58,7 @@ from dask_tfrecord.storage.objects import (
 )
 from dask_tfrecord.storage.remote import is_directory, join, read_text, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
-from dask_tfrecord.storage.streams import ByteSink, create_stream, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.output import (
     Claimable,
     ShardWriteReport,
@@ -454,7 +454,7 @@ class Files:
                 raise Cancelled
             self._prepare(path)
             with add_path_to_errors(path):
-                sink = create_stream(path, self.compression, self.names.storage_options, should_publish)
+                sink = open_sink(path, self.compression, self.names.storage_options, should_publish)
             try:
                 records, nbytes = fill(sink)
                 self.check_running()
