@@ -30,10 +30,10 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_example, payload_error
-from dask_tfrecord.inspection.report import infer, infer_examples
+from dask_tfrecord.inspection.report import Report
+from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.messages import BytesList, Example, Feature, Int64List
 from dask_tfrecord.schema import Sampling, Schema
-from dask_tfrecord.storage.listing import find_shards
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
@@ -43,7 +43,8 @@ SCALAR, ANY = FixedLenFeature((), "int64"), VarLenFeature("int64")
 
 
 def infer_from(*payloads: bytes) -> Schema:
-    return infer((Location("some.tfrecord", number, 100 * number), payload) for number, payload in enumerate(payloads))
+    records = ((Location("some.tfrecord", number, 100 * number), payload) for number, payload in enumerate(payloads))
+    return Report.from_survey(survey(records)).schema
 
 
 def sampling_of(schema: Schema) -> Sampling:
@@ -380,7 +381,7 @@ def test_errors_name_file_record_and_byte(tmp_path: Path) -> None:
     with pytest.raises(FeatureError, match=rf"part-00001: record 1 \(byte {len(good) + 16}\): expected an Example"):
         infer_schema(url)
     with pytest.raises(FeatureError, match="record 1"):
-        infer_examples(find_shards(url))
+        read_tfrecord(url)
     path = tmp_path / "part-00000"
     oracle.write_oracle(path, [good] * 3)
     path.write_bytes(path.read_bytes()[:-1] + b"?")

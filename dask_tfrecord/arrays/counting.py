@@ -31,6 +31,7 @@ from dask_tfrecord.records.index import (
     begins_with_header,
     even_splits,
     index_shard,
+    iterate_payloads,
     join_entries,
     split_entries,
     write_sidecars,
@@ -404,11 +405,10 @@ class IntactRecords:
         lasts = np.minimum(firsts + share, collection.starts[chosen + 1])
         spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
         # Imported here: inference loads protobuf.
-        from dask_tfrecord.inspection.report import infer_runs
+        from dask_tfrecord.inspection.report import infer_examples
 
-        return infer_runs(
-            chain.from_iterable(collection.runs(start, stop) for start, stop in spans), self.collection.shards
-        )
+        runs = chain.from_iterable(collection.runs(start, stop) for start, stop in spans)
+        return infer_examples(iterate_payloads(runs), collection.shards)
 
 
 def check_shards(shards: Shards) -> list[ShardReport]:

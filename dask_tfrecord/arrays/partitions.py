@@ -25,9 +25,9 @@ from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
-from dask_tfrecord.errors import FeatureError, TFRecordError, plural
+from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
-from dask_tfrecord.inspection.report import Records, Report, checked_sample, survey_sample
+from dask_tfrecord.inspection.report import Records, Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.framing import Window
@@ -350,7 +350,8 @@ def inspect_records(
     text     bytes  20 of 20  1       text
     tokens   int64  20 of 20  0 to 9
     """
-    checked_sample(sample)
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
+        raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
     found = None if message is None else MessageType.of(message)
     return inspect_shards(find_shards(urlpath, compression=compression, storage_options=storage_options), sample, found)
 

@@ -360,9 +360,9 @@ def _schema(
 
 def _inferred(shards: Shards, intact: IntactRecords | None) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
-    from dask_tfrecord.inspection.report import infer_examples
+    from dask_tfrecord.inspection.report import infer_examples, sample_records
 
-    return infer_examples(shards) if intact is None else intact.infer()
+    return infer_examples(sample_records(shards, 256), shards) if intact is None else intact.infer()
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:

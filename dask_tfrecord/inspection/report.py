@@ -22,7 +22,7 @@ from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCou
 from dask_tfrecord.inspection.wire import likely_types
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.message_types import MessageType
-from dask_tfrecord.records.index import Run, full_run, iterate_payloads
+from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.storage.shard import Shard, Shards
 
@@ -683,51 +683,18 @@ Records = Iterable[tuple[Location, bytes]]
 _SAMPLED_SHARDS = 8
 
 
-def infer(records: Iterable[tuple[Location, bytes]], searched: Sequence[str] = ()) -> Schema:
-    """Infer features from records.
-
-    Parameters
-    ----------
-    records : iterable of (Location, bytes)
-        Location and payload of each record.
-    searched : sequence of str
-        Paths of the shards, for the error that is raised if all of them are empty.
-
-    Returns
-    -------
-    Schema
-        Inferred schema, with its `Sampling` and report.
-
-    Raises
-    ------
-    FeatureError
-        If the records are not Examples, SequenceExamples or ExampleListWithContexts.
-    SchemaError
-        If a feature holds values of several kinds, or no record sets a feature.
-    """
-    return Report.from_survey(survey(records), searched).schema
-
-
-def infer_examples(shards: Sequence[Shard], sample: int = 256) -> Schema:
-    """Infer the features of shards of Examples from a sample of their records.
+def infer_examples(records: Generator[tuple[Location, bytes], None, None], shards: Shards) -> Schema:
+    """Infer the features of Examples from some records of shards, and close the generator of the records.
 
     Raises
     ------
     FeatureError
         If a record is not an Example. SequenceExamples are read with `infer_schema` instead.
+    SchemaError
+        If a feature holds values of several kinds, or no record sets a feature.
     """
-    with closing(_sample(shards, sample)) as records:
-        return infer(_examples(records), _paths(shards))
-
-
-def infer_runs(runs: Iterable[Run], shards: Sequence[Shard]) -> Schema:
-    """Infer the features of Examples from all records of the runs."""
-    with closing(iterate_payloads(runs)) as records:
-        return infer(_examples(records), _paths(shards))
-
-
-def _paths(shards: Sequence[Shard]) -> Sequence[str]:
-    return shards.paths if isinstance(shards, Shards) else [shard.path for shard in shards]
+    with closing(records):
+        return Report.from_survey(survey(_examples(records)), shards.paths).schema
 
 
 def _examples(records: Iterable[tuple[Location, bytes]]) -> Iterator[tuple[Location, bytes]]:
@@ -739,20 +706,13 @@ def _examples(records: Iterable[tuple[Location, bytes]]) -> Iterator[tuple[Locat
         yield location, payload
 
 
-def checked_sample(sample: int | None) -> int | None:
-    """Return the argument `sample` if it is valid, or raise SchemaError."""
-    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
-        raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
-    return sample
-
-
 def survey_sample(shards: Sequence[Shard], sample: int, take: Callable[[Records], Any] = survey) -> Any:
     """Survey the first records of up to eight shards."""
-    with closing(_sample(shards, sample)) as records:
+    with closing(sample_records(shards, sample)) as records:
         return take(records)
 
 
-def _sample(shards: Sequence[Shard], sample: int) -> Generator[tuple[Location, bytes], None, None]:
+def sample_records(shards: Sequence[Shard], sample: int) -> Generator[tuple[Location, bytes], None, None]:
     """Yield the first records of evenly spaced shards, the first and the last included.
 
     Records of the other shards are read only if the selected shards are empty.
