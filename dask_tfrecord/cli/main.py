@@ -93,13 +93,18 @@ def info(
         raise click.UsageError("--spec prints features, which --where does not change: give one of them.")
     from dask_tfrecord.arrays.counting import index_shards
     from dask_tfrecord.cli.info_table import document, print_facts, print_report
-    from dask_tfrecord.metadata.splits import resolve_collection
+    from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
     from dask_tfrecord.schema import group_lines, prefix_lines
+    from dask_tfrecord.storage.listing import find_shards
 
-    if split is None:
-        resolved = _resolve_without_split(pattern, compression)
-    else:
-        resolved = resolve_collection(pattern, split, compression=compression, storage_options=None)
+    try:
+        # Without a split, those of all splits.
+        resolved = resolve_collection(pattern, split, compression=compression, storage_options=None, default="all")
+    except SchemaError as error:
+        if split is not None:
+            raise
+        _report_metadata(error)
+        resolved = ResolvedPath(find_shards(pattern, compression=compression))
     shards = resolved.shards
     sample = sample or SAMPLE
     if spec:
@@ -134,18 +139,6 @@ def info(
     metadata = _metadata(resolved)
     for line in nested if metadata is None else group_lines(metadata):
         click.echo(plain(line))
-
-
-def _resolve_without_split(pattern: str | list[str], compression: str | None) -> ResolvedPath:
-    """Find the shards of a pattern, of all splits; report metadata that can't be read, and find the shards without."""
-    from dask_tfrecord.metadata.splits import ResolvedPath, resolve_splits
-    from dask_tfrecord.storage.listing import find_shards
-
-    try:
-        return resolve_splits(pattern, compression=compression)
-    except SchemaError as error:
-        _report_metadata(error)
-        return ResolvedPath(find_shards(pattern, compression=compression))
 
 
 def _metadata(resolved: ResolvedPath) -> Schema | None:
@@ -378,20 +371,8 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
 @tfrecord.command()
 @pattern_argument()
 @options(
-    *(
-        "split",
-        "features",
-        "message",
-        "sample",
-        "columns",
-        "where",
-        "statistics_json",
-        "html",
-        "tfmd",
-        "overwrite",
-        "errors",
-    ),
-    *("compression", "threads"),
+    *("split", "features", "message", "sample", "columns", "where"),
+    *("statistics_json", "html", "tfmd", "overwrite", "errors", "compression", "threads"),
 )
 def describe(
     *,

@@ -266,7 +266,7 @@ def detect_payload_type(payload: bytes) -> str:
     for name, is_message in _WELL_KNOWN.items():
         if is_message(fields, _steps()):
             return name
-    text = _text(payload)
+    text = text_of(payload)
     if text is not None and _is_json(text):
         return "JSON text"
     # A line feed is also the tag of field 1 if that is a message or a string.
@@ -412,19 +412,6 @@ def _is_arrow_stream(payload: bytes) -> bool:
     """
     length = int.from_bytes(payload[4:8], "little")
     return payload.startswith(b"\xff" * 4) and 0 < length <= len(payload) - 8 and length % 8 == 0
-
-
-# Removes the control characters that lay out text.
-_LAID_OUT = dict.fromkeys(map(ord, "\t\n\r"))
-
-
-def _text(payload: bytes) -> str | None:
-    """Decode the payload as UTF-8; return None if it is not printable text."""
-    try:
-        text = payload.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-    return text if text.translate(_LAID_OUT).isprintable() else None
 
 
 def _is_json(text: str) -> bool:

@@ -433,15 +433,16 @@ def resolve_collection(
     *,
     compression: str | None,
     storage_options: Mapping[str, Any] | None,
+    default: str | None = None,
 ) -> ResolvedPath:
-    """Find the shards of a path; a directory of TFDS is read by its metadata.
+    """Find the shards of a path; a directory of TFDS is read by its metadata, and `default` is its split without one.
 
     Raises
     ------
     ShardNotFoundError
         If no shard is found.
     SchemaError
-        If the split does not exist, or there are several and `split` is None.
+        If the split does not exist, or there are several and neither `split` nor `default`.
     """
     if not isinstance(urlpath, str | os.PathLike):
         if split is not None:
@@ -459,43 +460,21 @@ def resolve_collection(
             f"only version",
             Location(str(urlpath)),
         )
-    selection = folder.select(split)
+    selection = folder.select(split or default)
     if not selection.files:
         raise SchemaError("the split has no shards", Location(folder.directory))
-    shards = find_shards(selection.files, compression=compression, storage_options=storage_options)
-    return ResolvedPath(shards, folder, selection)
-
-
-def resolve_splits(
-    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, compression: str | None
-) -> ResolvedPath:
-    """Find the shards of a path, those of all splits in a directory of TFDS.
-
-    Raises
-    ------
-    ShardNotFoundError
-        If no shard is found.
-    SchemaError
-        If the metadata of TFDS can't be read.
-    """
-    if not isinstance(urlpath, str | os.PathLike):
-        return ResolvedPath(find_shards(urlpath, compression=compression))
-    shards, folder = _without_split(urlpath, compression, None)
-    if shards is not None and folder is None:
-        return ResolvedPath(shards)
-    # The directory also holds the label files of its features.
-    files = () if folder is None else folder.select("all").files
-    if folder is None or not files:
-        raise SchemaError("no split has shards", Location(str(urlpath)))
     try:
-        return ResolvedPath(find_shards(files, compression=compression), folder)
+        shards = find_shards(selection.files, compression=compression, storage_options=storage_options)
     except ShardNotFoundError as error:
+        if split is not None or default is None:
+            raise
         raise ShardNotFoundError(
             f"a file of the splits {folder.split_names} is missing; give "
             + SPLIT
             + f" to read one of them: {error.message}",
             error.place,
         ) from None
+    return ResolvedPath(shards, folder, selection)
 
 
 def _without_split(
