@@ -767,7 +767,7 @@ def measure_memory(task: str, pattern: str, name: str, workers: int, store: Path
     plan.to_zarr(store)
     peak = resident("VmHWM") - before
     limit = 100 * MIB + (4 if sharded else 3) * write_unit(store) * workers
-    return {"peak": peak, "limit": limit, "plan": plan.memory.added_nbytes}
+    return {"peak": peak, "limit": limit, "plan": plan.memory.peak_nbytes - plan.memory.imports_nbytes}
 
 
 def measure_memory_apart(task: str, pattern: str, name: str, workers: int, store: Path) -> dict[str, int]:

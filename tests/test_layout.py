@@ -130,7 +130,9 @@ def test_units_of_prime_size_are_read_in_pieces_all_the_same(tmp_path: Path) -> 
 def spans_of(ds: dtf.Dataset, **grid: Any) -> list[tuple[int, int]]:
     """Return the rows that all tasks of a conversion read."""
     layout = ds.plan_zarr(**grid)._conversion.layout
-    return [span for job in plan_tasks(layout, [*plan_units(layout, ds.schema)]) for span in job.spans]
+    return [
+        span for job in plan_tasks(layout, [*plan_units(layout, ds.schema)], shares_reads=True) for span in job.spans
+    ]
 
 
 def test_how_many_rows_a_unit_has() -> None:

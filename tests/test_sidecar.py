@@ -19,7 +19,7 @@ from support.commands import run
 from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import CountedShard, ShardIndex, index_shard, scan_shard, write_sidecars
+from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard, write_sidecars
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards, find_sidecars, sidecar_path
@@ -44,7 +44,7 @@ def shard_of(path: Path, payloads: list[bytes] = PAYLOADS, compression: str | No
     return find_shards(path)[0]
 
 
-def indexed(shard: Shard) -> CountedShard:
+def indexed(shard: Shard) -> ShardIndex:
     """Index a shard with its sidecars."""
     shard = replace(shard, access=find_sidecars([shard], ".gzidx") != [None])
     [sidecar] = find_sidecars([shard], ".idx")
@@ -75,8 +75,8 @@ def test_lines_are_those_of_other_tools(tmp_path: Path, payloads: list[bytes]) -
     assert (tmp_path / "x.idx").read_text() == lines(payloads)
     scanned, counted = scan_shard(shard), indexed(shard)
     assert counted.stale is None
-    check(counted.index, payloads)
-    assert scanned.compression == counted.index.compression
+    check(counted, payloads)
+    assert scanned.compression == counted.compression
 
 
 def test_damaged_shards_get_no_index(golden: Path, tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_fitting_index_is_used(
     monkeypatch.setattr("dask_tfrecord.records.index.scan_shard", lambda *_, **__: pytest.fail("it was scanned"))
     counted = indexed(shard)
     assert counted.stale is None
-    check(counted.index, PAYLOADS)
-    assert len(counted.index.records) > 2
+    check(counted, PAYLOADS)
+    assert len(counted.records) > 2
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_index_that_does_not_fit_is_not_used(tmp_path: Path, text: str, said:
     assert counted.stale is not None
     assert counted.stale.startswith(f"{tmp_path}/x.idx: ")
     assert said in counted.stale
-    check(counted.index, PAYLOADS)
+    check(counted, PAYLOADS)
 
 
 # Of a newer index file, the first and last record are compared; of an older one, all entries.
@@ -182,7 +182,7 @@ def test_a_shard_written_anew_with_the_same_size(tmp_path: Path, newer: bool, lo
     counted = indexed(shard)
     assert counted.stale is not None
     assert "but does not" in counted.stale
-    check(counted.index, moved)
+    check(counted, moved)
 
 
 def test_a_truncated_record_in_an_index_of_other_tools(tmp_path: Path) -> None:
@@ -366,12 +366,12 @@ def test_points_that_do_not_fit_are_not_used_until_they_are_rewritten(tmp_path: 
     counted = indexed(shard)
     assert counted.stale is not None
     assert ".gzidx" in counted.stale
-    assert not counted.index.reachable
-    assert counted.index.count == len(PAYLOADS) + (damage == "other")
+    assert not counted.reachable
+    assert counted.count == len(PAYLOADS) + (damage == "other")
     with open_stream(replace(shard, access=True), 1_000_000) as stream:
         assert read_all(stream) == gzip.decompress((tmp_path / "x").read_bytes())[1_000_000:]
     write_sidecars(shard)
-    assert indexed(shard).index.reachable
+    assert indexed(shard).reachable
 
 
 @pytest.mark.usefixtures("dense", "inflater")

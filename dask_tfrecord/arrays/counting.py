@@ -25,7 +25,6 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
-    CountedShard,
     ShardIndex,
     WrittenIndex,
     begins_with_header,
@@ -150,25 +149,22 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             calls.append(partial(_count, shards[group], found[group], check_crc))
     began = time.monotonic()
     results = iter(compute_with_progress(calls, "Counting records"))
-    counted: list[CountedShard] = []
+    indexes: list[ShardIndex] = []
     for group in groups:
         parts = splits.get(group.start)
         if parts is None:
-            counted += next(results)
+            indexes += next(results)
         else:
             entries = [next(results) for _ in parts]
-            counted.append(
-                CountedShard(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc), None)
-            )
+            indexes.append(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc))
     if _log.isEnabledFor(logging.INFO):
-        cached = len(found) - found.count(None) - sum(each.stale is not None for each in counted)
-        records, seconds = sum(each.index.count for each in counted), time.monotonic() - began
+        cached = len(found) - found.count(None) - sum(each.stale is not None for each in indexes)
+        records, seconds = sum(each.count for each in indexes), time.monotonic() - began
         read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if found.count(None) and time.monotonic() - began > limits().display_delay:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
-    _warn([each.stale for each in counted if each.stale is not None])
-    indexes = [each.index for each in counted]
+    _warn(indexes)
     return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
 
 
@@ -203,11 +199,11 @@ def index_entries_of_shards(
     for group in group_by_size([side.file.size for _, side in found]):
         numbers, sides = zip(*found[group], strict=True)
         calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc))
-    counted: list[CountedShard] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
-    _warn([each.stale for each in counted if each.stale is not None])
+    counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
+    _warn(counted)
     kinds = [shards.compression] * len(shards)
     for (number, _), each in zip(found, counted, strict=True):
-        indexes[number], kinds[number] = each.index, each.index.compression
+        indexes[number], kinds[number] = each, each.compression
     return shards.resolved(kinds, [index.access for index in indexes]), indexes
 
 
@@ -247,7 +243,7 @@ def _plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[CountedShard]:
+def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[ShardIndex]:
     pairs = zip(shards, sidecars, strict=True)
     return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
 
@@ -256,7 +252,8 @@ def _write(shards: Shards) -> list[WrittenIndex]:
     return [write_sidecars(shard) for shard in shards]
 
 
-def _warn(stale: Sequence[str]) -> None:
+def _warn(indexes: Sequence[ShardIndex]) -> None:
+    stale = [each.stale for each in indexes if each.stale is not None]
     if stale:
         more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""
         warnings.warn(

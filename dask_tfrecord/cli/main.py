@@ -30,7 +30,6 @@ from dask_tfrecord.cli.command_options import (
 )
 from dask_tfrecord.cli.common import (
     Commands,
-    check_one_source_of_features,
     find_schema,
     inspect_sample,
     keep_where,
@@ -486,7 +485,6 @@ def to_zarr(
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
-    check_one_source_of_features(given["features"], given["sample"])
     layout = {name: given.pop(name) for name in ("chunks", "shards", "groups", "memory_limit")}
     arguments = write_arguments(overwrite, **layout)
     if not planned:

@@ -558,7 +558,10 @@ class Report:
             "records": self.records,
             "sequences": self.sequences,
             "shards": self.shards,
-            "features": [_to_json_values(feature) for feature in self.features],
+            "features": [
+                asdict(each) | {"feature": None if each.feature is None else f"dtf.{each.feature!r}"}
+                for each in self.features
+            ],
             "fields": [asdict(each) for each in self.paths],
         }
         if self.message_type is not None:
@@ -594,9 +597,17 @@ class Report:
     def notes(self) -> list[str]:
         """Return the lines below the table: features of several kinds, unknown fields, or how to read messages."""
         if self.message_type is not None:
-            return self._message_lines()
+            unknown = (
+                f"{plural(self.unknown_fields, 'unknown field')} in {plural(self.unknown_records, 'record')}, skipped"
+            )
+            lines = [unknown] if self.unknown_fields else ["no unknown fields"]
+            if self.refused:
+                first = printable(str(self.refusals[0]))
+                lines.append(f"refused: {plural(self.refused, 'record')}; the first: {first}")
+            return lines
         if self.refusal is None:
-            return self._conflict_lines()
+            conflicts = [printable(f"{each.name!r}: {'; '.join(map(str, each.kinds))}") for each in self.conflicts]
+            return ["values of several kinds:", *conflicts] if conflicts else []
         partial = [f"{plural(self.partial, 'record')} with more than 1,000 fields, counted in part"] * bool(
             self.partial
         )
@@ -635,18 +646,6 @@ class Report:
             title += f", {plural(self.records - self.sequences, 'record')} without feature lists"
         return title
 
-    def _conflict_lines(self) -> list[str]:
-        conflicts = [printable(f"{feature.name!r}: {'; '.join(map(str, feature.kinds))}") for feature in self.conflicts]
-        return ["values of several kinds:", *conflicts] if conflicts else []
-
-    def _message_lines(self) -> list[str]:
-        unknown = f"{plural(self.unknown_fields, 'unknown field')} in {plural(self.unknown_records, 'record')}, skipped"
-        lines = [unknown] if self.unknown_fields else ["no unknown fields"]
-        if self.refused:
-            first = self.refusals[0]
-            lines.append(f"refused: {plural(self.refused, 'record')}; the first: {printable(str(first))}")
-        return lines
-
     def __str__(self) -> str:
         return repr(self) if self.refusal is not None else f"{self!r}\n\n{self.spec()}"
 
@@ -669,13 +668,6 @@ def _line(feature: FeatureReport) -> str:
     comment = printable("; ".join(map(str, feature.suggestions)))
     code = repr(feature.feature).replace("'", '"')
     return f"{name}: dtf.{code}," + (f"  # {comment}" if comment else "")
-
-
-def _to_json_values(feature: FeatureReport) -> dict[str, Any]:
-    """Return the report on a feature as JSON values."""
-    document = asdict(feature)
-    document["feature"] = None if feature.feature is None else f"dtf.{feature.feature!r}"
-    return document
 
 
 Records = Iterable[tuple[Location, bytes]]

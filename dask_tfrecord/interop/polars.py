@@ -54,8 +54,10 @@ def _read(
     """Yield the frames of a query: the four arguments are those that polars passes to a source."""
     names = list(dataset) if columns is None else columns
     needed = list(dict.fromkeys([*names, *(predicate.meta.root_names() if predicate is not None else ())]))
-    filters = None if predicate is None else translated(predicate, dataset.schema)
-    if filters is not None:
+    # Filters keep all rows for which the predicate holds.
+    found = None if predicate is None else _alternatives(predicate, dataset.schema, negated=False)
+    if found is not None and len(found) <= _MOST_ALTERNATIVES:
+        filters = Filters(found)
         dataset = Dataset(filter_rows(dataset._merged(), filters, filters.columns, count=False), tuple(dataset))
     elif predicate is None and rows is not None and dataset.nrows is not None:
         dataset = dataset.rows[:rows]
@@ -72,13 +74,8 @@ def _read(
                 return
 
 
-def translated(predicate: pl.Expr, schema: Schema) -> Filters | None:
-    """Return filters that keep all rows for which a predicate holds; None if all rows have to be read."""
-    found = _alternatives(predicate, schema, negated=False)
-    return None if found is None or len(found) > _MOST_ALTERNATIVES else Filters(found)
-
-
 def _alternatives(expression: pl.Expr, schema: Schema, *, negated: bool) -> Alternatives | None:
+    """Return conditions that all rows meet for which an expression holds; None if all rows have to be read."""
     kind, body = _node(expression)
     parts = expression.meta.pop()[::-1]
     if kind == "Ternary" and _node(parts[0])[1] == {"Boolean": "IsNull"}:

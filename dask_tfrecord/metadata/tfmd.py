@@ -401,16 +401,13 @@ def _stored(feature: Any) -> str:
 
 
 def _add_shape(message: Any, feature: Any) -> None:
+    """Add the shape of the values that a record lists: of the bytes values of encoded arrays."""
     message.shape.SetInParent()
-    for size in _listed_shape(feature):
-        message.shape.dim.add(size=size)
-
-
-def _listed_shape(feature: Any) -> tuple[int, ...]:
-    """Return the shape of the values that a record lists: of the bytes values of encoded arrays."""
+    sizes = feature.shape
     if isinstance(feature, Encoded):
-        return () if feature.count is None else (feature.count,)
-    return tuple(feature.shape)
+        sizes = () if feature.count is None else (feature.count,)
+    for size in sizes:
+        message.shape.dim.add(size=size)
 
 
 def _is_variable(feature: Any) -> bool:

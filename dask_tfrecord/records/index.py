@@ -67,6 +67,8 @@ class ShardIndex:
         Detected compression: None, ``"gzip"`` or ``"zlib"``.
     access : bool
         True if a compressed shard has access points.
+    stale : str or None
+        Reason why an existing index file was not used.
     """
 
     count: int
@@ -75,6 +77,7 @@ class ShardIndex:
     nbytes: int
     compression: str | None
     access: bool = False
+    stale: str | None = None
 
     @property
     def reachable(self) -> bool:
@@ -313,22 +316,6 @@ _REMOTE_PROBES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class CountedShard:
-    """Index of a shard, and the reason if its index file was not used.
-
-    Attributes
-    ----------
-    index : ShardIndex
-        Index of the shard.
-    stale : str or None
-        Reason why an existing index file is unusable.
-    """
-
-    index: ShardIndex
-    stale: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class WrittenIndex:
     """Index files that were written for a shard.
 
@@ -347,7 +334,7 @@ class WrittenIndex:
     sizes: tuple[int, ...]
 
 
-def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True) -> CountedShard:
+def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
     Parameters
@@ -361,7 +348,7 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
 
     Returns
     -------
-    CountedShard
+    ShardIndex
         Index of the shard.
 
     Raises
@@ -372,7 +359,7 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
     stale = None
     if sidecar is not None:
         try:
-            return CountedShard(_read(shard, sidecar), None)
+            return _read(shard, sidecar)
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
     index = scan_shard(shard, check_crc=check_crc)
@@ -382,7 +369,7 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
         index = replace(index, access=points is not None and points.nbytes == index.nbytes)
         if not index.access and stale is None:
             stale = f"{redact_url(shard.path)}{ACCESS_SUFFIX}: its access points are not those of the shard"
-    return CountedShard(index, stale)
+    return replace(index, stale=stale)
 
 
 class UnusableIndexError(Exception):

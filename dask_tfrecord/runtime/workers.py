@@ -561,15 +561,10 @@ class MemoryBudget:
     imports_nbytes: int = _IMPORTS_NBYTES
 
     @property
-    def added_nbytes(self) -> int:
-        """Bytes that the conversion adds to the memory of a worker."""
-        task = self.copies * self.unit_nbytes + self.other_units_nbytes + self.read_nbytes
-        return self.overhead_nbytes + self.threads * task
-
-    @property
     def peak_nbytes(self) -> int:
         """Peak memory of a worker in bytes."""
-        return self.imports_nbytes + self.added_nbytes
+        task = self.copies * self.unit_nbytes + self.other_units_nbytes + self.read_nbytes
+        return self.imports_nbytes + self.overhead_nbytes + self.threads * task
 
     @classmethod
     def from_units(

@@ -250,7 +250,7 @@ class Opened:
         """Yield reports of a shard: partial ones while its headers are walked, then the final one."""
         try:
             if sidecar is not None:
-                yield ShardReport.from_index(shard, index_shard(shard, sidecar).index)
+                yield ShardReport.from_index(shard, index_shard(shard, sidecar))
                 return
             with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
                 for entries in grow_entries(window):

@@ -37,7 +37,7 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import Feature, ImageFeature, RawFeature
+from dask_tfrecord.features import ImageFeature, RawFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.inputs.inputs import Inputs
@@ -252,16 +252,14 @@ def _rows_and_schema(
     specified = {*given}
     if inputs.rows is not None and keeps_float64:
         # The labels have the feature, so that readers find the bytes of values that an Example does not list.
-        specified |= {name for name, feature in schema.items() if _is_unlisted(feature)}
+        for name, feature in schema.items():
+            dtype = feature.item_dtype
+            if isinstance(feature, RawFeature) and (dtype == np.float64 or dtype.kind == "c"):
+                specified.add(name)
     listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
     schema = schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
     labels = inputs.labels(schema)
     return inputs.dataset, schema, None if labels is None else labels.to_json()
-
-
-def _is_unlisted(feature: Feature) -> bool:
-    """Return whether a column is dense and has a dtype that an Example does not list."""
-    return isinstance(feature, RawFeature) and (feature.item_dtype == np.float64 or feature.item_dtype.kind == "c")
 
 
 def _stored_groups(schema: Schema) -> dict[str, tuple[str, ...]]:

@@ -94,7 +94,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     rechunks = dataset._merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
-    ntasks = count_tasks(layout) if shares_reads else layout.nunits
+    ntasks = math.ceil(layout.nrow_units / _row_units_per_task(layout)) if shares_reads else layout.nunits
     memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
     return Conversion(request, layout, created, sizes, ntasks, memory, workers.memory_limit, rechunks)
 
@@ -710,8 +710,14 @@ def plan_units(layout: ZarrLayout, schema: Schema) -> Iterator[WriteUnit]:
                 yield _flat_unit(layout, next(number), array, before, start, min(start + array.unit, array.shape[0]))
 
 
-def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit]) -> Iterator[WriteTask]:
-    """Group units into tasks: flat units with the rows that hold most of their entries."""
+def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: bool) -> Iterator[WriteTask]:
+    """Group units into tasks: flat units with the rows that hold most of their entries.
+
+    Rows in memory share no reads: reading them again is free, and each unit is a task.
+    """
+    if not shares_reads:
+        yield from (_task(layout, (unit,)) for unit in units)
+        return
     task_rows = layout.grid.unit * _row_units_per_task(layout)
     # A unit past the last row holds only the final split.
     last = max(layout.nrows - 1, 0)
@@ -721,16 +727,6 @@ def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit]) -> Iterator[Write
 
     for _, group in groupby(sorted(units, key=task_number), task_number):
         yield _task(layout, tuple(group))
-
-
-def plan_single_tasks(layout: ZarrLayout, units: Iterable[WriteUnit]) -> Iterator[WriteTask]:
-    """Make a task of each unit, for rows in memory: reading them again is free."""
-    return (_task(layout, (unit,)) for unit in units)
-
-
-def count_tasks(layout: ZarrLayout) -> int:
-    """Count the tasks of all units."""
-    return math.ceil(layout.nrow_units / _row_units_per_task(layout))
 
 
 def _row_units_per_task(layout: ZarrLayout) -> int:

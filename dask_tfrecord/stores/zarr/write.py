@@ -61,7 +61,6 @@ from dask_tfrecord.stores.zarr.plan import (
     conversion_request,
     group_attributes,
     plan_conversion,
-    plan_single_tasks,
     plan_tasks,
     plan_units,
 )
@@ -390,8 +389,8 @@ class GroupOutput:
 
         def numbered(units: Sequence[WriteUnit]) -> list[WriteTask]:
             """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
-            make_tasks = plan_single_tasks if row_tasks.source is None else plan_tasks
-            return [replace(task, number=number) for number, task in enumerate(make_tasks(layout, units))]
+            tasks = plan_tasks(layout, units, shares_reads=row_tasks.source is not None)
+            return [replace(task, number=number) for number, task in enumerate(tasks)]
 
         tasks = numbered([unit for unit in units if unit.number not in completed])
         arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
