@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import Collection, joined_parts
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
-from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
@@ -45,8 +45,6 @@ from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
 # Shards of one task: small files share a task.
 _TASK_SHARDS = 64
-# Bytes from which compression is detected.
-_PROBE_NBYTES = 512
 
 _log = logging.getLogger(__name__)
 
@@ -212,16 +210,11 @@ def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
     closed = np.zeros(len(shards), bool)
     numbers = np.flatnonzero(shards.sizes > nbytes)
     if numbers.size and shards.compression == "infer":
-        calls = [partial(_is_compressed, shards[number]) for number in numbers.tolist()]
-        closed[numbers] = compute_with_progress(calls, "Inspecting shards")
+        calls = [partial(detected_compression, shards[number]) for number in numbers.tolist()]
+        closed[numbers] = [each is not None for each in compute_with_progress(calls, "Inspecting shards")]
     elif shards.compression is not None:
         closed[numbers] = True
     return closed
-
-
-def _is_compressed(shard: Shard) -> bool:
-    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
-        return window.compression is not None
 
 
 def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:

@@ -30,7 +30,7 @@ from dask_tfrecord.inspection.payload_type import detect_payload_type
 from dask_tfrecord.inspection.report import Records, Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.message_types import MessageType
-from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import Run, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
@@ -116,10 +116,7 @@ def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]
 
 def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
     """Scan a shard; return None if it is compressed, because it can only be read from its start."""
-    with Window(shard, block_size=1 << 12) as window:
-        if window.compression is not None:
-            return None
-    return scan_shard(shard, check_crc=check_crc)
+    return None if detected_compression(shard) is not None else scan_shard(shard, check_crc=check_crc)
 
 
 def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

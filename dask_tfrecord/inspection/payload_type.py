@@ -28,18 +28,8 @@ from dask_tfrecord.messages import (
     parse_sequence,
     unknown_fields,
 )
+from dask_tfrecord.records.framing import SIGNATURES
 
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"\x1f\x8b\x08", "gzip data"),
-    (b"\x93NUMPY", "a NumPy .npy file"),
-    (b"ARROW1", "an Arrow file"),
-    (b"Obj\x01", "an Avro file"),
-    (b"PAR1", "a Parquet file"),
-    (b"PK\x03\x04", "a zip archive"),
-)
 # Pickles of protocol 2 and later begin with their protocol number and end with a dot.
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
 
@@ -256,8 +246,8 @@ def detect_payload_type(payload: bytes) -> str:
         any(_is_features(each, steps) for each in first) or any(_is_feature_lists(each, steps) for each in second)
     ):
         return "a SequenceExample"
-    for signature, name in _SIGNATURES:
-        if payload.startswith(signature):
+    for signature, name in SIGNATURES.items():
+        if name in ADVICE and payload.startswith(signature):
             return name
     if payload.startswith(_PICKLES) and payload.endswith(b"."):
         return "a pickle"

@@ -42,8 +42,11 @@ _REMEDY = Spelled(
 MAX_RECORD_BYTES = 1 << 31
 
 _HEAD_SIZE = 64
+# Bytes from which compression is detected.
+_PROBE_NBYTES = 512
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
-_MAGIC = {
+# First bytes of other formats, and their names.
+SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "a PNG image",
     b"\xff\xd8\xff": "a JPEG image",
     b"GIF8": "a GIF image",
@@ -57,7 +60,7 @@ _MAGIC = {
     b"PAR1": "a Parquet file",
     b"ARROW1": "an Arrow file",
     b"Obj\x01": "an Avro file",
-    b"\x93NUMPY": "a NumPy file",
+    b"\x93NUMPY": "a NumPy .npy file",
     b"%PDF": "a PDF document",
     b"\x7fELF": "a program",
     b"SQLite format 3\x00": "an SQLite database",
@@ -232,6 +235,12 @@ class Window:
         self.close()
 
 
+def detected_compression(shard: Shard) -> str | None:
+    """Return the compression of a shard, by its first bytes."""
+    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
+        return window.compression
+
+
 def framing_error(window: Window, record: int) -> CorruptRecordError:
     """Return the error for a record that was refused.
 
@@ -338,7 +347,7 @@ def _describe_head(window: Window) -> str:
     """Describe the first bytes of a file by the magic numbers of other formats."""
     head = bytes(window.view(0, _fill_up_to(window, _HEAD_SIZE)))
     shown = f" ({head[:12].hex(' ')})"
-    for magic, what in _MAGIC.items():
+    for magic, what in SIGNATURES.items():
         if head.startswith(magic):
             return what + shown
     if not head.strip(b"\0"):

@@ -15,7 +15,6 @@ import platform
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -86,8 +85,10 @@ def collect(reports: Sequence[Any]) -> list[Any]:
     return list(reports)
 
 
-def check_mode(mode: str, what: str) -> None:
-    """Refuse any mode but the two of all writers."""
+def check_mode(mode: str, what: str, *, resume: bool = False) -> None:
+    """Refuse any mode but the two of all writers, and ``"w"`` to resume."""
+    if resume and mode == "w":
+        raise ValueError(f"mode='w' replaces {what}, and resume=True continues it: pass only one of them")
     if mode not in ("w", "w-"):
         raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}")
 
@@ -182,7 +183,7 @@ class Claimable:
             raise
 
     @contextmanager
-    def held(self, token: str | None = None) -> Iterator[str | None]:
+    def held(self, token: str) -> Iterator[str | None]:
         """Hold the claim for a run; yield the token of the dead run that held it before.
 
         Raises
@@ -190,7 +191,7 @@ class Claimable:
         StoreInUseError
             If another run holds it.
         """
-        claim, ended = Claim.of_this_process(token or uuid.uuid4().hex), threading.Event()
+        claim, ended = Claim.of_this_process(token), threading.Event()
         beats = threading.Thread(target=self._beat, args=(claim, ended), name="claim", daemon=True)
 
         def end() -> None:

@@ -157,9 +157,7 @@ def to_lerobot(
     """
     # Without the packages, these imports raise errors that name the extra.
     _require_packages()
-    check_mode(mode, "a data set")
-    if resume and mode == "w":
-        raise ValueError("mode='w' replaces the existing data set and resume=True continues it: give one of them")
+    check_mode(mode, "a data set", resume=resume)
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):

@@ -28,7 +28,7 @@ from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.decoder import Decoder, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature, RawFeature
-from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import url_to_fs
@@ -293,10 +293,6 @@ def check_target(
     return fs, path
 
 
-# First bytes of a shard, enough to detect its compression.
-_HEAD_NBYTES = 512
-
-
 def virtual_zarr(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
@@ -465,8 +461,7 @@ def _scan_rows(source: RecordSource, start: int, stop: int) -> dict[str, NDArray
         shard = collection.shards[number]
         # With counts from the user, the compression has not been detected.
         if shard.compression == "infer":
-            with Window(shard, block_size=_HEAD_NBYTES) as window:
-                _check_uncompressed(shard, window.compression)
+            _check_uncompressed(shard, detected_compression(shard))
     blocks = source.read(tuple(source.schema), rows)
     return {name: np.asarray(block, np.int64) for name, block in blocks.items()}
 

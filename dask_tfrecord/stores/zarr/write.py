@@ -251,9 +251,7 @@ def open_target(
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
     target.check_rewritable()
-    check_mode(mode, "the group")
-    if resume and mode == "w":
-        raise ValueError("mode='w' replaces the group, and resume=True continues it: pass only one of them")
+    check_mode(mode, "the group", resume=resume)
     if resume:
         target.check_format()
     else:
@@ -292,7 +290,7 @@ class GroupOutput:
         directory = target.directory
         made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
         try:
-            with target.claimable().held():
+            with target.claimable().held(self.token):
                 yield
         finally:
             remove_empty_directories(made)
