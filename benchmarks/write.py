@@ -89,7 +89,7 @@ def with_fused_codecs(convert: Callable[[], int]) -> Callable[[], int]:
 
     path = "zarr.core.codec_pipeline.FusedCodecPipeline"
     # Tasks that run at once must not share zarr's pool of threads for encoding.
-    compat._SequentialSettings.SETTINGS |= {"codec_pipeline.path": path, "codec_pipeline.max_workers": 1}
+    compat._SEQUENTIAL |= {"codec_pipeline.path": path, "codec_pipeline.max_workers": 1}
     return convert
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -329,6 +330,17 @@ def _redacted_copy(error: BaseException) -> BaseException:
         # Callers distinguish errors by the HTTP status.
         copy.__dict__["status"] = status
     return copy
+
+
+@contextmanager
+def explain_missing(what: str, package: str, extra: str) -> Iterator[None]:
+    """Name the extra of this library that installs a missing package; `what` ends with the verb: "LazyFrames need"."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{what} {package}, which is not installed: pip install 'dask-tfrecord[{extra}]'", name=package
+        ) from error
 
 
 def near_misses(name: object, names: Iterable[str]) -> str:

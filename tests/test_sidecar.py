@@ -292,7 +292,7 @@ def text_like(size: int, seed: int = 0) -> bytes:
     return data[:size]
 
 
-def read_all(stream: streams.ByteStream, length: int | None = None) -> bytes:
+def read_all(stream: streams.StoredStream | streams.InflatedStream, length: int | None = None) -> bytes:
     buffer = memoryview(bytearray(100_000))
     data = b""
     while (length is None or len(data) < length) and (count := stream.readinto(buffer)):

@@ -42,17 +42,12 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, explain_missing
 from dask_tfrecord.features import Encoded, Feature
 from dask_tfrecord.schema import Schema
 
-try:
+with explain_missing("Arrow, DataFrames and Parquet need", "pyarrow", "arrow"):
     import pyarrow as pa
-except ImportError as error:
-    raise ImportError(
-        "Arrow, DataFrames and Parquet need pyarrow, which is not installed: pip install 'dask-tfrecord[arrow]'",
-        name="pyarrow",
-    ) from error
 
 
 def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
@@ -269,12 +264,8 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
 
 def to_dataframe(dataset: Dataset) -> Any:
     """Return a dask DataFrame; `Dataset.to_dataframe` documents it."""
-    try:
+    with explain_missing("DataFrames need", "pandas", "arrow"):
         import dask.dataframe
-    except ImportError as error:
-        raise ImportError(
-            "DataFrames need pandas, which is not installed: pip install 'dask-tfrecord[arrow]'", name="pandas"
-        ) from error
     make = BatchMaker(dataset.schema, tensors=False)
     make.check_columns(dataset.nrows)
     # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.

@@ -18,7 +18,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
-from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.errors import Location, SchemaError, explain_missing
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import check_group_lengths
 
@@ -35,12 +35,8 @@ class AwkwardChunks(ChunkIterator[Any]):
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        try:
+        with explain_missing("to_awkward needs", "awkward", "awkward"):
             import awkward  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                "to_awkward needs awkward, which is not installed: pip install 'dask-tfrecord[awkward]'", name="awkward"
-            ) from error
         for group, members in dataset.schema.groups.items():
             if group in dataset.schema and group not in members:
                 raise SchemaError(

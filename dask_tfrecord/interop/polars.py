@@ -19,17 +19,13 @@ import numpy as np
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import Condition, Filters, filter_rows
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, explain_missing
 from dask_tfrecord.interop.arrow import ArrowBatches, BatchMaker
 from dask_tfrecord.schema import Schema
 
-try:
+with explain_missing("LazyFrames need", "polars", "polars"):
     import polars as pl
     from polars.io.plugins import register_io_source
-except ImportError as error:
-    raise ImportError(
-        "LazyFrames need polars, which is not installed: pip install 'dask-tfrecord[polars]'", name="polars"
-    ) from error
 
 Alternatives = tuple[tuple[Condition, ...], ...]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
@@ -31,12 +31,8 @@ from dask_tfrecord.stores.zarr.plan import (
     zarr_layout,
 )
 
-try:
+with explain_missing("xarray Datasets need", "xarray", "xarray"):
     import xarray
-except ImportError as error:
-    raise ImportError(
-        "xarray Datasets need xarray, which is not installed: pip install 'dask-tfrecord[xarray]'", name="xarray"
-    ) from error
 
 ROWS = "record"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk, shared
-from dask_tfrecord.errors import UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.errors import UnknownFeatureError, explain_missing, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import bins_svg, fragment, html_table, page, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
@@ -170,12 +170,8 @@ class Statistics(Mapping[str, ColumnStatistics]):
         ImportError
             If pandas is not installed.
         """
-        try:
+        with explain_missing("DataFrames need", "pandas", "arrow"):
             import pandas as pd
-        except ImportError as error:
-            raise ImportError(
-                "DataFrames need pandas, which is not installed: pip install 'dask-tfrecord[arrow]'", name="pandas"
-            ) from error
         rows = []
         for column in self.columns:
             row = _values(column)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
@@ -107,43 +107,8 @@ if _register is not None:
     _register(_at_exit)
 
 
-class ByteStream(Protocol):
-    """Decompressed bytes of one shard, read forward.
-
-    Attributes
-    ----------
-    compression : str or None
-        Detected compression of the file.
-    position : int
-        Offset of the next byte in the decompressed stream.
-    """
-
-    compression: str | None
-    position: int
-
-    def readinto(self, buffer: memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes; return their number, which is 0 only at the end."""
-
-    def seek(self, offset: int) -> int:
-        """Skip to `offset`, or to the end of a shorter stream; return the new position."""
-
-    def expect(self, stop: int) -> None:
-        """Announce the offset where reading will probably stop, which limits the remote ranges."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-    def __enter__(self) -> Self:
-        """Return the stream."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the stream."""
-        self.close()
-
-
-class StoredStream(ByteStream):
-    """Stored bytes of a file.
+class StoredStream(io.RawIOBase):
+    """Stored bytes of a file, read forward; `position` is the offset of the next byte.
 
     Reading raises ShardChangedError if the file has changed since it was listed.
     """
@@ -156,8 +121,21 @@ class StoredStream(ByteStream):
         self._source = source
         self._started = interrupt_count()
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the offset of the next byte."""
+        return self.position
+
+    def readinto(self, buffer: Any, /) -> int:
         """Read up to ``len(buffer)`` bytes with one call; return their number, which is 0 only at the end."""
+        buffer = memoryview(buffer)
         left = self.shard.size - self.position
         if left <= 0 or not buffer:
             return 0
@@ -187,9 +165,9 @@ class StoredStream(ByteStream):
             raise error
         raise OSError(error.errno, error.strerror, redact_url(self.shard.path)) from error
 
-    def seek(self, offset: int) -> int:
+    def seek(self, offset: int, whence: int = 0, /) -> int:
         """Skip to `offset`, or to the end of a shorter file; return the new position."""
-        offset = min(offset, self.shard.size)
+        offset = min((0, self.position, self.shard.size)[whence] + offset, self.shard.size)
         if offset != self.position:
             self._source.seek(offset)
             self.position = offset
@@ -210,6 +188,7 @@ class StoredStream(ByteStream):
 
     def close(self) -> None:
         """Close the file."""
+        super().close()
         self._source.close()
 
 
@@ -633,7 +612,7 @@ def _is_zlib(head: bytes) -> bool:
     return True
 
 
-def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteStream:
+def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> StoredStream | InflatedStream:
     """Open the decompressed bytes of a shard.
 
     Parameters
@@ -647,7 +626,7 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
 
     Returns
     -------
-    ByteStream
+    StoredStream or InflatedStream
         Stream at `start`, or at its end if it is shorter. It is a context manager.
     """
     stored = open_stored(shard)
@@ -656,7 +635,7 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
             # Detection reads the beginning of the expected bytes.
             stored.expect(stop)
         compression = detect_compression(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
-        stream: ByteStream = stored if compression is None else InflatedStream(stored, compression)
+        stream = stored if compression is None else InflatedStream(stored, compression)
         if stop is not None:
             stream.expect(stop)
         stream.seek(start)
@@ -666,8 +645,8 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> ByteSt
         raise
 
 
-class InflatedStream(ByteStream):
-    """Decompressed bytes of a gzip or zlib file.
+class InflatedStream:
+    """Decompressed bytes of a gzip or zlib file, read forward; `position` is the offset of the next byte.
 
     If the file is truncated or damaged, is followed by other data, or inflates to more than `MAX_RATIO` times its size,
     reading raises `CorruptRecordError` after all bytes that can be inflated. `seek` starts at the closest access point
@@ -730,6 +709,14 @@ class InflatedStream(ByteStream):
     def close(self) -> None:
         """Close the file."""
         self._stored.close()
+
+    def __enter__(self) -> Self:
+        """Return the stream; the with-block closes the file."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the file."""
+        self.close()
 
     def _inflate_into(self, buffer: memoryview) -> int:
         """Inflate one input into `buffer`; return the number of bytes."""
@@ -1073,7 +1060,7 @@ def write_access_points(shard: Shard, path: str) -> int:
     with open_stored(shard) as stored:
         stored.expect(shard.size)
         try:
-            with indexed_gzip.IndexedGzipFile(fileobj=_Seekable(stored), spacing=limits().access_point_nbytes) as file:
+            with indexed_gzip.IndexedGzipFile(fileobj=stored, spacing=limits().access_point_nbytes) as file:
                 file.build_full_index()
                 file.export_index(fileobj=exported)
         except (indexed_gzip.ZranError, indexed_gzip.CrcError) as error:
@@ -1106,29 +1093,6 @@ def align_bits(byte: int, bits: int) -> bytes:
         length += _EVEN_LENGTH
     value |= (byte >> (8 - bits)) << length
     return value.to_bytes((length + bits) // 8, "little")
-
-
-class _Seekable(io.RawIOBase):
-    """Seekable file object of a stored stream, for indexed_gzip."""
-
-    def __init__(self, stored: StoredStream) -> None:
-        self._stored = stored
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._stored.readinto(memoryview(buffer).cast("B"))
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        start = {0: 0, 1: self._stored.position, 2: self._stored.shard.size}[whence]
-        return self._stored.seek(start + offset)
-
-    def tell(self) -> int:
-        return self._stored.position
 
 
 def _read(file: Shard, start: int, stop: int) -> bytes:

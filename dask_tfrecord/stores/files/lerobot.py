@@ -34,7 +34,15 @@ from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.columns.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
-from dask_tfrecord.errors import IncompleteStoreError, Location, SchemaError, UnknownFeatureError, near_misses, plural
+from dask_tfrecord.errors import (
+    IncompleteStoreError,
+    Location,
+    SchemaError,
+    UnknownFeatureError,
+    explain_missing,
+    near_misses,
+    plural,
+)
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
@@ -155,8 +163,9 @@ def to_lerobot(
     >>> json.loads(pathlib.Path("robot/meta/info.json").read_text())["total_frames"]
     3
     """
-    # Without the packages, these imports raise errors that name the extra.
-    _require_packages()
+    for package in ("pyarrow", "av"):
+        with explain_missing("LeRobot data sets need", package, "lerobot"):
+            __import__(package)
     check_mode(mode, "a data set", resume=resume)
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
@@ -194,17 +203,6 @@ def to_lerobot(
     name = task_name(write_lerobot_unit, files.token)
     work = WriteWork.of_rows(place.root, name, row_tasks.source, dataset.nrows, len(read), spans)
     write_files(files, write_lerobot_unit, (), row_tasks.build, arguments, lambda: work)
-
-
-def _require_packages() -> None:
-    for package in ("pyarrow", "av"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise ImportError(
-                f"LeRobot data sets need {package}, which is not installed: pip install 'dask-tfrecord[lerobot]'",
-                name=package,
-            ) from error
 
 
 def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 import zarr
@@ -78,36 +78,14 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     await (array.store_path / chunk_key(array, index)).set(encoded)
 
 
-class _SequentialSettings:
-    """Count of tasks in this process that write sequentially, and the settings before the first of them."""
-
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        "async.concurrency": 1,
-        "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
-    }
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.tasks = 0
-        self.before: dict[str, Any] = {}
-
-    def enter(self) -> None:
-        with self.lock:
-            if not self.tasks:
-                self.before = {name: zarr.config.get(name) for name in self.SETTINGS}
-                zarr.config.set(self.SETTINGS)
-            self.tasks += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.tasks -= 1
-            if not self.tasks:
-                # Keep a setting that the user changed meanwhile.
-                ours = (name for name, value in self.SETTINGS.items() if zarr.config.get(name) == value)
-                zarr.config.set({name: self.before[name] for name in ours})
-
-
-_SETTINGS = _SequentialSettings()
+# Settings of zarr while tasks write.
+_SEQUENTIAL: dict[str, Any] = {
+    "async.concurrency": 1,
+    "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
+}
+# Settings before the first of the tasks of this process that write now, once per task.
+_before: list[dict[str, Any]] = []
+_settings_lock = threading.Lock()
 
 
 @contextmanager
@@ -119,11 +97,19 @@ def write_sequentially() -> Iterator[None]:
     whatever the array is configured to, and negative zeros with them. The settings are process-wide: the first task to
     enter changes them, and the last one to leave restores them.
     """
-    _SETTINGS.enter()
+    with _settings_lock:
+        _before.append(_before[0] if _before else {name: zarr.config.get(name) for name in _SEQUENTIAL})
+        if len(_before) == 1:
+            zarr.config.set(_SEQUENTIAL)
     try:
         yield
     finally:
-        _SETTINGS.leave()
+        with _settings_lock:
+            before = _before.pop()
+            if not _before:
+                # Keep a setting that the user changed meanwhile.
+                ours = (name for name, value in _SEQUENTIAL.items() if zarr.config.get(name) == value)
+                zarr.config.set({name: before[name] for name in ours})
 
 
 class _EagerSelector(selectors.DefaultSelector):
