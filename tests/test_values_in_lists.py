@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import oracle
 import pytest
-from oracle.partitions import objects
 from support import tensor_messages
-from support.any_columns import listed as listed_of
 from support.images import png
 from support.wire import example, sequence_example
 
@@ -98,62 +93,6 @@ def test_damaged_values_are_named(tmp_path: Path, feature: Any, values: list[byt
     oracle.write_oracle(tmp_path / "x", [example(x=values, n=[1, 2])])
     with pytest.raises(FeatureError, match=f"record 0 .*feature 'x' {says}"):
         dtf.read_tfrecord(tmp_path / "x", {"x": feature}, counts=[1]).compute()
-
-
-# Features of one item, and the item of a number; several have arrays of any size.
-ITEMS: dict[str, tuple[Any, Callable[[int], Any]]] = {
-    "zlib": (dtf.RawFeature((4,), "float64", compression_type="ZLIB"), lambda n: np.linspace(0, n, 4)),
-    "fixed tensors": (dtf.TensorFeature((2,), "bytes"), lambda n: objects([b"a" * n, b"\0"])),
-    "fixed images": (dtf.ImageFeature((2, 5, 3)), lambda n: np.full((2, 5, 3), n, np.uint8)),
-    "images": (dtf.ImageFeature(), lambda n: np.full((n + 1, 2, 3), n, np.uint8)),
-    "tensors": (dtf.TensorFeature((-1, 2), "float64"), lambda n: np.full((n, 2), n / 3)),
-    "strings": (dtf.TensorFeature((-1,), "bytes"), lambda n: np.array([b"\0" * n] * n, object)),
-    "raw": (dtf.RawFeature((2, -1), "<i4", compression_type="ZLIB"), lambda n: np.full((2, n), n, np.int32)),
-}
-
-
-@pytest.mark.parametrize("name", ITEMS)
-def test_lists_and_steps_of_arrays(tmp_path: Path, name: str) -> None:
-    """Random schemas have all of these but images: `test_oracle` and `test_round_trips`."""
-    feature, array = ITEMS[name]
-    arrays = [array(number) for number in (2, 0, 3, 1, 4, 4, 0, 0, 5)]
-    own = -1 in feature.value_shape or feature == dtf.ImageFeature()
-    cuts = [0, 3, 3, 4, 6, 9]
-    rows = objects([objects(arrays[a:b]) if own or a == b else np.stack(arrays[a:b]) for a, b in pairwise(cuts)])
-    listed = replace(feature, shape=(-1, *feature.value_shape)) if "image" in name else replace(feature, count=-1)
-    dtf.to_tfrecord({"x": rows}, tmp_path / "list", features={"x": listed})
-    dtf.to_tfrecord({"x": rows}, tmp_path / "steps", sequence_features={"x": feature})
-    for ds in (
-        dtf.read_tfrecord(tmp_path / "list", {"x": listed}, chunks=2),
-        dtf.read_tfrecord(tmp_path / "steps", sequence_features={"x": feature}, chunks=2)[["x"]],
-    ):
-        assert ds.schema["x"] == listed
-        for columns in (ds, ds.persist(), dtf.Dataset.from_arrays(ds.to_dataframe())):
-            assert [listed_of(row) for row in columns["x"].compute()] == [listed_of(row) for row in rows]
-        items = ds.explode("x")
-        assert items.schema["x"] == feature
-        assert listed_of(items["x"].compute()) == [*map(listed_of, arrays)]
-        assert listed_of(items.rows[3:9]["x"].compute()) == [*map(listed_of, arrays[3:9])]
-        if own:
-            values, splits, sizes, shapes = dask.compute(*ds.ragged("x"))
-            assert splits.tolist() == cuts
-            assert len(shapes) == len(sizes) - 1 == 9
-            assert sizes[-1] == len(values) == shapes.prod(axis=1).sum()
-            with pytest.raises(SchemaError, match="of arrays: only rows of differing length are padded"):
-                ds.padded("x", 3)
-
-
-def test_partitions_group_images(tmp_path: Path) -> None:
-    partitions = [dtf.RaggedFeature.RowLengths("lengths")]
-    features = {"x": dtf.RaggedFeature("bytes", partitions=partitions, values=dtf.ImageFeature((2, 5, 3)))}
-    image = ITEMS["fixed images"][1]
-    rows = [[[image(1), image(2)], []], [], [[image(3)]]]
-    dtf.to_tfrecord(
-        {"x": [[np.array(of).reshape(-1, 2, 5, 3) for of in row] for row in rows]}, tmp_path / "x", features=features
-    )
-    ds = dtf.read_tfrecord(tmp_path / "x", features, chunks=2)
-    assert dtf.Schema.from_json(ds.schema.to_json()) == ds.schema
-    assert listed_of(ds["x"].compute()) == [[[*map(listed_of, of)] for of in row] for row in rows]
 
 
 def test_combinations_without_a_meaning_are_refused() -> None:

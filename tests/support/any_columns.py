@@ -47,6 +47,7 @@ FEATURES: dict[str, Feature] = {
     "lines": dtf.TensorFeature((-1,), "bytes", count=-1),
     "poses": dtf.RaggedFeature("bytes", partitions=(RowLengths("p"),), values=dtf.RawFeature((3,), "float64")),
     "notes": dtf.RaggedFeature("bytes", partitions=(RowLengths("n"), RowLengths("m")), values=dtf.TextFeature()),
+    "albums": dtf.RaggedFeature("bytes", partitions=(RowLengths("i"),), values=dtf.ImageFeature((2, 1, 3))),
     "nested": dtf.VarLenFeature("int8", shape=(-1, -1, 2)),
     "deep": dtf.RaggedFeature("bytes", partitions=(RowLengths("a"), RowLengths("b"), UniformRowLength(2))),
     "image": dtf.ImageFeature(),
