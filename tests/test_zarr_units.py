@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from dask.delayed import Delayed
+from distributed import Client
 from support.any_columns import FEATURES, fitting_rows, written_as
 from support.raced_writes import RecordingStore, Shuffled, ShuffledPool, events, recorded
 from support.store_round_trip import assert_same
@@ -126,19 +129,37 @@ def test_a_cluster_writes_each_chunk_once(case: Any, processes: int, tmp_path: P
         assert len(converted(case, tmp_path / f"{seed}", seed)) >= processes
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_the_log_shows_writes_into_the_chunk_of_another_task(tmp_path: Path, shared: bool) -> None:
-    store = RecordingStore.at(tmp_path / "store.zarr", tmp_path / "log", 0)
-    array = zarr.create_array(store, name="x", shape=(20,), chunks=(10 if shared else 5,), dtype="i8")
+def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
+    if (blocks["label"] % 120 == 5).any():
+        raise RuntimeError("this row is no good")
+    return blocks
 
-    def write(start: int) -> None:
-        array[start : start + 5] = np.arange(start, start + 5)
 
-    written = dask.delayed(list)([dask.delayed(write, pure=False)(start) for start in range(0, 20, 5)])
-    with ShuffledPool(3, 0) as pool, dask.config.set(scheduler="threads", pool=pool):
-        recorded(written, tmp_path / "log", 0).compute()
-    happened = events(tmp_path / "log")
-    writers = Counter(event.key for event in happened if event.what == "write")
-    assert set(writers.values()) == {2 if shared else 1}
-    assert len({event.task for event in happened if event.what == "write"}) == 4
-    assert np.array_equal(array[...], np.arange(20)) or shared
+def slow_down(seconds: float) -> None:
+    """Let chunks take a while to be written in this process."""
+    from zarr.storage import _local
+
+    put: Any = getattr(_local._put, "whole", _local._put)
+
+    def slow(path: Path, value: Any, exclusive: bool = False) -> int:
+        time.sleep(seconds)
+        written: int = put(path, value, exclusive)
+        return written
+
+    slow.whole = put  # type: ignore[attr-defined]
+    _local._put = slow
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_cluster_that_fails_leaves_no_store_behind(tmp_path: Path, client: Client) -> None:
+    ds = dtf.Dataset.from_arrays({"label": da.arange(600, chunks=200)})
+    client.run(slow_down, 0.4)
+    try:
+        with pytest.raises(RuntimeError, match="this row is no good"):
+            ds.map_blocks(fails_late).to_zarr(tmp_path / "store.zarr", chunks=30)
+        assert not list(tmp_path.iterdir())
+        time.sleep(0.5)
+        assert not list(tmp_path.iterdir())
+    finally:
+        client.run(slow_down, 0)
