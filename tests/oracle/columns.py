@@ -46,17 +46,7 @@ def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Parsed record.
-
-    Attributes
-    ----------
-    features : mapping of str to Feature
-        Features of an Example, or of the context of another record.
-    lists : mapping of str to FeatureList
-        Feature lists of a SequenceExample.
-    items : sequence of _Record
-        Items of an ExampleListWithContext.
-    """
+    """Parsed record: features of an Example or of a context, feature lists, and the items of a list of Examples."""
 
     features: Mapping[str, messages.Feature]
     lists: Mapping[str, messages.FeatureList] = field(default_factory=dict)
@@ -73,37 +63,28 @@ class _Record:
 
 
 def _parsed(payload: bytes, schema: Schema) -> _Record:
+    kind: Any = messages.SequenceExample
     if schema.message == "ExampleListWithContext":
-        return _parsed_list(payload)
+        kind = messages.ExampleListWithContext
     try:
-        record = messages.SequenceExample.FromString(payload)
+        record = kind.FromString(payload)
     except messages.DecodeError:
         raise Mismatch("is no protobuf message of its kind") from None
-    if schema.message == "Example" and record.HasField("feature_lists"):
+    if schema.message == "ExampleListWithContext":
+        items = [_Record(item.features.feature) for item in record.examples]
+        parsed = _Record(record.context.features.feature, items=items)
+    elif schema.message == "Example" and record.HasField("feature_lists"):
         raise Mismatch("is a SequenceExample")
-    # The context of a SequenceExample has the field number of the features of an Example.
-    features, lists = record.context.feature, record.feature_lists.feature_list
-    known = messages.SequenceExample()
+    else:
+        # The context of a SequenceExample has the field number of the features of an Example.
+        parsed = _Record(record.context.feature, record.feature_lists.feature_list)
+    known = kind()
     known.CopyFrom(record)
     known.DiscardUnknownFields()
-    if not (features or lists) and known.ByteSize() != record.ByteSize():
+    is_empty = not (parsed.features or parsed.lists or any(item.features for item in parsed.items))
+    if is_empty and known.ByteSize() != record.ByteSize():
         raise Mismatch("holds unknown fields alone: it is another message")
-    return _Record(features, lists)
-
-
-def _parsed_list(payload: bytes) -> _Record:
-    try:
-        record = messages.ExampleListWithContext.FromString(payload)
-    except messages.DecodeError:
-        raise Mismatch("is no protobuf message of its kind") from None
-    known = messages.ExampleListWithContext()
-    known.CopyFrom(record)
-    known.DiscardUnknownFields()
-    items = [_Record(item.features.feature) for item in record.examples]
-    context = record.context.features.feature
-    if not (context or any(item.features for item in items)) and known.ByteSize() != record.ByteSize():
-        raise Mismatch("holds unknown fields alone: it is another message")
-    return _Record(context, items=items)
+    return parsed
 
 
 def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any]], list[FeatureError]]:
@@ -212,13 +193,25 @@ def _ragged(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[An
     return cut(values, feature.partitions, lengths.__getitem__)
 
 
+def _decode(value: bytes, feature: Any) -> Any:
+    if isinstance(feature, dtf.TextFeature):
+        return _string(value)
+    if isinstance(feature, dtf.TensorFeature):
+        return tensor_of(value, feature.dtype, feature.shape)
+    return _raw_array(value, feature)
+
+
 def _decoded(values: Iterable[bytes], feature: Any) -> NDArray[Any]:
     """Decode each bytes value."""
+    decoded = [_decode(value, feature) for value in values]
     if isinstance(feature, dtf.TextFeature):
-        return _texts(values)
-    if isinstance(feature, dtf.TensorFeature):
-        return _tensors(values, feature)
-    return _arrays([_raw_array(value, feature) for value in values], feature)
+        return np.array(decoded, np.dtypes.StringDType())
+    if -1 in feature.shape:
+        return objects(decoded)
+    result = np.empty((len(decoded), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
+    for number, array in enumerate(decoded):
+        result[number, ...] = array
+    return result
 
 
 def _partition_keys(feature: dtf.RaggedFeature) -> list[str]:
@@ -243,19 +236,13 @@ def _several_bytes(record: _Record, key: str, count: int) -> list[bytes]:
     return values
 
 
-def _raw(record: _Record, key: str, feature: dtf.RawFeature) -> NDArray[Any]:
-    if feature.count is None:
-        return _raw_array(_one_bytes(record, key), feature)
-    return _arrays([_raw_array(value, feature) for value in _several_bytes(record, key, feature.count)], feature)
-
-
-def _arrays(arrays: Sequence[NDArray[Any]], feature: dtf.RawFeature | dtf.TensorFeature) -> NDArray[Any]:
-    if -1 in feature.shape:
-        return objects(arrays)
-    result = np.empty((len(arrays), *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
-    for number, array in enumerate(arrays):
-        result[number, ...] = array
-    return result
+def _encoded(record: _Record, key: str, feature: Any) -> Any:
+    if feature.count is not None:
+        return _decoded(_several_bytes(record, key, feature.count), feature)
+    default = feature.default_value if isinstance(feature, dtf.TextFeature) else None
+    if default is not None and not len(record.values(key, "bytes")):
+        return default
+    return _decode(_one_bytes(record, key), feature)
 
 
 def _inflated(value: bytes, compression_type: str) -> bytes:
@@ -282,33 +269,11 @@ def _raw_array(value: bytes, feature: dtf.RawFeature) -> NDArray[Any]:
     return np.frombuffer(bytearray(value), stored).astype(stored.newbyteorder("=")).reshape(feature.shape)
 
 
-def _text(record: _Record, key: str, feature: dtf.TextFeature) -> Any:
-    if feature.count is not None:
-        return _texts(_several_bytes(record, key, feature.count))
-    if not len(record.values(key, "bytes")) and feature.default_value is not None:
-        return feature.default_value
-    return _string(_one_bytes(record, key))
-
-
-def _texts(values: Iterable[bytes]) -> NDArray[Any]:
-    return np.array([_string(value) for value in values], np.dtypes.StringDType())
-
-
 def _string(value: bytes) -> str:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError as error:
         raise Mismatch(f"is not UTF-8: {error}") from None
-
-
-def _tensor(record: _Record, key: str, feature: dtf.TensorFeature) -> NDArray[Any]:
-    if feature.count is None:
-        return tensor_of(_one_bytes(record, key), feature.dtype, feature.shape)
-    return _tensors(_several_bytes(record, key, feature.count), feature)
-
-
-def _tensors(values: Iterable[bytes], feature: dtf.TensorFeature) -> NDArray[Any]:
-    return _arrays([tensor_of(value, feature.dtype, feature.shape) for value in values], feature)
 
 
 # ---- rows of feature lists
@@ -328,20 +293,8 @@ def _variable_steps(record: _Record, key: str, feature: dtf.VarLenFeature) -> ND
     return objects([_multiple(values, feature.shape[1:]) for values in record.steps(key, feature.dtype)])
 
 
-def _raw_steps(record: _Record, key: str, feature: dtf.RawFeature) -> NDArray[Any]:
-    return _arrays([_raw_array(value, feature) for value in _one_bytes_each(record, key)], feature)
-
-
-def _tensor_steps(record: _Record, key: str, feature: dtf.TensorFeature) -> NDArray[Any]:
-    return _tensors(_one_bytes_each(record, key), feature)
-
-
-def _text_steps(record: _Record, key: str, feature: dtf.TextFeature) -> NDArray[Any]:
-    return _texts(_one_bytes_each(record, key))
-
-
-def _one_bytes_each(record: _Record, key: str) -> list[bytes]:
-    return [_counted(values, ()).item() for values in record.steps(key, "bytes")]
+def _encoded_steps(record: _Record, key: str, feature: Any) -> NDArray[Any]:
+    return _decoded([_counted(values, ()).item() for values in record.steps(key, "bytes")], feature)
 
 
 def _ragged_steps(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[Any]:
@@ -376,29 +329,17 @@ _OF_RECORDS: dict[type[Any], _Rule] = {
     dtf.FixedLenSequenceFeature: _sequence,
     dtf.SparseFeature: _sparse,
     dtf.RaggedFeature: _ragged,
-    dtf.RawFeature: _raw,
-    dtf.TextFeature: _text,
-    dtf.TensorFeature: _tensor,
+    **dict.fromkeys((dtf.RawFeature, dtf.TextFeature, dtf.TensorFeature), _encoded),
 }
 _OF_LISTS: dict[type[Any], _Rule] = {
     dtf.FixedLenSequenceFeature: _fixed_steps,
     dtf.VarLenFeature: _variable_steps,
     dtf.RaggedFeature: _ragged_steps,
-    dtf.RawFeature: _raw_steps,
-    dtf.TensorFeature: _tensor_steps,
-    dtf.TextFeature: _text_steps,
+    **dict.fromkeys((dtf.RawFeature, dtf.TextFeature, dtf.TensorFeature), _encoded_steps),
 }
 # Each item is read as a record of its own.
 _OF_ITEMS = {
-    cls: _OF_RECORDS[cls]
-    for cls in (
-        dtf.FixedLenFeature,
-        dtf.VarLenFeature,
-        dtf.RaggedFeature,
-        dtf.RawFeature,
-        dtf.TensorFeature,
-        dtf.TextFeature,
-    )
+    cls: rule for cls, rule in _OF_RECORDS.items() if cls not in (dtf.FixedLenSequenceFeature, dtf.SparseFeature)
 }
 
 

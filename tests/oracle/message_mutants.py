@@ -7,7 +7,6 @@ right lengths. Changes of bytes follow, sometimes.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from support.wire import mutate, mutate_bytes, varint
@@ -124,48 +123,60 @@ def _changed(
         alike = [one.inner for one in donors if one.number == wire.number and one.inner is not None]
         inner = _changed(wire.inner, rng.choice(alike) if alike else (), wire.place, rng)
         return (*fields[:at], replace(wire, inner=inner), *fields[at + 1 :])
-    return rng.choice(_CHANGES)(list(fields), donors, place, rng)
+    return tuple(_changed_here(rng.choice(_CHANGES), list(fields), donors, place, rng))
 
 
-Change = Callable[[list[Wire], tuple[Wire, ...], Place | None, random.Random], tuple[Wire, ...]]
+_CHANGES = [
+    *("repeat", "drop", "shuffle", "take over", "merge", "unknown", "retype", "pack", "revalue") * 4,
+    "nest",
+]
 
 
-def _repeat(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    """Repeat a field somewhere: of singular fields the last one counts, singular messages merge, keys recur."""
-    if fields:
-        fields.insert(rng.randint(0, len(fields)), rng.choice(fields))
-    return tuple(fields)
-
-
-def _drop(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    if fields:
+def _changed_here(
+    change: str, fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random
+) -> list[Wire]:
+    """Change the fields of one message in one way."""
+    if change == "merge":
+        return [*fields, *donors]
+    if change == "pack":
+        return _packing(fields, place, rng)
+    if change == "shuffle":
+        rng.shuffle(fields)
+    elif change == "drop" and fields:
         del fields[rng.randrange(len(fields))]
-    return tuple(fields)
+    elif change == "revalue" and fields:
+        _revalue(fields, rng)
+    else:
+        for wire in _more_fields(change, fields, donors, place, rng):
+            fields.insert(rng.randint(0, len(fields)), wire)
+    return fields
 
 
-def _shuffle(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    rng.shuffle(fields)
-    return tuple(fields)
-
-
-def _take_over(
-    fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random
-) -> tuple[Wire, ...]:
-    """Insert fields of another message of the type: other members of oneofs, more items, the same keys."""
-    for wire in rng.sample(donors, rng.randint(0, min(3, len(donors)))):
-        fields.insert(rng.randint(0, len(fields)), wire)
-    return tuple(fields)
-
-
-def _merge(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    return (*fields, *donors)
-
-
-def _unknown(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    """Insert a field that the type probably lacks, of any wire type."""
-    number = rng.choice([1, 2, 3, 15, 16, 18_999, 19_000, 2**29 - 1, rng.randint(1, 2**29 - 1)])
-    fields.insert(rng.randint(0, len(fields)), _any_wire(number, rng))
-    return tuple(fields)
+def _more_fields(
+    change: str, fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random
+) -> list[Wire]:
+    """Return fields to insert into a message."""
+    if change == "repeat" and fields:
+        # Of singular fields the last one counts, singular messages merge, keys recur.
+        return [rng.choice(fields)]
+    if change == "take over":
+        # Other members of oneofs, more items, the same keys.
+        return rng.sample(donors, rng.randint(0, min(3, len(donors))))
+    if change == "unknown":
+        # A field that the type probably lacks, of any wire type.
+        numbers = [1, 2, 3, 15, 16, 18_999, 19_000, 2**29 - 1, rng.randint(1, 2**29 - 1)]
+        return [_any_wire(rng.choice(numbers), rng)]
+    if change == "retype":
+        # A known number with any wire type and content.
+        numbers = [one.declared.number for one in place.fields] if place else [wire.number for wire in fields]
+        return [_any_wire(rng.choice(numbers), rng)] if numbers else []
+    if change == "nest":
+        # An unknown group in many others: protobuf limits the depth.
+        wire = _any_wire(rng.randint(1, 20), rng)
+        for _ in range(rng.choice([2, 95, 98, 99, 100, 101])):
+            wire = Wire(rng.choice([77, wire.number]), GROUP, inner=(wire,))
+        return [wire]
+    return []
 
 
 def _any_wire(number: int, rng: random.Random) -> Wire:
@@ -181,15 +192,7 @@ def _any_wire(number: int, rng: random.Random) -> Wire:
     return Wire(number, wire_type, content[wire_type])
 
 
-def _retyped(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    """Give a known number any wire type and content."""
-    numbers = [one.declared.number for one in place.fields] if place else [wire.number for wire in fields]
-    if numbers:
-        fields.insert(rng.randint(0, len(fields)), _any_wire(rng.choice(numbers), rng))
-    return tuple(fields)
-
-
-def _packing(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
+def _packing(fields: list[Wire], place: Place | None, rng: random.Random) -> list[Wire]:
     """Pack the items of a repeated field that are not packed, and the other way round; sometimes only some of them."""
     known = {one.declared.number: one.declared for one in place.fields} if place else {}
     changed: list[Wire] = []
@@ -204,7 +207,7 @@ def _packing(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, 
             size = _FIXED.get(declared.type, 0)
             kind = {0: VARINT, 4: FIXED32, 8: FIXED64}[size]
             changed += [Wire(wire.number, kind, item) for item in _items(wire.content, size)]
-    return tuple(changed)
+    return changed
 
 
 def _items(content: bytes, size: int) -> list[bytes]:
@@ -218,30 +221,11 @@ def _items(content: bytes, size: int) -> list[bytes]:
     return items
 
 
-def _revalued(
-    fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random
-) -> tuple[Wire, ...]:
+def _revalue(fields: list[Wire], rng: random.Random) -> None:
     """Give a field another content of its wire type: wide varints for narrow types, unknown enum values, bad UTF-8."""
-    at = rng.randrange(len(fields)) if fields else 0
-    if fields and fields[at].inner is None and fields[at].wire_type != GROUP:
-        while True:
+    at = rng.randrange(len(fields))
+    if fields[at].inner is None and fields[at].wire_type != GROUP:
+        drawn = _any_wire(fields[at].number, rng)
+        while drawn.wire_type != fields[at].wire_type:
             drawn = _any_wire(fields[at].number, rng)
-            if drawn.wire_type == fields[at].wire_type:
-                fields[at] = drawn
-                break
-    return tuple(fields)
-
-
-def _nested(fields: list[Wire], donors: tuple[Wire, ...], place: Place | None, rng: random.Random) -> tuple[Wire, ...]:
-    """Wrap an unknown group in many others: protobuf limits the depth."""
-    wire = _any_wire(rng.randint(1, 20), rng)
-    for _ in range(rng.choice([2, 95, 98, 99, 100, 101])):
-        wire = Wire(rng.choice([77, wire.number]), GROUP, inner=(wire,))
-    fields.insert(rng.randint(0, len(fields)), wire)
-    return tuple(fields)
-
-
-_CHANGES: list[Change] = [
-    *(_repeat, _drop, _shuffle, _take_over, _merge, _unknown, _retyped, _packing, _revalued) * 4,
-    _nested,
-]
+        fields[at] = drawn
