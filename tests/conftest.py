@@ -76,13 +76,18 @@ def corpus() -> Path:
     return folder
 
 
+def interpreter(package: str) -> str:
+    """Return the interpreter of an environment with a package, or skip the test."""
+    variable = f"DASK_TFRECORD_{package.upper()}"
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} is not set to an interpreter with {package}")
+    return os.environ[variable]
+
+
 @pytest.fixture(scope="session")
 def tensorflow() -> str:
     """Return the interpreter of an environment with TensorFlow."""
-    python = os.environ.get("DASK_TFRECORD_TENSORFLOW")
-    if not python:
-        pytest.skip("DASK_TFRECORD_TENSORFLOW is not set to an interpreter with TensorFlow")
-    return python
+    return interpreter("tensorflow")
 
 
 @pytest.fixture(scope="session")
@@ -94,10 +99,7 @@ def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lerobot() -> str:
     """Return the interpreter of an environment with lerobot."""
-    python = os.environ.get("DASK_TFRECORD_LEROBOT")
-    if not python:
-        pytest.skip("DASK_TFRECORD_LEROBOT is not set to an interpreter with lerobot")
-    return python
+    return interpreter("lerobot")
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import fsspec
@@ -58,28 +56,13 @@ def bucket(moto: int) -> Iterator[tuple[Any, str, servers.Log]]:
         yield direct, address, log
 
 
-@contextmanager
-def gcs_server() -> Iterator[int]:
-    """Run an emulator of Google Cloud Storage in a thread, and yield its port."""
-    emulator = pytest.importorskip("gcp_storage_emulator.server")
-    storage = emulator.Storage(use_memory_fs=True)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(emulator.RequestHandler, storage))
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 @pytest.fixture(scope="module")
 def gcs() -> Iterator[tuple[str, servers.Log]]:
     """Yield the address and the log of a proxy in front of an emulator with an empty bucket."""
     gcsfs = pytest.importorskip("gcsfs")
-    with gcs_server() as port, servers.running(servers.Proxy, port=port) as (address, log):
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    handler = partial(emulator.RequestHandler, emulator.Storage(use_memory_fs=True))
+    with servers.serving(handler) as port, servers.running(servers.Proxy, port=port) as (address, log):
         gcsfs.GCSFileSystem(token="anon", endpoint_url=address).mkdir("bucket")
         yield address, log
 
@@ -92,45 +75,25 @@ def open_obstore(address: str, secret: str, **options: Any) -> Any:
 
 
 def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> Store:
-    """Return an empty directory of a store.
-
-    Parameters
-    ----------
-    kind : {"s3", "obstore", "gcs", "http", "rangeless"}
-        S3 by s3fs or by a store object of obstore, Google Cloud Storage, or HTTP with or without support of ranges.
-    request : pytest.FixtureRequest
-        Request of the fixture that calls this function.
-    stack : ExitStack
-        Stops the HTTP server.
-    """
-    if kind in ("s3", "obstore"):
-        direct, address, log = request.getfixturevalue("bucket")
-        log.fault = lambda number: None
-        direct.invalidate_cache()
-        if direct.exists("bucket/d"):
-            direct.rm("bucket/d", recursive=True)
-        if kind == "obstore":
-            return Store(
-                "d",
-                {"store": open_obstore(address, "b")},
-                log,
-                lambda name, data: direct.pipe_file(f"bucket/d/{name}", data),
-            )
-        options = {
-            **{"key": "a", "secret": "b", "endpoint_url": address},
+    """Return an empty directory: of S3, S3 by obstore, GCS, or HTTP with or without ranges ("rangeless")."""
+    if kind in ("s3", "obstore", "gcs"):
+        if kind == "gcs":
+            address, log = request.getfixturevalue("gcs")
+            options = {"token": "anon", "endpoint_url": address}
+            direct = fsspec.filesystem("gs", **options)
+        else:
+            direct, address, log = request.getfixturevalue("bucket")
             # Retries of the client would hide those of the library.
-            "config_kwargs": {"retries": {"max_attempts": 0}},
-        }
-        return Store("s3://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
-    if kind == "gcs":
-        address, log = request.getfixturevalue("gcs")
+            retries = {"config_kwargs": {"retries": {"max_attempts": 0}}}
+            options = {"key": "a", "secret": "b", "endpoint_url": address, **retries}
         log.fault = lambda number: None
-        options = {"token": "anon", "endpoint_url": address}
-        direct = fsspec.filesystem("gs", **options)
         direct.invalidate_cache()
         if direct.exists("bucket/d"):
             direct.rm("bucket/d", recursive=True)
-        return Store("gs://bucket/d", options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
+        url = {"s3": "s3://bucket/d", "gcs": "gs://bucket/d", "obstore": "d"}[kind]
+        if kind == "obstore":
+            options = {"store": open_obstore(address, "b")}
+        return Store(url, options, log, lambda name, data: direct.pipe_file(f"bucket/d/{name}", data))
     files: dict[str, bytes] = {}
     etags: dict[str, str] = {}
     handler: dict[str, Any] = {"files": files, "etags": etags, "ranges": kind == "http"}

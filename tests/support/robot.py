@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 import dask_tfrecord as dtf
+from support.store_round_trip import files_in as contents
+
+__all__ = ["LENGTHS", "ROWS", "contents", "steps_of", "write_robot"]
 
 LENGTHS = (4, 7, 3, 120, 2)
 STEPS = {
@@ -52,7 +55,3 @@ def write_robot(folder: Path) -> Path:
 
 def steps_of(folder: Path) -> dtf.Dataset:
     return dtf.read_tfrecord(folder, split="train").explode("steps")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -104,20 +104,26 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def running(handler: type[_Handler], **attributes: Any) -> Iterator[tuple[str, Log]]:
-    """Run a server in a thread; yield its address and its log."""
-    log = Log()
-    kind = type("Handler", (handler,), {"log": log, **attributes})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+def serving(handler: Callable[..., Any]) -> Iterator[int]:
+    """Handle the requests to a port of this machine in threads, and yield the port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", log
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def running(handler: type[_Handler], **attributes: Any) -> Iterator[tuple[str, Log]]:
+    """Run a server in a thread; yield its address and its log."""
+    log = Log()
+    with serving(type("Handler", (handler,), {"log": log, **attributes})) as port:
+        yield f"http://127.0.0.1:{port}", log
 
 
 class FileServer(_Handler):

@@ -15,22 +15,7 @@ PATIENCE = 300
 def wait_until(
     condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, state: Callable[[], object] = str
 ) -> bool:
-    """Wait until a condition holds.
-
-    Parameters
-    ----------
-    condition : callable
-        The condition.
-    alive : callable, optional
-        Ends the wait when it returns False.
-    state : callable, optional
-        Returns what was found instead, for the error.
-
-    Returns
-    -------
-    bool
-        False if `alive` returned False first.
-    """
+    """Wait until a condition holds, or return False once `alive` does; `state` tells the error what was found."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if not alive():
