@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import dask
+import fsspec
 import pytest
 from hypothesis import HealthCheck, settings
 from support.numbered_shards import write_shards
@@ -122,6 +123,21 @@ def in_this_thread() -> Iterator[None]:
     """Compute in the thread of the test."""
     with dask.config.set(scheduler="synchronous"):
         yield
+
+
+@pytest.fixture
+def memory() -> Iterator[Callable[..., str]]:
+    """Return a function that stores files in a directory of the memory file system, and returns its URL."""
+    fs = fsspec.filesystem("memory")
+
+    def put(**files: bytes) -> str:
+        for name, data in files.items():
+            fs.pipe_file(f"/storage/{name}", data)
+        return "memory://storage"
+
+    yield put
+    if fs.exists("/storage"):
+        fs.rm("/storage", recursive=True)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import dask
 import fsspec
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from numpy.typing import NDArray
-from support.robot import LENGTHS, ROWS, contents, steps_of
+from support.commands import run, shown
+from support.programs import run_program
+from support.robot import LENGTHS, ROWS, steps_of
+from support.store_round_trip import files_in
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, UnknownFeatureError
 
 av, pq, image = (pytest.importorskip(name) for name in ("av", "pyarrow.parquet", "PIL.Image"))
@@ -39,6 +39,11 @@ TASKS = [f"task {number % 2}" for number in range(len(LENGTHS)) for _ in range(L
 
 def frames(name: str) -> NDArray[Any]:
     return np.concatenate(ROWS[name])
+
+
+def few_steps_of(folder: Path) -> dtf.Dataset:
+    """Return the frames of the short episodes."""
+    return steps_of(folder).rows[[*range(14), 134, 135]]
 
 
 def read_json(path: Path) -> Any:
@@ -174,26 +179,26 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(tmp_path: P
 
 
 def test_an_existing_data_set_is_kept_or_replaced_as_a_whole(robot: Path, tmp_path: Path) -> None:
-    steps, out = steps_of(robot), tmp_path / "out"
+    steps, out = few_steps_of(robot), tmp_path / "out"
     steps.to_lerobot(out, fps=FPS, episodes_per_file=1)
-    before = contents(out)
+    before = files_in(out)
     for options in ({}, {"resume": True}):
         with pytest.raises(FileExistsError, match=r"mode='w' replaces it, and resume=True continues"):
             steps.to_lerobot(out, fps=FPS, **options)
-    assert contents(out) == before
+    assert files_in(out) == before
     steps[["steps/action", "record"]].to_lerobot(out, fps=FPS, mode="w")
     steps[["steps/action", "record"]].to_lerobot(tmp_path / "again", fps=FPS)
-    assert contents(out) == contents(tmp_path / "again")
+    assert files_in(out) == files_in(tmp_path / "again")
 
 
 def test_a_store_has_the_files_of_a_directory(robot: Path, tmp_path: Path) -> None:
-    steps = steps_of(robot)
+    steps = few_steps_of(robot)
     steps.to_lerobot(tmp_path / "out", fps=FPS, episodes_per_file=2)
     for _ in range(2):
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, mode="w")
     fs = fsspec.filesystem("memory")
     files = {name.removeprefix("/robot-store/out/"): fs.cat_file(name) for name in fs.find("/robot-store/out")}
-    assert files == contents(tmp_path / "out")
+    assert files == files_in(tmp_path / "out")
     steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
     with pytest.raises(FileExistsError, match="of another data set or conversion"):
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=1, resume=True)
@@ -208,7 +213,7 @@ def test_a_failed_conversion_leaves_nothing_or_is_resumed(robot: Path, tmp_path:
     whole, status = last.read_bytes(), last.stat()
     options: dict[str, Any] = {"fps": FPS, "episodes_per_file": 1}
     # Without a task, frames are read once.
-    steps = steps_of(copied)[[*CAMERAS.values(), *VALUES.values(), "record"]]
+    steps = few_steps_of(copied)[[*CAMERAS.values(), *VALUES.values(), "record"]]
     steps.to_lerobot(tmp_path / "reference", **options)
 
     def damage(data: bytes) -> None:
@@ -244,31 +249,29 @@ def test_a_failed_conversion_leaves_nothing_or_is_resumed(robot: Path, tmp_path:
     assert kept and not (tmp_path / "out/meta/info.json").exists()
     (tmp_path / "until").touch()
     mapped.to_lerobot(tmp_path / "out", resume=True, **options)
-    assert contents(tmp_path / "out") == contents(tmp_path / "mapped")
+    assert files_in(tmp_path / "out") == files_in(tmp_path / "mapped")
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     complete = (tmp_path / "out/meta/info.json").stat().st_mtime_ns
     mapped.to_lerobot(tmp_path / "out", resume=True, **options)
     assert (tmp_path / "out/meta/info.json").stat().st_mtime_ns == complete
-    same = {name: data for name, data in contents(tmp_path / "out").items() if name != "meta/tasks.parquet"}
-    assert same.items() <= contents(tmp_path / "reference").items()
+    same = {name: data for name, data in files_in(tmp_path / "out").items() if name != "meta/tasks.parquet"}
+    assert same.items() <= files_in(tmp_path / "reference").items()
 
 
 def test_the_command(robot: Path, tmp_path: Path) -> None:
-    def run(*arguments: object, status: int = 0) -> str:
-        done = CliRunner().invoke(tfrecord, ["to-lerobot", *map(str, arguments)], prog_name="dask-tfrecord")
-        assert done.exit_code == status, done.output
-        return done.output
-
     out = tmp_path / "out"
-    said = run(robot, out, "--fps", FPS, "--robot-type", "arm", "--rename", "steps/pose=", "--rename", "steps/reward=r")
-    assert f"{sum(LENGTHS)} rows" in said
+    command = ["to-lerobot", robot, out, "--fps", FPS]
+    renamed = ["--rename", "steps/pose=", "--rename", "steps/reward=r"]
+    assert f"{sum(LENGTHS)} rows" in shown(*command, "--robot-type", "arm", *renamed)
     info = read_json(out / "meta/info.json")
     assert info["robot_type"] == "arm" and info["fps"] == FPS and "r" in info["features"]
     assert "pose" not in info["features"] and "reward" not in info["features"]
-    assert "exists, of another data set" in run(robot, out, "--fps", FPS, status=1)
-    run(robot, out, "--fps", FPS, "--images", "--overwrite", "--columns", "steps/observation/top,steps/action")
+    refused = run(*command)
+    assert refused.exit_code == 1 and "exists, of another data set" in refused.output
+    shown(*command, "--images", "--overwrite", "--columns", "steps/observation/top,steps/action")
     assert read_json(out / "meta/info.json")["features"]["observation.images.top"]["dtype"] == "image"
-    assert "resume" in run(robot, out, "--fps", FPS, "--overwrite", "--resume", status=2)
+    wrong = run(*command, "--overwrite", "--resume")
+    assert wrong.exit_code == 2 and "resume" in wrong.output
 
 
 @pytest.mark.lerobot
@@ -277,8 +280,7 @@ def test_lerobot_reads_every_frame_task_and_statistic(robot: Path, tmp_path: Pat
     steps_of(robot).to_lerobot(tmp_path / "out", fps=FPS, video=video, episodes_per_file=2, robot_type="arm")
     program = Path(__file__).parent / "support" / "lerobot_reader.py"
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": ""}
-    arguments = [lerobot, program, tmp_path / "out", tmp_path / "found.npz"]
-    done = subprocess.run(arguments, env=offline, capture_output=True, text=True)
+    done = run_program(lerobot, program, tmp_path / "out", tmp_path / "found.npz", env=offline)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / "found.npz") as loaded:
         found = {name: loaded[name] for name in loaded.files}

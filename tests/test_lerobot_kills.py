@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.killing import MARKS, Call, Log, restless_cluster
-from support.robot import contents, steps_of
+from support.robot import steps_of
+from support.store_round_trip import files_in
 from support.waiting import wait_until
 
 pytestmark = MARKS
@@ -37,7 +38,7 @@ def test_a_killed_conversion_is_resumed_with_the_same_bytes(
     # The path of the log belongs to the function of the conversion, whose identity is in `meta/tasks.parquet`.
     convert(robot, tmp_path / "reference", log.path)
     log.path.unlink()
-    wanted = contents(tmp_path / "reference")
+    wanted = files_in(tmp_path / "reference")
     assert {"meta/info.json", "meta/stats.json", "meta/tasks.parquet"} < {*wanted}
     assert any(name.startswith("meta/episodes/") for name in wanted) and any(name.endswith(".mp4") for name in wanted)
     out = tmp_path / "out"
@@ -60,5 +61,5 @@ def test_a_killed_conversion_is_resumed_with_the_same_bytes(
         found, error = call.outcome()
         assert found is None and error is None
     assert log.steps()
-    found = contents(out)
+    found = files_in(out)
     assert {*found} == {*wanted} and [name for name in wanted if found[name] != wanted[name]] == []

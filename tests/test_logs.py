@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import pytest
 from support.commands import run
+from support.numbered_shards import damage
 from zarr.storage import _local
 
 import dask_tfrecord as dtf
@@ -83,10 +84,7 @@ def test_opening_reports_shards_records_and_the_indexes_that_were_used(
 
 
 def test_damage_that_is_passed_over_is_a_warning(shards: Path, caplog: pytest.LogCaptureFixture) -> None:
-    shard = sorted(shards.iterdir())[1]
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 255
-    shard.write_bytes(data)
+    damage(shards / "part-1.tfrecord")
     assert dtf.read_tfrecord(shards, errors="skip").nrows == ROWS - 1
     [warning] = messages(caplog, "arrays.read", logging.WARNING)
     assert "4 files, 39 records, damage in 1: 1 record lost; errors='skip' reads the other records" in warning

@@ -51,14 +51,11 @@ def test_values_are_the_same_in_any_buffer(shards: str, tmp_path: Path, kind: st
     source: Any = ds._source
     wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
     buffers: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}
-
-    def buffer(name: str, span: tuple[int, int]) -> NDArray[Any] | None:
-        (blocks,) = source.read_spans([name], [span])
-        values = flatten_block(blocks[name])[1]
-        made = np.full((int(part * len(values)), *values.shape[1:]), 77, values.dtype)
-        return buffers.setdefault((name, span), made) if part else None
-
-    out = {name: lambda span, name=name: buffer(name, span) for name in FLAT}
+    for span, blocks in zip(SPANS, source.read_spans(FLAT, SPANS), strict=True):
+        for name in FLAT if part else ():
+            values = flatten_block(blocks[name])[1]
+            buffers[name, span] = np.full((int(part * len(values)), *values.shape[1:]), 77, values.dtype)
+    out = {name: lambda span, name=name: buffers.get((name, span)) for name in FLAT}
     found = source.read_spans(list(SCHEMA), SPANS, out)
     for span, blocks, rows in zip(SPANS, found, wanted, strict=True):
         for name, block in blocks.items():

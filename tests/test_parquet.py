@@ -12,6 +12,7 @@ from support.any_columns import FEATURES, dataset_of, rows_like
 from support.arrow_rows import check_table, same_lists
 from support.commands import run, shown
 from support.golden import shard, spec
+from support.numbered_shards import damage
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
@@ -105,9 +106,7 @@ def test_a_failed_write_leaves_nothing(records: dtf.Dataset, tmp_path: Path, mon
         with pytest.raises(IncompleteStoreError, match=r"part\.00000\.parquet: the file has 29 rows; expected 30"):
             records.to_parquet(tmp_path / "out")
     path = tmp_path / "x.tfrecord"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    damage(path, -1)
     with pytest.raises(CorruptRecordError, match="record 99"):
         dtf.read_tfrecord(path, records.schema, chunks=30).to_parquet(tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import shutil
 import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 from support.any_columns import any_features, dataset_of, rows_like
 from support.images import by_pillow
 from support.notebooks import executed, needs_jupyter
+from support.numbered_shards import damage
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -265,9 +267,7 @@ ROWS = 40
 
 @pytest.mark.parametrize("counts", ["auto", None])
 def test_only_the_first_records_are_read(shards: Path, counts: Any) -> None:
-    data = bytearray((shards / "part-0.tfrecord").read_bytes())
-    data[-6] ^= 1
-    (shards / "part-0.tfrecord").write_bytes(data)
+    damage(shards / "part-0.tfrecord", -6)
     opened = dtf.read_tfrecord(shards, {"label": dtf.FixedLenFeature((), "int64")}, counts=counts)
     assert opened.preview(3).nrows == 3
     with pytest.raises(dtf.CorruptRecordError):
@@ -328,9 +328,8 @@ def test_a_report_has_bars_and_histograms(tmp_path: Path) -> None:
 def test_a_schema_and_a_report_on_damage_are_tables(tmp_path: Path) -> None:
     dtf.to_tfrecord({HOSTILE: np.arange(4), "label": np.arange(4) % 2}, tmp_path / "a.tfrecord")
     schema = dtf.Schema(dtf.infer_schema(tmp_path / "a.tfrecord"), classes={"label": ["cat", "dog"]})
-    damaged = bytearray((tmp_path / "a.tfrecord").read_bytes())
-    damaged[40] ^= 1
-    (tmp_path / "<b>.tfrecord").write_bytes(damaged)
+    shutil.copy(tmp_path / "a.tfrecord", tmp_path / "<b>.tfrecord")
+    damage(tmp_path / "<b>.tfrecord", 40)
     for shown, texts in (
         (
             dtf.infer_schema(tmp_path / "a.tfrecord"),

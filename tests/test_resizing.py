@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.images import by_pillow, noise
+from support.programs import run_python
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock
@@ -79,8 +79,7 @@ def test_every_bit_is_that_of_tensorflow(tensorflow: str, tmp_path: Path) -> Non
             for method, antialias in product(METHODS, (False, True)):
                 given[f"{dtype}.{number}-{size[0]}-{size[1]}-{method}-{antialias}"] = values.astype(dtype)
     np.savez(tmp_path / "given.npz", **given)  # type: ignore[arg-type]
-    command = [tensorflow, "-c", PROGRAM, str(tmp_path / "given.npz"), str(tmp_path / "made.npz")]
-    subprocess.run(command, check=True, capture_output=True, timeout=500)
+    run_python("-c", PROGRAM, tmp_path / "given.npz", tmp_path / "made.npz", python=tensorflow, PYTHONPATH="")
     with np.load(tmp_path / "made.npz") as made:
         for name, images in given.items():
             _, height, width, method, antialias = name.split("-")
@@ -109,14 +108,9 @@ def test_images_of_own_shapes_are_resized_one_by_one() -> None:
 
 
 def test_images_of_files_are_resized_by_map_blocks(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    rng = np.random.default_rng(2)
-    pixels = [rng.integers(0, 256, (height, 6, 3), np.uint8) for height in (2, 5, 9, 4)]
-    files = []
-    for each in pixels:
-        file = io.BytesIO()
-        image.fromarray(each).save(file, "PNG")
-        files.append(file.getvalue())
+    pytest.importorskip("PIL")
+    pixels = [noise(height, 6, 3) for height in (2, 5, 9, 4)]
+    files = [by_pillow(each, "png") for each in pixels]
     dtf.to_tfrecord({"image": files}, tmp_path / "images", features={"image": dtf.FixedLenFeature((), "bytes")})
     ds = dtf.read_tfrecord(tmp_path / "images", {"image": dtf.ImageFeature((-1, -1, 3))}, chunks=3)
 

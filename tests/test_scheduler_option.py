@@ -7,18 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from distributed import Client, LocalCluster
+from support.commands import run
+from support.numbered_shards import damage
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli import command_options
-from dask_tfrecord.cli.main import tfrecord
 
 ROWS = 40
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +59,7 @@ def test_every_command_computes_on_the_cluster(cluster: LocalCluster, shards: Pa
 
 @pytest.mark.integration
 def test_an_error_of_a_worker_is_one_line(cluster: LocalCluster, shards: Path, tmp_path: Path) -> None:
-    shard = shards / "part-2.tfrecord"
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 255
-    shard.write_bytes(data)
+    damage(shards / "part-2.tfrecord")
     features = tmp_path / "features.json"
     features.write_text(dtf.Schema({"label": dtf.FixedLenFeature((), "int64")}).to_json())
     to_zarr = ["to-zarr", shards, tmp_path / "a.zarr", "--features", features]

@@ -13,7 +13,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from oracle import borders, write_oracle
+from oracle import borders, framed, write_oracle
 from support.commands import run
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
@@ -113,16 +113,11 @@ def test_a_collection(tmp_path: Path) -> None:
         build_index(tmp_path / "nowhere")
 
 
-def test_remote(tmp_path: Path) -> None:
-    fs = fsspec.filesystem("memory")
-    shard_of(tmp_path / "x")
-    fs.pipe_file("/sidecars/x", (tmp_path / "x").read_bytes())
-    try:
-        assert build_index("memory://sidecars/x") == ("memory://sidecars/x.idx",)
-        assert fs.cat_file("/sidecars/x.idx").decode() == TEXT
-        assert indexed(find_shards("memory://sidecars")[0]).stale is None
-    finally:
-        fs.rm("/sidecars", recursive=True)
+def test_remote(memory: Callable[..., str]) -> None:
+    url = memory(x=framed(PAYLOADS))
+    assert build_index(f"{url}/x") == (f"{url}/x.idx",)
+    assert fsspec.filesystem("memory").cat_file(f"{url}/x.idx").decode() == TEXT
+    assert indexed(find_shards(url)[0]).stale is None
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -245,24 +240,19 @@ def test_names(path: str, beside: str | None) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 30])
-def test_one_listing_of_a_remote_directory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    fs = fsspec.filesystem("memory")
-    for number in range(count):
-        fs.pipe_file(f"/looks/x{number:02}", b"a")
-        if number % 2:
-            fs.pipe_file(f"/looks/x{number:02}.idx", b"0 1")
-    shards = find_shards("memory://looks")
-    asked = []
+def test_one_listing_of_a_remote_directory(
+    count: int, memory: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory(**{f"x{number:02}.idx": b"0 1" for number in range(1, count, 2)})
+    shards = find_shards(memory(**{f"x{number:02}": b"a" for number in range(count)}))
+    fs, asked = fsspec.filesystem("memory"), []
     for name in ("ls", "info"):
         call = getattr(fs, name)
         monkeypatch.setattr(fs, name, lambda *a, call=call, **o: asked.append(1) or call(*a, **o))
-    try:
-        found = find_sidecars(shards, ".idx")
-        assert [side is not None for side in found] == [bool(number % 2) for number in range(count)]
-        # Listing a memory file system calls `info` for the directory too.
-        assert len(asked) <= 3
-    finally:
-        fs.rm("/looks", recursive=True)
+    found = find_sidecars(shards, ".idx")
+    assert [side is not None for side in found] == [bool(number % 2) for number in range(count)]
+    # Listing a memory file system calls `info` for the directory too.
+    assert len(asked) <= 3
 
 
 # -- access points -----------------------------------------------------------------------------------------------------
@@ -331,22 +321,17 @@ def test_any_offset_is_reached(tmp_path: Path, members: int, level: int) -> None
 
 
 @pytest.mark.usefixtures("dense")
-def test_bytes_before_the_access_point_are_not_read(tmp_path: Path) -> None:
+def test_bytes_before_the_access_point_are_not_read(memory: Callable[..., str]) -> None:
     payloads = [random.Random(number).randbytes(100_000) for number in range(100)]
-    fs = fsspec.filesystem("memory")
-    shard_of(tmp_path / "x", payloads, "gzip")
-    fs.pipe_file("/middle/x", (tmp_path / "x").read_bytes())
-    try:
-        build_index("memory://middle/x")
-        [shard] = find_shards("memory://middle")
-        with Window(replace(shard, access=True, compression="gzip"), 90 * 100_016, stop=91 * 100_016) as window:
-            assert window.fill(100_016)
-            assert bytes(window.view(12, 100_012)) == payloads[90]
-            stored = window._stream._stored  # type: ignore[attr-defined]
-            assert stored._source._range_start > 0.8 * shard.size
-            assert len(stored._source._range) < 0.1 * shard.size
-    finally:
-        fs.rm("/middle", recursive=True)
+    url = memory(x=gzip.compress(framed(payloads)))
+    build_index(f"{url}/x")
+    [shard] = find_shards(url)
+    with Window(replace(shard, access=True, compression="gzip"), 90 * 100_016, stop=91 * 100_016) as window:
+        assert window.fill(100_016)
+        assert bytes(window.view(12, 100_012)) == payloads[90]
+        stored = window._stream._stored  # type: ignore[attr-defined]
+        assert stored._source._range_start > 0.8 * shard.size
+        assert len(stored._source._range) < 0.1 * shard.size
 
 
 @pytest.mark.usefixtures("dense")

@@ -1,4 +1,4 @@
-"""Shards whose records contain their own numbers, which identify every row that is read."""
+"""Shards whose records contain their own numbers, which identify every row that is read, and damage to shards."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def write_shards(folder: Path, shards: int, rows: int, most_tokens: int = 17) ->
     for number in range(shards):
         payloads = (example(row, most_tokens) for row in range(number * rows, number * rows + rows))
         oracle.write_oracle(folder / f"part-{number}.tfrecord", payloads)
+
+
+def damage(path: Path, at: int | None = None) -> None:
+    """Invert a bit of a byte, by default of the one in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    path.write_bytes(data)
