@@ -2,23 +2,25 @@
 
 import json
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from distributed import Client
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format, timestamp_pb2
+from google.protobuf import timestamp_pb2
 from oracle import framed, write_oracle
+from oracle.message_types import message_class
+from support.any_columns import listed
+from support.commands import shown
+from support.message_files import descriptors
 from support.store_round_trip import files_of
+from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
-from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.messages import Example, ExampleListWithContext, SequenceExample
+from dask_tfrecord.messages import Example, ExampleListWithContext
 
 SCENE = """
 name: "scene.proto" package: "demo" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"
@@ -40,15 +42,14 @@ message_type { name: "Scene"
 """
 
 
-def message_class(name: str) -> Any:
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
-    file = text_format.Parse(SCENE, descriptor_pb2.FileDescriptorProto())
-    pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+FILES = descriptors(SCENE, timestamp_pb2)
+Scene: Any = message_class(FILES, "demo.Scene")
 
 
-Scene = message_class("demo.Scene")
+def scene_type(folder: Path) -> str:
+    """Write the descriptors, and return the type by its file."""
+    (folder / "scene.desc").write_bytes(FILES.SerializeToString())
+    return f"{folder / 'scene.desc'}:demo.Scene"
 
 
 def scenes() -> list[Any]:
@@ -69,17 +70,13 @@ def scenes() -> list[Any]:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     found = str(tmp_path / "scenes.tfrecord")
-    with dtf.RecordWriter(found) as writer:
-        for scene in scenes():
-            writer.write(scene.SerializeToString())
+    write_oracle(found, [scene.SerializeToString() for scene in scenes()])
     return found
 
 
 def rows(dataset: dtf.Dataset, name: str) -> list[Any]:
-    def plain(value: Any) -> Any:
-        return [plain(each) for each in value] if isinstance(value, np.ndarray) else value
-
-    return [plain(value) for value in np.asarray(dataset[name].compute())]
+    found: list[Any] = listed(np.asarray(dataset[name].compute()))
+    return found
 
 
 def check(dataset: dtf.Dataset) -> None:
@@ -99,8 +96,10 @@ def test_all_fields_are_columns_here_and_in_a_store(path: str, tmp_path: Path) -
     dataset = dtf.read_tfrecord(path, message=Scene, chunks=4)
     check(dataset)
     check(pickle.loads(pickle.dumps(dataset)))
-    dataset.to_zarr(str(tmp_path / "scenes.zarr"))
-    stored = dtf.from_zarr(str(tmp_path / "scenes.zarr"))
+    for _ in range(2):
+        # The second conversion has the identity of the first one.
+        dataset.to_zarr(tmp_path / "scenes.zarr", resume=True)
+    stored = dtf.from_zarr(tmp_path / "scenes.zarr")
     check(stored)
     assert stored.schema == dataset.schema
     for each in (dataset, stored):
@@ -110,88 +109,45 @@ def test_all_fields_are_columns_here_and_in_a_store(path: str, tmp_path: Path) -
 
 
 def test_types_come_from_a_descriptor_set(path: str, tmp_path: Path) -> None:
-    files = [
-        descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
-        for file in (timestamp_pb2.DESCRIPTOR, Scene.DESCRIPTOR.file)
-    ]
-    file = tmp_path / "scene.desc"
-    file.write_bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
-    check(dtf.read_tfrecord(path, message=f"{file}:demo.Scene"))
+    message = scene_type(tmp_path)
+    check(dtf.read_tfrecord(path, message=message))
     with pytest.raises(dtf.SchemaError, match=r"no message 'demo.Scena'; did you mean"):
-        dtf.read_tfrecord(path, message=f"{file}:demo.Scena")
-
-
-@pytest.mark.parametrize("command", ["head", "to-zarr"])
-def test_commands_take_a_message(command: str, path: str, tmp_path: Path) -> None:
-    files = [timestamp_pb2.DESCRIPTOR.serialized_pb, Scene.DESCRIPTOR.file.serialized_pb]
-    protos = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in files]
-    file, store = tmp_path / "scene.desc", str(tmp_path / "scenes.zarr")
-    file.write_bytes(descriptor_pb2.FileDescriptorSet(file=protos).SerializeToString())
-    target = [store] if command == "to-zarr" else ["-n", "9", "--json"]
-    result = CliRunner().invoke(tfrecord, [command, path, *target, "--message", f"{file}:demo.Scene"])
-    assert result.exit_code == 0, result.output
-    if command == "to-zarr":
-        check(dtf.from_zarr(store))
-    else:
-        ids = [json.loads(line)["tracks.id"] for line in result.stdout.splitlines()]
-        assert ids == [[track.id for track in scene.tracks] for scene in scenes()]
-
-
-def test_features_select_fields_and_describe_values(path: str) -> None:
-    features = {
-        "kind": ProtoFeature("tracks.kind", values=dtf.TextFeature()),
-        "raw": ProtoFeature("raw", values=dtf.RawFeature((2,), "uint16")),
-        "has_b": ProtoFeature("b", presence=True),
-    }
-    dataset = dtf.read_tfrecord(path, features, message=Scene)
-    names = [[("CAR", "BIKE")[track.kind] for track in scene.tracks] for scene in scenes()]
-    assert rows(dataset, "kind") == names
-    assert rows(dataset, "raw") == [[number * 257] * 2 for number in range(9)]
-    assert rows(dataset, "has_b") == [scene.HasField("b") for scene in scenes()]
-    for wrong, text in (("nope", "no field 'nope'"), ("tracks.id", "has no presence")):
-        with pytest.raises(dtf.SchemaError, match=text):
-            dtf.read_tfrecord(path, {"x": ProtoFeature(wrong, presence=True)}, message=Scene)
+        dtf.read_tfrecord(path, message=message.replace("Scene", "Scena"))
+    shown("to-zarr", path, tmp_path / "scenes.zarr", "--message", message)
+    check(dtf.from_zarr(tmp_path / "scenes.zarr"))
+    lines = shown("head", path, "-n", 9, "--json", "--message", message).splitlines()
+    ids = [json.loads(line)["tracks.id"] for line in lines]
+    assert ids == [[track.id for track in scene.tracks] for scene in scenes()]
 
 
 def test_filters_keep_records(path: str) -> None:
-    expected = [scene.id for scene in scenes() if len(scene.tracks) > 1]
-    for counts in ("auto", None):
-        dataset = dtf.read_tfrecord(path, message=Scene, counts=counts, filters=[("len(tracks.id)", ">", 1)])
-        assert rows(dataset, "id") == expected
-
-
-def batches_of_scenes() -> list[list[Any]]:
-    return [scenes()[start : start + start % 3] for start in range(6)]
+    time = np.datetime64(10**18 + 3, "ns")
+    several = [scene.id for scene in scenes() if len(scene.tracks) > 1]
+    later = [scene.id for scene in scenes() if scene.at.ToNanoseconds() > 10**18 + 3]
+    for condition, expected in ((("len(tracks.id)", ">", 1), several), (("at", ">", time), later)):
+        for counts in ("auto", None):
+            dataset = dtf.read_tfrecord(path, message=Scene, counts=counts, filters=[condition])
+            assert rows(dataset, "id") == expected
+        assert rows(dtf.read_tfrecord(path, message=Scene, chunks=4).where([condition]), "id") == expected
 
 
 def test_messages_in_examples_and_sequences(tmp_path: Path) -> None:
-    examples, sequences, lists = [], [], []
-    for scene in scenes():
-        example = Example()
-        example.features.feature["scene"].bytes_list.value.append(scene.SerializeToString())
-        examples.append(example.SerializeToString())
-    for batch in batches_of_scenes():
-        sequence, items = SequenceExample(), ExampleListWithContext()
-        steps = sequence.feature_lists.feature_list["scene"]
-        steps.SetInParent()
-        for scene in batch:
-            steps.feature.add().bytes_list.value.append(scene.SerializeToString())
-            items.examples.add().features.feature["scene"].bytes_list.value.append(scene.SerializeToString())
-        sequences.append(sequence.SerializeToString())
-        lists.append(items.SerializeToString())
+    batches = [scenes()[start : start + start % 3] for start in range(6)]
+    examples = [example(scene=[scene.SerializeToString()]) for scene in scenes()]
+    sequences = [sequence_example(scene=[[scene.SerializeToString()] for scene in batch]) for batch in batches]
+    items = [[Example.FromString(example(scene=[scene.SerializeToString()])) for scene in batch] for batch in batches]
+    lists = [ExampleListWithContext(examples=each).SerializeToString() for each in items]
+
+    def positions(batch: list[Any]) -> list[Any]:
+        return [[[state.x for state in track.states] for track in scene.tracks] for scene in batch]
+
     field = {"scene": ProtoFeature(Scene)}
-    nested = [[[[state.x for state in track.states] for track in scene.tracks] for scene in scenes()]]
-    batches = [
-        [[[state.x for state in track.states] for track in scene.tracks] for scene in batch]
-        for batch in batches_of_scenes()
+    cases: list[tuple[list[bytes], dict[str, Any], str, list[Any]]] = [
+        (examples, {"features": field}, "scene", positions(scenes())),
+        (sequences, {"features": {}, "sequence_features": field}, "scene", [*map(positions, batches)]),
+        (lists, {"features": {}, "example_features": field}, "examples/scene", [*map(positions, batches)]),
     ]
-    for number, (payloads, options, name, expected) in enumerate(
-        [
-            (examples, {"features": field}, "scene", nested[0]),
-            (sequences, {"features": {}, "sequence_features": field}, "scene", batches),
-            (lists, {"features": {}, "example_features": field}, "examples/scene", batches),
-        ]
-    ):
+    for number, (payloads, options, name, expected) in enumerate(cases):
         shard, store = tmp_path / f"{number}.tfrecord", str(tmp_path / f"{number}.zarr")
         write_oracle(shard, payloads)
         dataset = dtf.read_tfrecord(shard, **options, chunks=2)
@@ -226,12 +182,6 @@ def test_damaged_records_are_dropped_or_have_defaults(tmp_path: Path) -> None:
         assert rows(filled, name)[3] == default
 
 
-def test_times_are_compared(path: str) -> None:
-    dataset = dtf.read_tfrecord(path, message=Scene, chunks=4)
-    later = dataset.where([("at", ">", np.datetime64(10**18 + 3, "ns"))])
-    assert rows(later, "id") == [scene.id for scene in scenes() if scene.at.ToNanoseconds() > 10**18 + 3]
-
-
 def test_writing_messages_as_examples_is_explicit(path: str, tmp_path: Path) -> None:
     dataset = dtf.read_tfrecord(path, message=Scene)[["id", "a"]]
     dataset.to_tfrecord(str(tmp_path / "x-{shard}.tfrecord"), features={"id": dtf.TextFeature()})
@@ -249,41 +199,11 @@ def test_a_cluster_writes_the_same_store(path: str, tmp_path: Path, client: Clie
     assert files_of(tmp_path / "cluster.zarr") == files_of(tmp_path / "threads.zarr")
 
 
-def test_a_conversion_is_resumed(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["id", "tracks.states.x", "choice"]
-    dataset = dtf.read_tfrecord(path, message=Scene, chunks=2)[names]
-    store = str(tmp_path / "resumed.zarr")
-    mapped = dataset.map_blocks(fails_late, dict(dataset.schema))
-    monkeypatch.setattr(sys.modules[__name__], "FAILING", {"s7"})
-    with dask.config.set(scheduler="synchronous"):
-        with pytest.raises(RuntimeError, match="this row is no good"):
-            mapped.to_zarr(store, chunks=2, resume=True)
-        monkeypatch.setattr(sys.modules[__name__], "FAILING", set())
-        mapped.to_zarr(store, chunks=2, resume=True)
-    for name in names:
-        assert rows(dtf.from_zarr(store), name) == rows(dataset, name)
-
-
-FAILING: set[str] = set()
-
-
-def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
-    if FAILING & {*blocks["id"].tolist()}:
-        raise RuntimeError("this row is no good")
-    return blocks
-
-
-def test_an_error_names_record_and_field(tmp_path: Path) -> None:
-    path = str(tmp_path / "damaged.tfrecord")
-    with dtf.RecordWriter(path) as writer:
-        writer.write(Scene(id="a").SerializeToString())
-        writer.write(b"\x0a\x02\xff\xff")
-    with pytest.raises(dtf.FeatureError, match=r"damaged.tfrecord.*record 1.*field 'id'.*UTF-8"):
-        dtf.read_tfrecord(path, message=Scene)["id"].compute()
-
-
-def test_schemas_keep_the_message() -> None:
+def test_schemas_keep_the_message_and_know_its_fields(path: str) -> None:
     schema = dtf.Schema({"tracks": ProtoFeature("tracks")}, message=Scene)
     assert dtf.Schema.from_json(schema.to_json()) == schema == pickle.loads(pickle.dumps(schema))
     with pytest.raises(dtf.SchemaError, match="lacks the type"):
         dtf.Schema({"tracks": ProtoFeature("tracks")})
+    for wrong, text in (("nope", "no field 'nope'"), ("tracks.id", "has no presence")):
+        with pytest.raises(dtf.SchemaError, match=text):
+            dtf.read_tfrecord(path, {"x": ProtoFeature(wrong, presence=True)}, message=Scene)

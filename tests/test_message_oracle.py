@@ -16,6 +16,7 @@ from oracle import read_payloads, write_oracle
 from oracle.message_columns import Column, Refused, Unrolled, listed, sort_maps
 from oracle.message_mutants import join, mutant, split
 from oracle.message_types import ROOT, message_class, random_message, random_type
+from support.message_files import PROTOS, REAL, real_type
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import TFRecordError
@@ -259,21 +260,6 @@ def test_repeated_messages_are_groups(seed: int, tmp_path: Path) -> None:
 
 
 # ---- types of other projects
-
-PROTOS = Path(__file__).parent / "data" / "protos"
-REAL = {
-    "tensorflow.Event": "event",
-    "tensorflow.Summary": "event",
-    "tensorflow.GraphDef": "event",
-    "nucleus.genomics.v1.Variant": "variant",
-    "waymo.open_dataset.Scenario": "scenario",
-}
-
-
-def real_type(name: str) -> tuple[str, type[Any], Unrolled]:
-    path = PROTOS / f"{REAL[name]}.desc"
-    files = descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes())
-    return f"{path}:{name}", message_class(files, name), Unrolled(files, name, DEPTH)
 
 
 @pytest.mark.parametrize("name", REAL)

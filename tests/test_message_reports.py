@@ -16,20 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
-from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.unknown_fields import UnknownFieldSet
 from oracle import write_oracle
 from oracle.message_columns import Place, Refused, Unrolled
 from oracle.message_types import message_class, random_message
+from support.commands import run, shown
 from support.message_files import write_times
-from test_message_columns import Scene, scenes
+from test_message_columns import Scene, scene_type, scenes
 from test_message_columns import check as check_scenes
 from test_message_oracle import OLD_PROTOBUF, mutants_of, types_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.preview.preview import json_rows
 from dask_tfrecord.view.server import Server
 
@@ -171,6 +170,8 @@ def test_a_report_counts_unknown_fields_and_refused_records(mixed: Path) -> None
     parallel = dtf.inspect_records(mixed / "*.tfrecord", message=Scene, sample=None)
     assert parallel == report
     assert [*map(str, parallel.refusals)] == [*map(str, report.refusals)]
+    with pytest.raises(dtf.FeatureError, match=r"1\.tfrecord: record 1 .*field 'id'.*UTF-8"):
+        dtf.read_tfrecord(mixed / "*.tfrecord", message=Scene)["id"].compute()
 
 
 def test_the_code_of_a_report_reads_the_records(path: str) -> None:
@@ -193,36 +194,22 @@ def test_records_of_another_type_have_no_schema(tmp_path: Path) -> None:
 # ---- commands
 
 
-def run(*arguments: Any) -> str:
-    result = CliRunner().invoke(tfrecord, [*map(str, arguments)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-@pytest.fixture
-def message(tmp_path: Path) -> str:
-    files = [timestamp_pb2.DESCRIPTOR.serialized_pb, Scene.DESCRIPTOR.file.serialized_pb]
-    protos = [descriptor_pb2.FileDescriptorProto.FromString(file) for file in files]
-    (tmp_path / "scene.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=protos).SerializeToString())
-    return f"{tmp_path / 'scene.desc'}:demo.Scene"
-
-
-def test_info_reports_the_fields_of_a_message(mixed: Path, message: str) -> None:
-    pattern = mixed / "*.tfrecord"
-    text = run("info", pattern, "--message", message)
+def test_info_reports_the_fields_of_a_message(mixed: Path, tmp_path: Path) -> None:
+    pattern, message = mixed / "*.tfrecord", scene_type(tmp_path)
+    text = shown("info", pattern, "--message", message)
     assert "9 fields of demo.Scene, seen in 14 records of 2 shards" in text
     assert "2 unknown fields in 1 record, skipped" in text
     assert re.search(r"tracks\.states\.x +float64 +\d of 14 +0 to 3", text)
     assert "refused: 2 records" in text
-    found = json.loads(run("info", pattern, "--message", message, "--json"))
+    found = json.loads(shown("info", pattern, "--message", message, "--json"))
     assert found["report"] == json.loads(dtf.inspect_records(pattern, message=Scene).to_json())
-    assert found["spec"].strip() == run("info", pattern, "--message", message, "--spec").strip()
-    kept = run("info", mixed / "0.tfrecord", "--message", message, "--where", "len(tracks.id) > 1")
+    assert found["spec"].strip() == shown("info", pattern, "--message", message, "--spec").strip()
+    kept = shown("info", mixed / "0.tfrecord", "--message", message, "--where", "len(tracks.id) > 1")
     assert re.search(r"matching +4\n", kept)
 
 
 def test_head_prints_the_wire_format_of_unknown_messages(mixed: Path) -> None:
-    text = run("head", mixed / "0.tfrecord", "-n", 3)
+    text = shown("head", mixed / "0.tfrecord", "-n", 3)
     assert [line for line in text.splitlines() if line.startswith("record")] == [
         f"record {number}: a protobuf message of another kind, {len(scenes()[number].SerializeToString())} bytes"
         for number in range(3)
@@ -230,7 +217,7 @@ def test_head_prints_the_wire_format_of_unknown_messages(mixed: Path) -> None:
     assert '  1: "s1"  # text' in text
     assert "  2 {\n    2 {\n      1: 1.0  # double, fixed64" in text
     assert "--message file.desc:package.Message reads the fields as columns" in text
-    records = [json.loads(line) for line in run("head", mixed / "0.tfrecord", "-n", 3, "--json").splitlines()]
+    records = [json.loads(line) for line in shown("head", mixed / "0.tfrecord", "-n", 3, "--json").splitlines()]
     assert [each["record"] for each in records] == [0, 1, 2]
     first = records[1]["fields"][0]
     assert (first["number"], first["wire_type"], first["candidates"][0]) == (1, "length-delimited", ["text", '"s1"'])
@@ -239,22 +226,22 @@ def test_head_prints_the_wire_format_of_unknown_messages(mixed: Path) -> None:
 def test_head_of_other_payloads_is_an_error(tmp_path: Path, mixed: Path) -> None:
     write_oracle(tmp_path / "text", [b"only text"])
     for arguments in (["text"], ["0.tfrecord", "--where", "id == 1"]):
-        result = CliRunner().invoke(tfrecord, ["head", str(tmp_path / arguments[0]), *arguments[1:]])
+        result = run("head", tmp_path / arguments[0], *arguments[1:])
         assert (result.exit_code, result.stdout) == (1, "")
         assert "expected an Example, found" in result.stderr
 
 
-def test_view_shows_the_fields_of_a_message(path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_shows_the_fields_of_a_message(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = []
 
-    def shown(server: Server) -> None:
+    def load(server: Server) -> None:
         url = f"{server.url}api/rows?start=0&stop=9"
         while len((found := json.load(urllib.request.urlopen(url, timeout=60)))["rows"]) < 9:
             time.sleep(0.05)
         pages.append(found["cells"])
 
-    monkeypatch.setattr(Server, "wait", shown)
-    run("view", path, "--message", message, "--no-browser")
+    monkeypatch.setattr(Server, "wait", load)
+    shown("view", path, "--message", scene_type(tmp_path), "--no-browser")
     assert [cell["value"] for cell in pages[0]["id"]] == [scene.id for scene in scenes()]
 
 
