@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads, schemas, write_oracle
-from oracle.strategies import STEPS
-from support.any_columns import any_features, dataset_of, fitting_rows, written_as
+from oracle.strategies import ITEMS, STEPS
+from support.any_columns import any_features, dataset_of, fitting_rows, listed, written_as
 from support.any_records import collections
 from support.bits import bits
 from support.corpus import EXAMPLES, ROUND_TRIPS, SEQUENCES
@@ -100,27 +101,39 @@ def lists_of(record: Any) -> dict[str, bytes]:
 
 @st.composite
 def any_schemas(draw: st.DrawFn) -> dtf.Schema:
-    """Schemas of Examples or SequenceExamples with features of any class."""
-    schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, steps=STEPS if draw(st.booleans()) else None))
+    """Schemas of Examples, SequenceExamples or lists of Examples with features of any class."""
+    more: dict[str, Any] = draw(st.sampled_from([{}, {"steps": STEPS}, {"items": ITEMS}]))
+    schema: dtf.Schema = draw(schemas(min_size=1, max_size=4, **more))
     return schema
 
 
-@pytest.mark.parametrize("count", rising(3, 12, 100))
+@pytest.mark.parametrize("count", rising(4, 15, 150))
 def test_records_of_any_schema(count: int) -> None:
     @settings(max_examples=count)
     @given(collections(any_schemas()), st.integers(1, 5), st.integers(1, 7))
     def run(collection: tuple[dtf.Schema, list[bytes]], chunk: int, each: int) -> None:
         schema, records = collection
+        assert dtf.Schema.from_json(schema.to_json()) == schema == pickle.loads(pickle.dumps(schema))
         wanted = expected_columns(records, schema)
         with tempfile.TemporaryDirectory() as name, dask.config.set(scheduler="sync"):
             folder = Path(name)
             write_oracle(folder / "old", records)
             ds = dtf.read_tfrecord(folder / "old", schema, chunks=3)
+            check_items(ds, wanted)
             again = dtf.read_tfrecord(through_zarr(ds, folder, {"chunks": chunk}, records_per_shard=each), schema)
             assert_same(again.compute(), wanted)
             assert_same(expected_columns(payloads(folder), schema), wanted)
 
     run()
+
+
+def check_items(ds: dtf.Dataset, wanted: Columns) -> None:
+    """Compare the items of lists of Examples, as rows, with the lists."""
+    if ds.schema.message == "ExampleListWithContext":
+        items = ds.explode("examples").compute()
+        for name in ds.schema.groups["examples"]:
+            # repr: NaN differs from itself.
+            assert repr(listed(items[name])) == repr([item for row in wanted[name] for item in listed(row)]), name
 
 
 @pytest.mark.parametrize("count", rising(3, 12, 100))
