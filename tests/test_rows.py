@@ -287,15 +287,26 @@ def test_damage_is_found_where_it_is(tmp_path: Path, compression: str | None) ->
     assert caught.value.place == Location(str(path))
 
 
-def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path) -> None:
-    wrong = [example(number=[1, 2]) if number == 1_002 else one for number, one in enumerate(PAYLOADS)]
-    oracle.write_oracle(tmp_path / "x", wrong)
-    ds = opened(tmp_path / "x")
-    rest = [number for number in PICKED if number != 1_002]
-    assert ds.rows[rest[::-1]]["number"].compute().tolist() == rest[::-1]
-    with pytest.raises(FeatureError, match="feature 'number' holds 2 values") as caught:
-        ds.rows[PICKED[::-1]].compute()
-    assert caught.value.place == Location(str(tmp_path / "x"), 1_002, int(OFFSETS[1_002]), "number")
+@pytest.mark.parametrize("known", [False, True], ids=["on the way", "at known offsets"])
+def test_a_record_that_does_not_fit_is_named_where_it_is_picked(tmp_path: Path, known: bool) -> None:
+    """An invalid image is found after all records of the rows are read."""
+    image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
+    payloads = [example(number=[n] * (1 + (n == 70)), image=[b"none" if n == 80 else image]) for n in range(100)]
+    offsets = np.cumsum([0, *(len(one) + 16 for one in payloads)])
+    oracle.write_oracle(tmp_path / "x", [example(number=[n], image=[image]) for n in range(100)])
+    oracle.write_oracle(tmp_path / "y", payloads)
+    ds = dtf.read_tfrecord(tmp_path, {**NUMBER, "image": ImageFeature((2, 2, 3))}, counts=[100, 100])
+    with replaced_limits(**({"gap_nbytes": 0, "large_row_nbytes": 0} if known else {})):
+        if known:
+            ds[["number"]].rows[[1, 99, 101, 199]].compute()
+        for name, record in (("number", 70), ("image", 80)):
+            for rest in ([], [198], [199, 3], [5, 7, 99, 105, 181]):
+                picked = [*rest, 100 + record, 104]
+                with pytest.raises(FeatureError, match=f"feature '{name}'") as caught:
+                    ds[[name]].rows[picked].compute()
+                assert caught.value.place == Location(str(tmp_path / "y"), record, int(offsets[record]), name)
+        found = ds.rows[[181, 105, 99, 5]].compute()
+        assert (found["number"].tolist(), found["image"].shape) == ([81, 5, 99, 5], (4, 2, 2, 3))
 
 
 @pytest.mark.parametrize("picked", [[2_000], [2_000, 3, 2_998], PICKED], ids=["one", "any order", "ascending"])
@@ -330,21 +341,6 @@ def test_damage_after_a_read_is_found_where_it_is(tmp_path: Path, picked: list[i
             rows[2_000]
 
 
-def test_a_record_that_does_not_fit_is_named_at_known_offsets(tmp_path: Path) -> None:
-    image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
-    payloads = [example(number=[n] * (1 + (n == 70)), image=[b"none" if n == 80 else image]) for n in range(100)]
-    offsets = np.cumsum([0, *(len(one) + 16 for one in payloads)])
-    oracle.write_oracle(tmp_path / "x", payloads)
-    ds = dtf.read_tfrecord(tmp_path / "x", {**NUMBER, "image": ImageFeature((2, 2, 3))})
-    with replaced_limits(gap_nbytes=0, large_row_nbytes=0):
-        ds[["number"]].rows[[1, 99]].compute()
-        for name, record in (("number", 70), ("image", 80)):
-            for picked in ([record], [record, 98], [99, record, 3]):
-                with pytest.raises(FeatureError, match=f"feature '{name}'") as caught:
-                    ds[[name]].rows[picked].compute()
-                assert caught.value.place == Location(str(tmp_path / "x"), record, int(offsets[record]), name)
-
-
 def test_damage_beyond_the_rows_is_no_error(tmp_path: Path) -> None:
     path = stored(tmp_path / "x", None)
     status, ds = path.stat(), opened(path, counts="auto")
@@ -355,17 +351,3 @@ def test_damage_beyond_the_rows_is_no_error(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="the CRC of the length") as caught:
         ds.rows[[5, 2_700]].compute()
     assert caught.value.place == Location(str(path), 2_600, int(OFFSETS[2_600]))
-
-
-def test_a_row_that_cannot_be_assembled_is_reported(tmp_path: Path) -> None:
-    """An invalid image is found after all records of the rows are read."""
-    image = png(np.zeros((2, 2, 3), np.uint8), 8, 2)
-    payloads = [example(image=[b"none" if number == 70 else image]) for number in range(100)]
-    oracle.write_oracle(tmp_path / "x", [example(image=[image])] * 100)
-    oracle.write_oracle(tmp_path / "y", payloads)
-    ds = dtf.read_tfrecord(tmp_path, {"image": ImageFeature((2, 2, 3))})
-    assert ds.rows[[5, 99, 105, 180]]["image"].compute().shape == (4, 2, 2, 3)
-    with pytest.raises(FeatureError, match="feature 'image'") as caught:
-        ds.rows[[5, 7, 99, 105, 170, 180]].compute()
-    offset = sum(len(one) + 16 for one in payloads[:70])
-    assert caught.value.place == Location(str(tmp_path / "y"), 70, offset, "image")
