@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,11 +15,10 @@ import dask
 import oracle
 import psutil
 import pytest
-from distributed import Client, KilledWorker
-from support.killing import MARKS, Call, Cluster, Log, Progress, Published, Run, meanwhile, restless_cluster
+from distributed import KilledWorker
+from support.killing import MARKS, Call, Cluster, Log, Progress, Published, Run, restless_cluster
 from support.numbered_shards import write_shards
 from support.store_round_trip import files_of
-from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError
@@ -266,27 +263,3 @@ def test_a_killed_scheduler_is_reported(round_: Round, number: int) -> None:
     assert "lost the connection to the scheduler" in str(error)
     round_.check_files()
     round_.again("w")
-
-
-# The last test: it kills a worker of the client of the module.
-def test_units_of_a_lost_worker_are_not_written_again(client: Client, store: Path, tmp_path: Path) -> None:
-    """Reports of units lie on the worker that wrote them; when it goes, its units need not be written again."""
-    write_shards(tmp_path, 8, 250)
-    processes, log = client.run(os.getpid), tmp_path / "log"
-
-    def read(blocks: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(0.02)
-        with log.open("a") as file:
-            file.write(f"{blocks['label'][0]}\n")
-        return blocks
-
-    def kill(alive: Callable[[], bool]) -> None:
-        if wait_until(lambda: len(list(store.glob(".dask_tfrecord/*/units/*.json"))) >= 60, alive):
-            os.kill(next(iter(processes.values())), signal.SIGKILL)
-
-    ds = dtf.read_tfrecord(tmp_path / "*.tfrecord", {"label": dtf.FixedLenFeature((), "int64")})
-    with meanwhile(kill):
-        ds.map_blocks(read, dict(ds.schema)).to_zarr(store, chunks=20)
-    assert dtf.from_zarr(store).nrows == 2000
-    # The thread of the worker was at a unit.
-    assert len(log.read_text().split()) <= 2000 // 20 + 2

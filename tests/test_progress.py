@@ -424,22 +424,28 @@ def test_the_summary_equals_the_written_files(
     assert all(0 < each.peak <= max(peaks) + (4 << 20) for each in found)
 
 
-def dies_once(flag: Path, blocks: dict[str, Any]) -> dict[str, Any]:
-    if (blocks["label"] >= 500).any() and not flag.exists():
-        flag.touch()
+def dies_once(folder: Path, blocks: dict[str, Any]) -> dict[str, Any]:
+    """Log the block, and kill the process at the first block of the last sixth of the rows."""
+    with (folder / "log").open("a") as log:
+        log.write(f"{blocks['label'][0]}\n")
+    if (blocks["label"] >= 500).any() and not (folder / "flag").exists():
+        (folder / "flag").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return blocks
 
 
 @POSIX
 @pytest.mark.integration
-def test_units_of_a_lost_worker_count_once(shards: Path, tmp_path: Path, client: Client) -> None:
+def test_units_of_a_lost_worker_are_written_and_counted_once(shards: Path, tmp_path: Path, client: Client) -> None:
+    """Reports of units lie on the worker that wrote them; when it goes, its units need not be written again."""
     ds = dtf.read_tfrecord(shards, columns=["label"])
-    mapped = ds.map_blocks(partial(dies_once, tmp_path / "flag"), {"label": ds.schema["label"]})
+    mapped = ds.map_blocks(partial(dies_once, tmp_path), {"label": ds.schema["label"]})
     with collect_summaries() as found:
         mapped.to_zarr(tmp_path / "some.zarr", chunks=10)
     (summary,) = found
     assert (tmp_path / "flag").exists()
+    # The threads of both workers were at a unit.
+    assert len((tmp_path / "log").read_text().split()) <= 60 + 2
     assert (summary.records, summary.units) == (ROWS, 60)
     assert (summary.nbytes_in, summary.nbytes_out) == (size(shards), chunks_size(tmp_path / "some.zarr"))
     wait_until(lambda: client.run_on_scheduler(listeners) == 0)

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from distributed.core import Status
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
-from support.waiting import PATIENCE, in_background, wait_until
+from support.waiting import PATIENCE, wait_until
 
 # Marks of test modules that kill processes.
 MARKS = [
@@ -70,17 +69,6 @@ def running(cluster: LocalCluster) -> list[int]:
     found = [process.pid for process in processes if process is not None and process.status == Status.running]
     # A process that ends between the two questions has no id.
     return [process for process in found if process is not None]
-
-
-@contextlib.contextmanager
-def meanwhile(act: Callable[[Callable[[], bool]], None]) -> Iterator[None]:
-    """Call `act` in another thread; it receives a function that returns whether the block is still running."""
-    over = threading.Event()
-    with in_background(act, lambda: not over.is_set()):
-        try:
-            yield
-        finally:
-            over.set()
 
 
 def _prepare() -> None:
