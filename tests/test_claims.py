@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import pytest
 import zarr
 import zarr.storage
 from fsspec.implementations.local import LocalFileSystem
+from support.damage import flip
 from support.waiting import PATIENCE, wait_until
 
 import dask_tfrecord as dtf
@@ -34,47 +35,6 @@ ROWS = 60
 CLAIM = ".dask_tfrecord.claim"
 TEMPLATE = "x-{shard}.tfrecord"
 MODES: list[dict[str, Any]] = [{"mode": "w"}, {"mode": "w-"}, {"resume": True}]
-Round = tuple[str, str, dict[str, Any]]
-
-# Two of these start each round together. The run that writes waits until the other one has been refused.
-PROGRAM = """
-import json, sys, time
-from pathlib import Path
-import dask
-import fsspec
-import dask_tfrecord as dtf
-
-shards, folder, me, other = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-
-def wait_for(path, seconds):
-    deadline = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.0005)
-
-for number, (method, url, arguments) in enumerate(json.loads(sys.argv[5])):
-    def slowly(blocks):
-        wait_for(folder / f"{number}.{other}.result", 120)
-        return blocks
-
-    ds = dtf.read_tfrecord(shards)
-    ds = ds.map_blocks(slowly, dict(ds.schema))
-    (folder / f"{number}.{me}.ready").touch()
-    wait_for(folder / f"{number}.{other}.ready", 120)
-    try:
-        with dask.config.set(scheduler="sync"):
-            getattr(ds, method)(url, **arguments)
-        result = "written"
-    except Exception as error:
-        result = f"{type(error).__name__}: {error}"
-    (folder / f"{number}.{me}.part").write_text(result)
-    (folder / f"{number}.{me}.part").rename(folder / f"{number}.{me}.result")
-    wait_for(folder / f"{number}.{other}.result", 120)
-"""
-
-
-def start(program: str, *arguments: object) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], env=environment)
 
 
 def check_rows(target: Path | str, **options: Any) -> None:
@@ -90,51 +50,65 @@ def check_rows(target: Path | str, **options: Any) -> None:
     assert not list(path.glob(".*"))
 
 
-# -- two processes
+# -- runs that begin at once
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("kind", ["zarr", "s3", "tfrecord", "parquet"])
-def test_one_of_two_processes_is_refused(
-    ds: dtf.Dataset, kind: str, shards: Path, tmp_path: Path, request: pytest.FixtureRequest
+def race(ds: dtf.Dataset, write: Callable[[dtf.Dataset], object], runs: int = 2) -> list[str]:
+    """Begin runs at once, of which one writes when the others have been refused; return the errors of the others."""
+    barrier, refused, waited = threading.Barrier(runs), threading.Semaphore(0), list[bool]()
+
+    def wait(blocks: dict[str, Any]) -> dict[str, Any]:
+        for _ in range(0 if waited else runs - 1):
+            assert refused.acquire(timeout=PATIENCE)
+        waited.append(True)
+        return blocks
+
+    waiting = ds.map_blocks(wait, dict(ds.schema))
+
+    def run(_: int) -> str:
+        barrier.wait(PATIENCE)
+        try:
+            write(waiting)
+        except StoreInUseError as error:
+            return str(error)
+        finally:
+            refused.release()
+        return ""
+
+    with dask.config.set(scheduler="sync"), ThreadPoolExecutor(runs) as threads:
+        written, *errors = sorted(threads.map(run, range(runs)))
+    assert waited and not written and all(errors)
+    return errors
+
+
+@pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.parametrize("place", ["directory", pytest.param("s3", marks=pytest.mark.integration)])
+def test_one_of_two_runs_writes_a_group(
+    ds: dtf.Dataset, store: Path, place: str, options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    rounds: list[Round] = []
-    options: dict[str, Any] = {}
-    if kind in ("zarr", "s3"):
-        root = str(tmp_path)
-        if kind == "s3":
-            options = {"storage_options": request.getfixturevalue("s3")}
-            fsspec.filesystem("s3", **options["storage_options"]).mkdir("claims")
-            root = "s3://claims"
-        else:
-            ds.to_zarr(tmp_path / "0.zarr", chunks=11)
-            # A process that is killed while it begins leaves this.
-            write_claim(tmp_path / "2.zarr", machine="other", beat=0)
-        for number in range(3 if kind == "s3" else 6):
-            rounds.append(("to_zarr", f"{root}/{number}.zarr", {"chunks": 7, **MODES[number % 3], **options}))
-    else:
-        size, name = ({"records_per_shard": 11}, TEMPLATE) if kind == "tfrecord" else ({}, "")
-        for number in range(6):
-            # Half of the files do not exist, and half are replaced.
-            folder, mode = (f"out-{number}", "w-") if number % 2 else ("out", "w")
-            rounds.append((f"to_{kind}", f"{tmp_path}/{folder}/{name}", {"mode": mode, **size}))
-    (tmp_path / "race").mkdir()
-    sent = json.dumps(rounds)
-    programs = [start(PROGRAM, shards, tmp_path / "race", me, other, sent) for me, other in ("ab", "ba")]
-    try:
-        assert [program.wait(300) for program in programs] == [0, 0]
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
-    what = "this group" if kind in ("zarr", "s3") else "these files"
-    for number, (_, target, _) in enumerate(rounds):
-        refused, written = sorted((tmp_path / "race" / f"{number}.{me}.result").read_text() for me in "ab")
-        assert written == "written"
-        assert refused.startswith(f"StoreInUseError: {refused[17:].partition(': ')[0]}: another run is writing {what}")
-        check_rows(target.removesuffix(TEMPLATE), **options)
-        if kind == "zarr":
-            assert dtf.from_zarr(target).chunks[0] == 7
+    target, storage = str(store), dict[str, Any]()
+    if place == "s3":
+        target, storage = f"s3://claims/{store.parent.name}", {"storage_options": request.getfixturevalue("s3")}
+        fsspec.filesystem("s3", **storage["storage_options"]).mkdirs("claims", exist_ok=True)
+    elif options == {"mode": "w"}:
+        ds.to_zarr(target, chunks=11)
+    [error] = race(ds, lambda waiting: waiting.to_zarr(target, chunks=7, **storage, **options))
+    assert "another run is writing this group" in error
+    check_rows(target, **storage)
+    assert dtf.from_zarr(target, **storage).chunks[0] == 7
+
+
+@pytest.mark.parametrize("mode", ["w", "w-"])
+@pytest.mark.parametrize(("write", "name"), [(dtf.Dataset.to_tfrecord, TEMPLATE), (dtf.Dataset.to_parquet, "")])
+def test_one_of_two_runs_writes_files(
+    ds: dtf.Dataset, tmp_path: Path, write: Callable[..., object], name: str, mode: str
+) -> None:
+    target = tmp_path / "out" / name
+    if mode == "w":
+        write(ds.rows[::-1], target)
+    [error] = race(ds, lambda waiting: write(waiting, target, mode=mode))
+    assert "another run is writing these files" in error
+    check_rows(tmp_path / "out")
 
 
 # -- one process
@@ -316,9 +290,7 @@ def test_no_shard_is_removed_if_one_of_them_cannot_be(
 def test_a_change_of_the_same_size_is_found(ds: dtf.Dataset, tmp_path: Path) -> None:
     def change() -> None:
         path = published(tmp_path)
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
+        flip(path, path.stat().st_size // 2)
         os.utime(path, (0, 0))
 
     expected = r"1 of 6 files .*x-[0-9].tfrecord \(expected checksum [0-9a-f]{8}, found"
@@ -380,8 +352,8 @@ def write_claim(store: Path, **changes: Any) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="claims die by age alone there")
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[str, Any]) -> None:
-    ended = start("")
-    assert ended.wait(60) == 0
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(PATIENCE)
     for changes in (
         {"pid": ended.pid},
         {"pid": os.getppid(), "started": "another process of that number"},
@@ -397,13 +369,18 @@ def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[
         shutil.rmtree(store)
 
 
-@pytest.mark.parametrize("text", ["", "null", "[1]", '{"token": "../../x"}', '{"token": "a", "beat": 1e400}', None])
-def test_an_unreadable_claim_and_one_of_another_machine_are_reported(
+@pytest.mark.parametrize(
+    "text", ["", "null", "[1]", '{"token": "../../x"}', '{"token": "a", "beat": 1e400}', None, "another process"]
+)
+def test_an_unreadable_claim_and_one_of_another_process_are_reported(
     ds: dtf.Dataset, store: Path, text: str | None
 ) -> None:
     said = r"process 1 on other.*after 120 s elsewhere"
     write_claim(store, machine="other", host="other", pid=1)
-    if text is not None:
+    if text == "another process":
+        said = rf"process {os.getppid()} on "
+        write_claim(store, pid=os.getppid(), started=output._process(os.getppid()))
+    elif text is not None:
         (store / CLAIM).write_text(text)
         said = rf"{CLAIM} that cannot be read: remove that object"
     for options in MODES:
@@ -420,36 +397,7 @@ def test_one_of_many_runs_takes_over_a_dead_claim(ds: dtf.Dataset, store: Path, 
         # A process that was killed while it took over the claim left this.
         dead = json.loads((store / CLAIM).read_text())
         (store / f"{CLAIM}.{dead['token']}").write_text(json.dumps(dead | {"token": "killed"}))
-    runs, barrier, refused = 8, threading.Barrier(8), threading.Semaphore(0)
-    results: list[str] = []
-
-    def wait(blocks: dict[str, Any]) -> dict[str, Any]:
-        if "waited" not in results:
-            for _ in range(runs - 1):
-                assert refused.acquire(timeout=PATIENCE)
-            results.append("waited")
-        return blocks
-
-    waiting = ds.map_blocks(wait, dict(ds.schema))
-
-    def run() -> None:
-        barrier.wait(PATIENCE)
-        try:
-            waiting.to_zarr(store, chunks=7, mode="w")
-            results.append("written")
-        except StoreInUseError:
-            results.append("refused")
-        except BaseException:
-            results.append(traceback.format_exc())
-        refused.release()
-
-    with dask.config.set(scheduler="sync"):
-        threads = [threading.Thread(target=run) for _ in range(runs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE)
-    assert sorted(results) == ["refused"] * (runs - 1) + ["waited", "written"]
+    assert len(race(ds, lambda waiting: waiting.to_zarr(store, chunks=7, mode="w"), runs=8)) == 7
     check_rows(store)
 
 
