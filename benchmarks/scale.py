@@ -40,7 +40,7 @@ from pipelines import FEATURES, look, touch
 
 import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, build_index
-from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_rows, borders_by_shard
+from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_rows, distinct
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
@@ -292,7 +292,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     collection = Collection.from_indexes(files.resolved([None] * shards, [False] * shards), indexes)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
     if chunks == "shard":
-        borders = borders_by_shard(collection)
+        borders = distinct(collection.starts)
     elif chunks == "record":
         borders = borders_by_rows(collection.nrows, 1)
     else:
