@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
-from dask_tfrecord.columns.blocks import RaggedBlock, to_array, zero_rows
+from dask_tfrecord.columns.blocks import RaggedBlock, pad_levels, to_array, zero_rows
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
@@ -188,35 +188,21 @@ def _padded(
     number: NDArray[np.int64],
 ) -> NDArray[Any]:
     name, lengths, value, source, borders = option
-    outer: list[NDArray[np.int64]] = []
-    for level, length in enumerate(lengths):
-        splits = _level(chunk, name, level).row_splits
-        longer = np.flatnonzero(np.diff(splits) > length)
-        if len(longer):
-            row, count = int(longer[0]), int(np.diff(splits)[longer[0]])
-            for ends in reversed(outer):
-                row = int(np.searchsorted(ends, row, side="right")) - 1
-            place, where = None, f" in row {row} of chunk {int(number[0])}"
-            if borders is not None:
-                where = f" in row {int(borders[number[0]]) + row}"
-                place = None if source is None else source.locate(row, name, int(borders[number[0]]))
-            elif source is not None:
-                where = f"{where}, {source.describe(int(number[0]))},"
-            raise FeatureError(
-                f"feature {name!r} holds {count} {'values' if level == len(lengths) - 1 else 'rows'}{where} where "
-                f"padded(length={length if len(lengths) == 1 else lengths}) takes {length} at the most; nothing is cut "
-                f"off: give a larger length",
-                place,
-            )
-        outer.append(splits)
-    return _filled(_level(chunk, name, 0), lengths, value)
 
+    def refuse(row: int, held: str, length: int) -> FeatureError:
+        place, where = None, f" in row {row} of chunk {int(number[0])}"
+        if borders is not None:
+            where = f" in row {int(borders[number[0]]) + row}"
+            place = None if source is None else source.locate(row, name, int(borders[number[0]]))
+        elif source is not None:
+            where = f"{where}, {source.describe(int(number[0]))},"
+        return FeatureError(
+            f"feature {name!r} holds {held}{where} where padded(length={length if len(lengths) == 1 else lengths}) "
+            f"takes {length} at the most; nothing is cut off: give a larger length",
+            place,
+        )
 
-def _filled(block: RaggedBlock, lengths: tuple[int, ...], value: Any) -> NDArray[Any]:
-    values = block.values
-    if isinstance(values, RaggedBlock):
-        values = _filled(values, lengths[1:], value)
-    return RaggedBlock(values, block.row_splits).padded(lengths[0], value)
+    return pad_levels(_level(chunk, name, 0), lengths, value, refuse)
 
 
 def explode_rows(

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import Block, BytesBlock, RaggedBlock, gather_padded, gather_rows, gather_splits
+from dask_tfrecord.columns.blocks import (
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    gather_padded,
+    gather_rows,
+    gather_splits,
+    pad_levels,
+)
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import ImageError
@@ -197,31 +205,15 @@ class ColumnPadding:
             longest = int(np.diff(gather_splits([each.row_splits for each in blocks], owners, rows)).max(initial=0))
             if length is None or longest <= length:
                 return gather_padded(blocks, owners, rows, longest if length is None else length, self.value)
-        return self.apply(gather_rows(blocks, owners, rows), describe)
 
-    def apply(self, block: RaggedBlock, describe: Callable[[int], str], level: int = 0) -> NDArray[Any]:
-        """Pad the rows of a batch, or the rows of a level within them."""
-        counts = np.diff(block.row_splits)
-        longest = int(counts.max(initial=0))
-        wanted = self.lengths[level]
-        length = longest if wanted is None else wanted
-        if longest > length:
-            if not self.truncate:
-                row = int(np.flatnonzero(counts > length)[0])
-                raise FeatureError(
-                    f"{describe(row)}: column {self.name!r} has {counts[row]} "
-                    f"{'values' if level == len(self.lengths) - 1 else 'rows'} where pad= allows {length}: give a "
-                    f"larger length, None for the longest row of each batch, or Pad({length}, truncate=True)"
-                )
-            block = block.truncated(length)
-        values, splits = block.values, block.row_splits
-        if isinstance(values, RaggedBlock):
+        def refuse(row: int, held: str, length: int) -> FeatureError:
+            return FeatureError(
+                f"{describe(row)}: column {self.name!r} has {held} where pad= allows {length}: give a larger length, "
+                f"None for the longest row of each batch, or Pad({length}, truncate=True)"
+            )
 
-            def describe_outer(row: int) -> str:
-                return describe(int(np.searchsorted(splits, row, side="right")) - 1)
-
-            block = RaggedBlock(self.apply(values, describe_outer, level + 1), splits)
-        return block.padded(length, self.value)
+        gathered = gather_rows(blocks, owners, rows)
+        return pad_levels(gathered, self.lengths, self.value, refuse, truncate=self.truncate)
 
 
 def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, ColumnPadding]:

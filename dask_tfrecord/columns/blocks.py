@@ -143,16 +143,10 @@ class RaggedBlock(_Buffers):
         ndarray of shape (rows, length, *inner)
         """
         values = np.asarray(self.values)
-        shape = (len(self), length, *values.shape[1:])
-        if values.dtype.kind in "OT":
-            out = np.full(shape, value, values.dtype)
-            out[np.arange(length) < np.diff(self.row_splits)[:, None]] = values
-            return out
-        out = np.empty(shape, values.dtype) if out is None else out
-        if out.size:
-            filler = np.full(shape[2:], value, values.dtype).tobytes()
-            splits = np.ascontiguousarray(self.row_splits, np.int64)
-            _native.pad_rows([_as_bytes(values)], [splits], None, None, filler, length, out.reshape(-1).view(np.uint8))
+        if values.dtype.kind not in "OT":
+            return gather_padded([RaggedBlock(values, self.row_splits)], None, None, length, value, out)
+        out = np.full((len(self), length, *values.shape[1:]), value, values.dtype)
+        out[np.arange(length) < np.diff(self.row_splits)[:, None]] = values
         return out
 
     def truncated(self, length: int) -> RaggedBlock:
@@ -278,16 +272,53 @@ def gather_rows(blocks: Sequence[Any], owners: NDArray[np.int64] | None, index: 
 
 
 def gather_padded(
-    blocks: Sequence[RaggedBlock], owners: NDArray[np.int64] | None, index: NDArray[np.int64], length: int, value: Any
+    blocks: Sequence[RaggedBlock],
+    owners: NDArray[np.int64] | None,
+    index: NDArray[np.int64] | None,
+    length: int,
+    value: Any,
+    out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Copy rows of numbers as `gather_rows` does, padded with `value` to `length`."""
+    """Copy rows of numbers as `gather_rows` does, or all of the only block, padded with `value` to `length`."""
     values = [np.asarray(block.values) for block in blocks]
-    out = np.empty((len(index), length, *values[0].shape[1:]), values[0].dtype)
+    if out is None:
+        rows = len(blocks[0]) if index is None else len(index)
+        out = np.empty((rows, length, *values[0].shape[1:]), values[0].dtype)
     if out.size:
         filler = np.full(out.shape[2:], value, out.dtype).tobytes()
-        splits = [block.row_splits for block in blocks]
+        splits = [np.ascontiguousarray(block.row_splits, np.int64) for block in blocks]
         _native.pad_rows(list(map(_as_bytes, values)), splits, owners, index, filler, length, _as_bytes(out))
     return out
+
+
+def pad_levels(
+    block: RaggedBlock,
+    lengths: Sequence[int | None],
+    value: Any,
+    refuse: Callable[[int, str, int], Exception],
+    *,
+    truncate: bool = False,
+) -> NDArray[Any]:
+    """Pad rows at each level to a length, None for that of the longest row.
+
+    Longer rows are cut if `truncate`; otherwise `refuse` returns the error of a row, with what it holds and the length.
+    """
+    counts = np.diff(block.row_splits)
+    longest = int(counts.max(initial=0))
+    length = longest if lengths[0] is None else lengths[0]
+    if longest > length:
+        if not truncate:
+            row = int(np.argmax(counts > length))
+            raise refuse(row, f"{counts[row]} {'rows' if lengths[1:] else 'values'}", length)
+        block = block.truncated(length)
+    values, splits = block.values, block.row_splits
+    if isinstance(values, RaggedBlock):
+
+        def refuse_outer(row: int, held: str, length: int) -> Exception:
+            return refuse(place(splits, row)[0], held, length)
+
+        block = RaggedBlock(pad_levels(values, lengths[1:], value, refuse_outer, truncate=truncate), splits)
+    return block.padded(length, value)
 
 
 def _gather_items(
