@@ -7,6 +7,7 @@ never meets another message of the same name. Records are decoded by the native 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -263,12 +264,4 @@ def enum_names(field: Any) -> dict[int, str]:
 
 def split_path(path: str) -> tuple[str, ...]:
     """Split the path of a field at its dots; an extension is one part, in brackets."""
-    parts: list[str] = []
-    depth = 0
-    for char in f".{path}" if path else "":
-        if char == "." and not depth:
-            parts.append("")
-            continue
-        depth += (char == "[") - (char == "]")
-        parts[-1] += char
-    return tuple(parts)
+    return tuple(re.split(r"\.(?![^\[]*\])", path)) if path else ()

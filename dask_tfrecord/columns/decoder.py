@@ -221,8 +221,10 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
             found = message_columns(schema.message_type, name, feature)
         elif isinstance(feature, ProtoFeature):
             found = _columns_of_messages(name, feature, schema)
+        elif isinstance(feature, SparseFeature) and not schema.has_steps(name):
+            found = _sparse_columns(name, feature)
         elif not schema.has_steps(name):
-            found = _feature_columns(name, feature)
+            found = {name: ColumnDecoder(feature, name, feature, *_specs_of_feature(name, feature))}
         elif schema.message == "SequenceExample":
             column = _repeated_column(name, name, feature, "step")
             count = FixedLenFeature((), "int64")
@@ -290,15 +292,8 @@ def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
                 )
 
 
-def _feature_columns(name: str, feature: Feature) -> dict[str, ColumnDecoder]:
-    """Return the columns of a feature of an Example, or of a context."""
-    if isinstance(feature, SparseFeature):
-        return _sparse_columns(name, feature)
-    specs, assembler = _specs_of_feature(name, feature)
-    return {name: ColumnDecoder(feature, name, feature, specs, assembler)}
-
-
 def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...], Assemble | None]:
+    """Return the key specs and the assembler of a feature of an Example, or of a context."""
     match feature:
         case FixedLenFeature():
             return (_fixed_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
@@ -684,21 +679,18 @@ class _DecodeJob:
         self._dense, self._specs = keys.dense, keys.native
         self._options = check_crc, keys.closed
 
-    def _new_native(self) -> Any:
-        if self.tables is not None:
-            return self.tables.decoder(check_crc=self.check_crc, limit=self.limit)
-        native = _native.Decoder(self._specs, *self._options, MESSAGES[self.schema.message])
-        if self.limit is not None:
-            native.set_memory_limit(self.limit.nbytes)
-        return native
-
     def begin(self, runs: Sequence[Run], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
         self.nbytes = sum(run.stop_offset - run.offset for run in runs)  # 0 once memory for them is allocated
         self.records, self.runs = 0, []
-        self.native = self._new_native()
+        if self.tables is not None:
+            self.native = self.tables.decoder(check_crc=self.check_crc)
+        else:
+            self.native = _native.Decoder(self._specs, *self._options, MESSAGES[self.schema.message])
+        if self.limit is not None:
+            self.native.set_memory_limit(self.limit.nbytes)
         self.arrays = {} if rows is None else dict(self._set_outputs(rows, runs))
 
     def _set_outputs(self, rows: int, runs: Sequence[Run]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -725,7 +717,7 @@ class _DecodeJob:
                 self.limit.check_rows(rows, column.feature)
         except RowLimitError as error:
             self.runs = list(zip(accumulate((run.count or 0 for run in runs), initial=0), runs, strict=False))
-            raise row_error(error, column.source, *self._run_of(error.row)) from None
+            raise located_error(error, self._locate(error.row, column.source)) from None
 
     def learn(self, records: int, consumed: int) -> None:
         """Count records; the first of them determine how much memory is allocated for all."""
@@ -735,16 +727,11 @@ class _DecodeJob:
             self.native.preallocate(factor * 1.05)
             self.nbytes = 0
 
-    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> _native.Walk:
-        """Decode the records of a window; its first one has the number `record`."""
-        walk: _native.Walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
+    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> tuple[_native.Walk, _DecodeJob]:
+        """Decode the records of a window from number `record` on; return the job that ended, too."""
+        walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
         self.learn(walk.records, walk.consumed)
-        return walk
-
-    @property
-    def refusing(self) -> _DecodeJob:
-        """Job that refused the last record."""
-        return self
+        return walk, self
 
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
@@ -777,7 +764,7 @@ class _DecodeJob:
             except RowError as error:
                 if not self.runs:
                     raise
-                raise row_error(error, column.source, *self._run_of(error.row), column.unit) from None
+                raise located_error(error, self._locate(error.row, column.source), column.unit) from None
         return blocks
 
     def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
@@ -791,10 +778,10 @@ class _DecodeJob:
         dense: NDArray[Any] = outputs[0].values.view(column.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *column.feature.item_shape)
 
-    def _run_of(self, row: int) -> tuple[Run, int]:
-        """Return the run that a row comes from, and its record number in the shard."""
+    def _locate(self, row: int, feature: str) -> Location:
+        """Return the location of a row."""
         first, run = next((first, run) for first, run in reversed(self.runs) if first <= row)
-        return run, run.record_number(row - first)
+        return locate_record(run, run.record_number(row - first), feature)
 
 
 def rows_of_no_fields(decoder: Decoder, name: str) -> Block:
@@ -824,32 +811,25 @@ class _FilteredJob(_DecodeJob):
         super().__init__(decoder, names, check_crc, limit)
         tested, self.mask = where
         self.tested = _DecodeJob(decoder, tested, check_crc, limit)
-        self._refusing: _DecodeJob = self
 
-    @property
-    def refusing(self) -> _DecodeJob:
-        """Job that refused the last record."""
-        return self._refusing
-
-    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> _native.Walk:
+    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> tuple[_native.Walk, _DecodeJob]:
         """Test the records of a window, and decode those that are kept."""
-        tested, self._refusing = self.tested, self.tested
+        tested = self.tested
         tested.begin([], None, {})
         tested.runs.append((0, replace(run, first=record)))
-        walk = tested.feed(window, end, limit, run, record)
+        walk, _ = tested.feed(window, end, limit, run, record)
         if walk.stop in (Stop.FEATURE, Stop.FRAMING) or not walk.records:
-            return walk
+            return walk, tested
         kept = record + np.flatnonzero(self.mask(tested.blocks()))
         if not len(kept):
-            return walk
-        self._refusing = self
+            return walk, tested
         first, current = self.runs[-1]
         before = [] if current.selected is None else [current.selected]
         self.runs[-1] = first, replace(current, selected=np.concatenate([*before, kept]))
         stop = window.begin + walk.consumed
         found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept, window.offset)
         self.learn(len(kept), walk.consumed)
-        return found if found.stop is Stop.FEATURE else walk
+        return found if found.stop is Stop.FEATURE else walk, self
 
 
 class _Reader:
@@ -896,11 +876,11 @@ class _Reader:
                 limit = 1
             elif run.split is not None:
                 end = min(end, window.begin + run.split.stop - window.offset)
-            walk = job.feed(window, end, limit, run, self.record)
+            walk, ended = job.feed(window, end, limit, run, self.record)
             window.advance(walk.consumed)
             self.record += walk.records
             left -= walk.records if left > 0 else 0
-            self._check(walk, job.refusing)
+            self._check(walk, ended)
             if walk.stop is Stop.MORE:
                 # The last record of a split reaches beyond it.
                 crossing = run.split is not None and window.offset + walk.need > run.split.stop
@@ -1005,8 +985,11 @@ class _Reader:
         """Return the error of the record that the decoder refused."""
         location = Location(self.shard.path, self.record, self.window.offset)
         problem = job.native.problem()
+        if job.tables is not None and problem.fault is Fault.FULL and job.limit is not None:
+            location = replace(location, feature=job.tables.field(problem) or None)
+            return MemoryLimitError(f"field {location.feature!r} {job.limit.message()}", location)
         if job.tables is not None:
-            return _message_error(job, job.tables, problem, location)
+            return job.tables.error(problem, location)
         length = int.from_bytes(self.window.view(0, 8), "little")
         payload = bytes(self.window.view(HEADER, HEADER + length))
         if problem.fault in (Fault.MALFORMED, Fault.NOT_EXAMPLE):
@@ -1020,13 +1003,6 @@ class _Reader:
             return _refused_error(column, spec, problem, job.schema, location, payload)
         key = job.unset[problem.column - len(job.key_specs)] if problem.column >= 0 else problem.text.decode()
         return _unknown_error(key, problem, job.schema, location)
-
-
-def row_error(
-    error: RowError, source: str, run: Run, record: int, unit: str = "value"
-) -> FeatureError | MemoryLimitError:
-    """Return the public error of a row of a run."""
-    return located_error(error, locate_record(run, record, source), unit)
 
 
 def located_error(error: RowError, place: Location, unit: str = "value") -> FeatureError | MemoryLimitError:
@@ -1044,16 +1020,6 @@ def locate_record(run: Run, record: int, feature: str) -> Location:
     with reader.window:
         reader.skip(replace(run, first=record))
         return Location(run.shard.path, record, reader.window.offset, feature)
-
-
-def _message_error(
-    job: _DecodeJob, tables: MessageTables, problem: _native.MessageProblem, location: Location
-) -> TFRecordError:
-    """Return the error of a message that the decoder refused."""
-    if problem.fault is Fault.FULL and job.limit is not None:
-        location = replace(location, feature=tables.field(problem) or None)
-        return MemoryLimitError(f"field {location.feature!r} {job.limit.message()}", location)
-    return tables.error(problem, location)
 
 
 def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location: Location) -> FeatureError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -256,13 +256,13 @@ def columns_in_bytes(
     indices: dict[FieldSpec, int] = {}
     for spec in chain.from_iterable(column.specs for column in columns.values()):
         indices.setdefault(spec, len(indices))
-    prepare = _Messages(feature.message, tuple(indices), is_any)
+    prepare = partial(_decode_messages, feature.message, tuple(indices), is_any)
     return {
         label: replace(
             column,
             parsed=feature,
             specs=specs,
-            assembler=_Picked(column, tuple(indices[spec] for spec in column.specs)),
+            assembler=partial(_picked, column, tuple(indices[spec] for spec in column.specs)),
             prepare=prepare,
         )
         for label, column in columns.items()
@@ -341,7 +341,7 @@ def _made(
         assembler = blocks.fixed_bytes
     if path.rank > 1:
         assert assembler is not None
-        assembler = _Nested(assembler)
+        assembler = partial(_nested, assembler)
     return ColumnDecoder(feature, "", values, specs, assembler, groups=path.groups)
 
 
@@ -366,23 +366,17 @@ def rows_of_values(values: Any, rank: int) -> Feature:
     return several
 
 
-@dataclass(frozen=True, slots=True)
-class _Nested:
-    """Assembler of several levels of rows, with that of the innermost."""
-
-    innermost: Assemble
-
-    def __call__(self, feature: Any, decoded: Decoded) -> Block:
-        outer = decoded.keys[0].outer
-        with ExitStack() as stack:
-            for splits in outer:
-                stack.enter_context(placing(splits))
-            rows = decoded._replace(rows=len(decoded.keys[0].record_splits) - 1)
-            block = self.innermost(feature, rows)
-        for splits in reversed(outer):
-            values: Any = block
-            block = RaggedBlock(values, splits)
-        return block
+def _nested(innermost: Assemble, feature: Any, decoded: Decoded) -> Block:
+    """Assemble several levels of rows by the assembler of the innermost."""
+    outer = decoded.keys[0].outer
+    with ExitStack() as stack:
+        for splits in outer:
+            stack.enter_context(placing(splits))
+        block: Any = innermost(feature, decoded._replace(rows=len(decoded.keys[0].record_splits) - 1))
+    for splits in reversed(outer):
+        block = RaggedBlock(block, splits)
+    rows: Block = block
+    return rows
 
 
 def _in_rows(decoded: Decoded, values: Any) -> Block:
@@ -431,35 +425,36 @@ def _times(feature: FixedLenFeature, decoded: Decoded) -> Block:
     return _in_rows(decoded, (whole * billion + rest).view(dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages:
-    """Messages in bytes values: function that decodes the fields of all columns of a feature at once."""
-
-    message: MessageType
-    specs: tuple[FieldSpec, ...]
-    is_any: bool
-
-    def __call__(self, parsed: Any, outputs: Sequence[KeyOutput], limit: MemoryLimit | None) -> Sequence[KeyOutput]:
-        values = outputs[-1].encoded()
-        if self.is_any:
-            values = _of_type(values, outputs[0].encoded(), self.message.name)
-        outer = outputs[-1].levels
-        with ExitStack() as stack:
-            for splits in outer:
-                stack.enter_context(placing(splits))
-            tables = message_tables(self.message, self.specs)
-            native = tables.decoder(check_crc=False, limit=limit)
-            number = native.feed_values(np.ascontiguousarray(values.values), np.ascontiguousarray(values.splits))
-            if number < len(values):
-                problem = native.problem()
-                if problem.fault is Fault.FULL and limit is not None:
-                    raise RowLimitError(number, limit.message())
-                raise RowError(number, tables.describe(problem))
-        found = []
-        for output in tables.outputs(native):
-            levels = (*outer, *output.levels)
-            found.append(output._replace(outer=levels[:-1], row_splits=levels[-1] if levels else None))
-        return found
+def _decode_messages(
+    message: MessageType,
+    specs: tuple[FieldSpec, ...],
+    is_any: bool,
+    parsed: Any,
+    outputs: Sequence[KeyOutput],
+    limit: MemoryLimit | None,
+) -> Sequence[KeyOutput]:
+    """Decode messages in bytes values: the fields of all columns of a feature at once."""
+    values, outer = outputs[-1].encoded(), outputs[-1].levels
+    if is_any:
+        values = _of_type(values, outputs[0].encoded(), message.name)
+    with ExitStack() as stack:
+        for splits in outer:
+            stack.enter_context(placing(splits))
+        tables = message_tables(message, specs)
+        native = tables.decoder(check_crc=False)
+        if limit is not None:
+            native.set_memory_limit(limit.nbytes)
+        number = native.feed_values(np.ascontiguousarray(values.values), np.ascontiguousarray(values.splits))
+        if number < len(values):
+            problem = native.problem()
+            if problem.fault is Fault.FULL and limit is not None:
+                raise RowLimitError(number, limit.message())
+            raise RowError(number, tables.describe(problem))
+    found = []
+    for output in tables.outputs(native):
+        levels = (*outer, *output.levels)
+        found.append(output._replace(outer=levels[:-1], row_splits=levels[-1] if levels else None))
+    return found
 
 
 def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
@@ -474,23 +469,15 @@ def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
     return BytesBlock(kept, splits_of(np.where(is_type, np.diff(values.splits), 0)), values.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Picked:
-    """Assembler of a column of messages in bytes values, from the outputs of all their columns."""
-
-    column: ColumnDecoder
-    indices: tuple[int, ...]
-
-    def __call__(self, feature: Any, decoded: Decoded) -> Block:
-        column = self.column
-        keys: Sequence[KeyOutput] = [decoded.keys[index] for index in self.indices]
-        if column.prepare is not None:
-            keys = column.prepare(column.parsed, keys, decoded.limit)
-        inner = decoded._replace(keys=keys)
-        if column.assembler is None:
-            (output,) = keys
-            return decoded.into(output.flat(column.parsed.item_dtype))
-        return column.assembler(column.parsed, inner)
+def _picked(column: ColumnDecoder, indices: tuple[int, ...], feature: Any, decoded: Decoded) -> Block:
+    """Assemble a column of messages in bytes values, from the outputs of all their columns."""
+    keys: Sequence[KeyOutput] = [decoded.keys[index] for index in indices]
+    if column.prepare is not None:
+        keys = column.prepare(column.parsed, keys, decoded.limit)
+    if column.assembler is None:
+        (output,) = keys
+        return decoded.into(output.flat(column.parsed.item_dtype))
+    return column.assembler(column.parsed, decoded._replace(keys=keys))
 
 
 class MessageTables:
@@ -554,12 +541,9 @@ class MessageTables:
                 options["numbers"] = list(enum_names(each))
         return _native.MessageField(each.number, FieldType(each.type), is_map=is_map(each), **options)
 
-    def decoder(self, *, check_crc: bool, limit: MemoryLimit | None) -> _native.MessageDecoder:
+    def decoder(self, *, check_crc: bool) -> _native.MessageDecoder:
         """Return a native decoder."""
-        native = _native.MessageDecoder(self.tables, len(self.specs), len(self.splits), check_crc, self.counted)
-        if limit is not None:
-            native.set_memory_limit(limit.nbytes)
-        return native
+        return _native.MessageDecoder(self.tables, len(self.specs), len(self.splits), check_crc, self.counted)
 
     def outputs(self, native: _native.MessageDecoder) -> list[KeyOutput]:
         """Take the outputs of a native decoder, with the row splits of each."""
