@@ -234,6 +234,11 @@ def values_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype(object) if dtype == "bytes" else numpy_dtype(dtype, "")
 
 
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of the dtype of values, as it is displayed: "bytes" of objects, "text" of strings."""
+    return {"O": "bytes", "T": "text"}.get(dtype.kind, dtype.name)
+
+
 @functools.cache
 def stored_kind(dtype: str) -> str:
     """Return the kind that an Example stores for values of this dtype: "bytes", "int64" or "float32"."""

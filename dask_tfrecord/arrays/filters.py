@@ -31,8 +31,9 @@ from dask_tfrecord.columns.blocks import (
     texts,
     to_array,
 )
+from dask_tfrecord.columns.items import row_lengths
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
-from dask_tfrecord.features import Feature
+from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import read_text
@@ -91,11 +92,8 @@ class Condition:
 
 
 def _lengths(block: Block) -> NDArray[np.int64]:
-    if isinstance(block, RaggedBlock):
-        return np.diff(block.row_splits)
-    if isinstance(block, ArraysBlock):
-        return block.shapes[:, 0]
-    return np.full(len(block), block.shape[1], np.int64)
+    is_ragged = isinstance(block, RaggedBlock | ArraysBlock)
+    return row_lengths(block) if is_ragged else np.full(len(block), block.shape[1], np.int64)
 
 
 def _flat(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
@@ -206,7 +204,7 @@ def _check_type(name: str, feature: Feature, reduction: str | None, value: Any) 
     types = {"O": bytes, "T": str, "M": np.datetime64, "m": np.timedelta64}
     expected: Any = types.get(kind, (bool, int, float, complex, np.number, np.bool_))
     if not isinstance(value, expected):
-        column = "the number of its values" if reduction == "len" else {"O": "bytes", "T": "text"}.get(kind, str(dtype))
+        column = "the number of its values" if reduction == "len" else dtype_name(dtype)
         hint = f"; give {value.encode()!r}" if isinstance(value, str) and kind == "O" else ""
         raise SchemaError(f"filters: column {name!r} is compared as {column}; got {value!r:.100}{hint}")
 

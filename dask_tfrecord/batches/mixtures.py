@@ -16,7 +16,7 @@ from dask_tfrecord.batches.rows import RowSequence
 from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.user_blocks import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural
-from dask_tfrecord.features import Feature
+from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.schema import Schema
 
 
@@ -280,6 +280,5 @@ def _only(number: int, schema: Schema, other: Schema) -> str:
 
 
 def _form(feature: Feature) -> str:
-    dtype = "text" if feature.item_dtype.kind == "T" else "bytes" if feature.is_bytes else str(feature.item_dtype)
     shape = (*(None,) * (feature.ragged_rank + feature.own_shapes), *feature.item_shape)
-    return f"{dtype} of shape ({', '.join(map(str, ('n', *shape)))})".replace("None", "?")
+    return f"{dtype_name(feature.item_dtype)} of shape ({', '.join(map(str, ('n', *shape)))})".replace("None", "?")

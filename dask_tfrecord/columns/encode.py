@@ -55,6 +55,7 @@ from dask_tfrecord.features import (
     TensorFeature,
     ValueRowIds,
     VarLenFeature,
+    dtype_name,
     stored_kind,
 )
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -209,10 +210,10 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
     if not fits:
         hint = ""
         if field is not None:
-            hint = f": it takes {_dtype(dtypes[1])}"
+            hint = f": it takes {dtype_name(dtypes[1])}"
         elif castable(dtypes[1], dtypes[0]):
             hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
-        raise SchemaError(f"column {column!r} is of {_dtype(dtypes[0])}, which {holder} does not hold{hint}")
+        raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} does not hold{hint}")
     has, takes = _sizes(given), _sizes(wanted)
     # Shapes that differ by row are checked when the rows exist.
     free = given.own_shapes > 0 and wanted.own_shapes > 0
@@ -223,10 +224,6 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
     levels = given.ragged_rank - wanted.ragged_rank
     if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
-
-
-def _dtype(dtype: np.dtype[Any]) -> str:
-    return {"O": "bytes", "T": "text"}.get(dtype.kind, dtype.name)
 
 
 def _sizes(feature: Feature) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def _item_of_decoded(values: Encoded, feature: RaggedFeature) -> Feature:
     return values
 
 
-def _row_lengths(block: Block) -> NDArray[np.int64]:
+def row_lengths(block: Block) -> NDArray[np.int64]:
     """Return the number of items of each row: of ragged rows, of arrays along their first axis, or as listed."""
     if isinstance(block, RaggedBlock):
         return np.diff(block.row_splits)
@@ -312,7 +312,7 @@ class ItemPlan:
 
     def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """Return the row lengths of the columns of the group among some blocks."""
-        found = [(name, _row_lengths(blocks[at])) for name in self.group if (at := self.lengths_of(name)) in blocks]
+        found = [(name, row_lengths(blocks[at])) for name in self.group if (at := self.lengths_of(name)) in blocks]
         other = ""
         for name, lengths in found:
             if expected is None:

@@ -26,7 +26,7 @@ from dask_tfrecord.columns.message_fields import (
     message_tables,
 )
 from dask_tfrecord.errors import FeatureError, Location
-from dask_tfrecord.features import FixedLenFeature
+from dask_tfrecord.features import FixedLenFeature, dtype_name
 from dask_tfrecord.inspection.report import FeatureReport, KindReport, Report, Suggestion, suggested_content
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, merge_each
 from dask_tfrecord.message_types import MessageType, enum_names, is_map, is_repeated
@@ -58,9 +58,8 @@ class _Field:
 
     @property
     def kind(self) -> str:
-        """Name of the dtype; "bytes" or "text"."""
-        dtype = self.column.feature.item_dtype
-        return "text" if dtype.kind == "T" else "bytes" if self.column.feature.is_bytes else str(dtype)
+        """Name of the dtype."""
+        return dtype_name(self.column.feature.item_dtype)
 
     def is_set(self, outputs: Sequence[KeyOutput], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return whether each record sets the field; `ends` holds the offsets of its values between records."""
@@ -168,7 +167,7 @@ class MessageSurvey:
 
     def add(self, tables: MessageTables, fields: dict[str, _Field], batch: Sequence[tuple[Location, bytes]]) -> None:
         """Count records of one shard; a record whose values make no columns is found by halves."""
-        native = tables.decoder(check_crc=False, limit=None)
+        native = tables.decoder(check_crc=False)
         kept, unknown, refusals = [], list[int](), []
         for location, payload in batch:
             before = native.unknown_fields

@@ -32,7 +32,7 @@ from dask_tfrecord.arrays.collection import checked_number, joined_parts
 from dask_tfrecord.arrays.sources import Source, memory_limit
 from dask_tfrecord.columns.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
-from dask_tfrecord.features import Feature, ImageFeature
+from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
@@ -643,7 +643,7 @@ def _above_limit(error: MemoryLimitError) -> str:
 
 def type_text(feature: Feature) -> str:
     """Return dtype and shape of a row: ``float32 (?, 4)``."""
-    dtype = "text" if feature.item_dtype.kind == "T" else "bytes" if feature.is_bytes else str(feature.item_dtype)
+    dtype = dtype_name(feature.item_dtype)
     sizes = [*["?"] * (feature.own_shapes or feature.ragged_rank), *map(str, feature.item_shape)]
     return f"{dtype} ({', '.join(sizes)})" if sizes else dtype
 

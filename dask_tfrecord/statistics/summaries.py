@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.features import Feature
+from dask_tfrecord.features import Feature, dtype_name
 
 # Values that are converted to float64 at once, and sorted at once: they fit the cache of a core.
 _SLICE = 1 << 16
@@ -451,9 +451,10 @@ class ColumnStatistics:
             last = shape[-1] if shape and 0 < shape[-1] <= _MOST_DIMENSIONS else 1
             numbers = Numbers.of(array.reshape(-1, last), sampled=not scalar)
             hashes = _number_hashes(array) if scalar else None
-        kind = "text" if dtype.kind == "T" else "bytes" if feature.is_bytes else dtype.name
         size = len(flat.splits) - 1 if isinstance(flat, BytesBlock) else np.size(flat)
-        return cls(name, kind, shape, len(block), missing, size, numbers, sizes, lengths, hashes, frequencies)
+        return cls(
+            name, dtype_name(dtype), shape, len(block), missing, size, numbers, sizes, lengths, hashes, frequencies
+        )
 
     @classmethod
     def merged(cls, parts: Sequence[ColumnStatistics]) -> ColumnStatistics:
