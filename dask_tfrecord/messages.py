@@ -417,13 +417,3 @@ def varint_bytes(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes(out) + bytes([value])
-
-
-def delimited_head(number: int, nbytes: int) -> bytes:
-    """Encode the tag and the length of a length-delimited field with a number below 16."""
-    return bytes([number << 3 | 2]) + varint_bytes(nbytes)
-
-
-def delimited(number: int, body: bytes | bytearray | memoryview) -> bytes:
-    """Encode a length-delimited field with a number below 16."""
-    return delimited_head(number, len(body)) + body

@@ -9,7 +9,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise, starmap
 from typing import Any
@@ -363,42 +363,26 @@ def verify(
     return DamageReport(tuple(check_shards(shards)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IntactRecords:
-    """Intact records of shards.
+def intact_records(shards: Shards) -> tuple[Collection, tuple[ShardReport, ...]]:
+    """Check all records of shards; return the intact ones, and a report on each shard."""
+    reports = tuple(check_shards(shards))
+    shards = shards.resolved([report.compression for report in reports], [False] * len(shards))
+    return Collection.from_reports(shards, reports), reports
 
-    Attributes
-    ----------
-    collection : Collection
-        Collection of the intact records.
-    reports : tuple of ShardReport
-        Report on each shard.
-    """
 
-    collection: Collection
-    reports: tuple[ShardReport, ...]
+def infer_intact(collection: Collection) -> Schema:
+    """Infer features from the first intact records of some shards."""
+    shards = np.flatnonzero(collection.counts)
+    chosen = shards[np.unique(np.linspace(0, max(len(shards) - 1, 0), _SHARDS).round().astype(int))[: len(shards)]]
+    share = -(-_SAMPLE // max(len(chosen), 1))
+    firsts = collection.starts[chosen]
+    lasts = np.minimum(firsts + share, collection.starts[chosen + 1])
+    spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
+    # Imported here: inference loads protobuf.
+    from dask_tfrecord.inspection.report import infer_examples
 
-    @classmethod
-    def from_shards(cls, shards: Shards) -> IntactRecords:
-        """Check all records of shards."""
-        reports = tuple(check_shards(shards))
-        shards = shards.resolved([report.compression for report in reports], [False] * len(shards))
-        return cls(Collection.from_reports(shards, reports), reports)
-
-    def infer(self) -> Schema:
-        """Infer features from the first intact records of some shards."""
-        collection = self.collection
-        shards = np.flatnonzero(collection.counts)
-        chosen = shards[np.unique(np.linspace(0, max(len(shards) - 1, 0), _SHARDS).round().astype(int))[: len(shards)]]
-        share = -(-_SAMPLE // max(len(chosen), 1))
-        firsts = collection.starts[chosen]
-        lasts = np.minimum(firsts + share, collection.starts[chosen + 1])
-        spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
-        # Imported here: inference loads protobuf.
-        from dask_tfrecord.inspection.report import infer_examples
-
-        runs = chain.from_iterable(collection.runs(start, stop) for start, stop in spans)
-        return infer_examples(iterate_payloads(runs), collection.shards)
+    runs = chain.from_iterable(collection.runs(start, stop) for start, stop in spans)
+    return infer_examples(iterate_payloads(runs), collection.shards)
 
 
 def check_shards(shards: Shards) -> list[ShardReport]:

@@ -240,10 +240,9 @@ def _is_divisible(schema: Schema, name: str) -> bool:
 
 
 def _plan_items(
-    schema: Schema, group: str | Sequence[str], repeat: str | Sequence[str], number: str | None, *, counted: bool
+    schema: Schema, names: tuple[str, ...], repeat: str | Sequence[str], number: str | None, *, counted: bool
 ) -> ItemPlan:
-    """Resolve and check the arguments of `explode`."""
-    names = _group_columns(schema, group)
+    """Check the arguments of `explode`, whose group has the columns `names`."""
     repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
     if both := [name for name in repeated if name in names]:
         raise SchemaError(f"explode: column {both[0]!r} is in group and in repeat; give it once")
@@ -360,7 +359,7 @@ def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
         return Rows.of_source(ExplodedSource(source, plan, None, None), None, rows.nchunks)
     records, plan = _with_encoded_images(source, plan)
     counts = _count_items(records, plan, rows.borders)
-    items = ExplodedSource(records, plan, counts, range(counts.nitems))
+    items = ExplodedSource(records, plan, counts, range(int(counts.starts[-1])))
     borders = counts.before(rows.borders)
     kept = plan.rows(counts.lengths.astype(np.int64))
     if isinstance(kept, slice):

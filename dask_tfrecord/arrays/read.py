@@ -24,7 +24,13 @@ from dask_tfrecord.arrays.collection import (
     borders_by_rows,
     distinct,
 )
-from dask_tfrecord.arrays.counting import IntactRecords, closed_shards, index_entries_of_shards, index_shards
+from dask_tfrecord.arrays.counting import (
+    closed_shards,
+    index_entries_of_shards,
+    index_shards,
+    infer_intact,
+    intact_records,
+)
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
@@ -205,10 +211,17 @@ def read_tfrecord(
     if errors == "raise":
         rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes)
     else:
-        intact = IntactRecords.from_shards(found.shards)
-        _log_damage(intact, errors)
-        schema = _schema(found, given, picked, intact)
-        rows = _open_intact(found, intact, schema, rows_or_bytes, None if errors == "skip" else fill_values or {})
+        collection, reports = intact_records(found.shards)
+        if any(report.lost for report in reports):
+            damage = repr(DamageReport(reports)).partition("\n")[0]
+            _log.warning("%s: %s; errors=%r reads the other records", collection.shards.summary, damage, errors)
+        schema = _count_lengths(collection, _schema(found, given, picked, collection), True)
+        source: RecordSource | FilledSource
+        source = records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
+        if errors == "fill":
+            source = FilledSource.from_reports(records, reports, fill_values)
+        found.check(source.collection.counts)
+        rows = _plan_chunks(source, found, rows_or_bytes)
     if filters is None:
         return Dataset(rows)
     kept = Dataset(rows).where(filters)
@@ -232,22 +245,6 @@ def _open(
     found.check(collection.counts)
     schema = _count_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
-    return _plan_chunks(source, found, chunks)
-
-
-def _open_intact(
-    found: ResolvedPath,
-    intact: IntactRecords,
-    schema: Schema,
-    chunks: str | int | float,
-    fill_values: Mapping[str, Any] | None,
-) -> Rows:
-    """Open the intact records of damaged shards, with filled rows for the lost records if there are fill values."""
-    collection = intact.collection
-    schema = _count_lengths(collection, schema, True)
-    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
-    source = records if fill_values is None else FilledSource.from_reports(records, intact.reports, fill_values)
-    found.check(source.collection.counts)
     return _plan_chunks(source, found, chunks)
 
 
@@ -300,12 +297,6 @@ def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> N
         _log.info("opened %s: %s of %s bytes, %s records of %s, %s", shards.summary, *parts)
 
 
-def _log_damage(intact: IntactRecords, errors: str) -> None:
-    if any(report.lost for report in intact.reports):
-        damage = repr(DamageReport(intact.reports)).partition("\n")[0]
-        _log.warning("%s: %s; errors=%r reads the other records", intact.collection.shards.summary, damage, errors)
-
-
 def chunk_size() -> float:
     """Return dask's size of a chunk in bytes."""
     return _nbytes(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
@@ -338,7 +329,7 @@ def _check_errors(
 
 
 def _schema(
-    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, intact: IntactRecords | None
+    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, intact: Collection | None
 ) -> Schema:
     """Return the schema of the caller, the metadata, the labels of an xarray Dataset, or inference."""
     if given is None:
@@ -358,11 +349,11 @@ def _schema(
     return given
 
 
-def _inferred(shards: Shards, intact: IntactRecords | None) -> Schema:
+def _inferred(shards: Shards, intact: Collection | None) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
     from dask_tfrecord.inspection.report import infer_examples, sample_records
 
-    return infer_examples(sample_records(shards, 256), shards) if intact is None else intact.infer()
+    return infer_examples(sample_records(shards, 256), shards) if intact is None else infer_intact(intact)
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:

@@ -601,7 +601,10 @@ class UncountedSource(Source):
 
     def _read(self, names: Sequence[str], key: Any, where: Where | None) -> dict[str, Block]:
         ranges = list(self.chunks.byte_ranges(key))
-        entries = [_entry(shard, split, self.check_crc) for shard, split in ranges]
+        entries = [
+            SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=self.check_crc)
+            for shard, split in ranges
+        ]
         try:
             return self._decode(names, ranges, entries, where)
         except ShardChangedError:
@@ -662,10 +665,6 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
     sizes = Decoder(decoder.schema, "sizes")
     blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
-
-
-def _entry(shard: Shard, split: ByteSplit | None, check_crc: bool) -> SplitEntry | None:
-    return SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=check_crc)
 
 
 def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
@@ -1053,11 +1052,6 @@ class ItemCounts:
         sums = np.add.reduceat(lengths, np.arange(0, len(lengths), _GROUP), dtype=np.int64) if len(lengths) else lengths
         return cls(lengths, splits_of(sums))
 
-    @property
-    def nitems(self) -> int:
-        """Number of items."""
-        return int(self.starts[-1])
-
     def splits(self, first: int, past: int) -> NDArray[np.int64]:
         """Return the items before the records `first` to `past`."""
         group = first // _GROUP
@@ -1248,7 +1242,7 @@ class ExplodedSource(Source):
         needed, request = self.plan.needed(names, counted=True), [(0, 0)]
         # A source requests a span when its blocks are requested: the current request.
         reads = self._source_of(names).read_spans(needed, (request[0] for _ in repeat(None))) if needed else repeat({})
-        held = _Held(-1, {})
+        held: tuple[int, Mapping[str, Block]] = -1, {}
         for key, into in parts(spans, out):
             if key.start == key.stop:
                 yield fill([{name: zero_rows(self.schema[name]) for name in names}], into)
@@ -1260,23 +1254,26 @@ class ExplodedSource(Source):
         self,
         names: Sequence[str],
         items: tuple[int, int],
-        held: _Held,
+        held: tuple[int, Mapping[str, Block]],
         request: list[tuple[int, int]],
         reads: Iterator[dict[str, Block]],
-    ) -> tuple[list[dict[str, Block]], _Held]:
-        """Return a range of items in one or two parts, and its last record if more of its items follow."""
+    ) -> tuple[list[dict[str, Block]], tuple[int, Mapping[str, Block]]]:
+        """Return a range of items in one or two parts, and its last record if more of its items follow.
+
+        `held` is such a record of the range before: its number, -1 for none, and its blocks.
+        """
         counts = self.counts
         assert counts is not None
         first, past = counts.records_of(*items)
-        between = first + (first == held.record)
+        between = first + (first == held[0])
         made: list[dict[str, Block]] = []
         for start, stop in ((first, between), (between, past)):
             if start == stop:
                 continue
             splits = counts.splits(start, stop)
             lengths = np.diff(splits)
-            if start == held.record:
-                blocks = held.blocks
+            if start == held[0]:
+                blocks = held[1]
             else:
                 request[0] = start, stop
                 blocks = next(reads)
@@ -1284,10 +1281,10 @@ class ExplodedSource(Source):
             picked = slice(max(items[0] - int(splits[0]), 0), int(min(items[1], splits[-1]) - splits[0]))
             made.append(self._items(names, blocks, lengths, picked, start))
         if items[1] == splits[-1]:
-            return made, _Held(-1, {})
+            return made, (-1, {})
         if stop - start > 1:
             blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
-        return made, _Held(past - 1, blocks)
+        return made, (past - 1, blocks)
 
     def _items(
         self,
@@ -1333,14 +1330,6 @@ class ExplodedSource(Source):
             return self.plan.check_lengths(blocks, expected)
         except UnequalLengths as error:
             raise length_error(error, self.source, key) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Blocks of one record that was read; -1 for no record."""
-
-    record: int
-    blocks: Mapping[str, Block]
 
 
 def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureError | MemoryLimitError:

@@ -228,27 +228,23 @@ class BatchIterator(Iterator[Batch]):
         given = None if window is None else checked_integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
             raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
-        choices = self._choices
-        if choices is not None:
-            sizes = [_row_nbytes(dataset) for dataset in datasets]
-            nbytes = float(np.average(sizes, weights=choices.weights))
-            together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
-            unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
-            parts = tuple(map(_unit_borders, datasets, sizes))
-            mixing = together if shuffle == "window" else 1
-            whole = np.concatenate(parts)
-            return MixedOrder(choices.nrows, whole, shuffle, mixing, unit_rows, seed, shard, choices, parts)
-        (dataset,) = datasets
+        choices, dataset = self._choices, datasets[0]
         if dataset.nrows is None:
             if shuffle == "full" or shard[1] > 1:
                 what = 'shuffle="full"' if shuffle == "full" else "shard="
                 raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
             chunks = np.arange(dataset.npartitions + 1)
             return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
-        nbytes = _row_nbytes(dataset)
+        sizes = [_row_nbytes(each) for each in datasets]
+        nbytes = sizes[0] if choices is None else float(np.average(sizes, weights=choices.weights))
         together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
         mixing = together if shuffle == "window" else 1
-        return RowOrder(dataset.nrows, _unit_borders(dataset, nbytes), shuffle, mixing, together, seed, shard)
+        parts = tuple(map(_unit_borders, datasets, sizes))
+        if choices is None:
+            return RowOrder(dataset.nrows, parts[0], shuffle, mixing, together, seed, shard)
+        unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
+        borders = np.concatenate(parts)
+        return MixedOrder(choices.nrows, borders, shuffle, mixing, unit_rows, seed, shard, choices, parts)
 
     @property
     def batches_per_epoch(self) -> int | None:

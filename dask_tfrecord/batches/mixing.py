@@ -386,15 +386,6 @@ class BatchMixer:
         size = int(units.stops[number] - units.starts[number]) if blocks is None else len(next(iter(blocks.values())))
         return _HeldUnit(number, 0, size, size, key, order, blocks)
 
-    def _held_rows(
-        self, unit: _HeldUnit, positions: NDArray[np.int64]
-    ) -> tuple[Mapping[str, Block], NDArray[np.int64]]:
-        """Return blocks and their rows at positions of the stream; rows of a failed unit are read for this batch."""
-        rows = unit.rows(positions)
-        if unit.blocks is not None:
-            return unit.blocks, rows
-        return self.reader.read_scattered(unit.numbers(rows), self.scheduler), np.arange(len(rows))
-
     def _gather(
         self, held: list[_HeldUnit], owners: NDArray[np.int64], positions: NDArray[np.int64], pool: Executor
     ) -> Finish:
@@ -404,7 +395,11 @@ class BatchMixer:
         places = [np.flatnonzero(owners == number) for number in range(len(units))]
         sources, rows = list[Mapping[str, Block]](), np.empty(len(owners), np.int64)
         for unit, place in zip(units, places, strict=True):
-            blocks, rows[place] = self._held_rows(unit, positions[place])
+            blocks, rows[place] = unit.blocks, unit.rows(positions[place])
+            if blocks is None:
+                # The unit failed: rows are read for this batch.
+                blocks = self.reader.read_scattered(unit.numbers(rows[place]), self.scheduler)
+                rows[place] = np.arange(len(place))
             sources.append(blocks)
 
         def describe(row: int) -> str:

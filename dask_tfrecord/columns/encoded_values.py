@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import pairwise
@@ -50,20 +50,23 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
-from dask_tfrecord.messages import delimited, delimited_head, varint_bytes
+from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes
 
-# Numbers of length-delimited fields, and tags of others.
-_SHAPE, _DIM, _CONTENT, _STRING = 2, 2, 4, 8
-_DTYPE, _SIZE = 0x08, 0x08
+# Tag of the content of a tensor of numbers, which no other field follows.
+_CONTENT = b"\x22"
+
+
+def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> bytes:
+    """Serialize a tensor of strings, or the fields that precede the content of a tensor of numbers."""
+    dims = TensorShapeProto(dim=[Dim(size=size) for size in shape])
+    message = TensorProto(dtype=TENSOR_DTYPES[dtype].number, tensor_shape=dims, string_val=strings)
+    return message.SerializeToString()
 
 
 @lru_cache(4096)
 def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
-    """Serialize the fields that precede the content of a tensor of numbers."""
-    # proto3 omits a size of 0, too.
-    sizes = b"".join(delimited(_DIM, bytes([_SIZE]) + varint_bytes(size) if size else b"") for size in shape)
-    head = bytes([_DTYPE, TENSOR_DTYPES[dtype].number]) + delimited(_SHAPE, sizes)
-    return head + delimited_head(_CONTENT, nbytes) if nbytes else head
+    """Serialize what precedes the content of a tensor of numbers."""
+    return _tensor(dtype, shape) + (_CONTENT + varint_bytes(nbytes) if nbytes else b"")
 
 
 def found_tensor(text: str, number: int) -> str:
@@ -137,7 +140,7 @@ def serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock
         items: list[bytes] = np.asarray(values).ravel().tolist()
         return BytesBlock.of(
             [
-                tensor_head(dtype, tuple(shape), 0) + b"".join(delimited(_STRING, item) for item in items[start:stop])
+                _tensor(dtype, shape, items[start:stop])
                 for shape, (start, stop) in zip(shapes, pairwise(ends.tolist()), strict=True)
             ]
         )

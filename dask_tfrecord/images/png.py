@@ -194,9 +194,9 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
 
 def _samples(header: PNGHeader, stream: bytes) -> Pixels:
     """Decode the samples of the file, one channel each: of uint16 if they have 16 bits, otherwise of uint8."""
-    if not header.interlaced:
-        return _unfilter(header, _inflate(header, stream), (header.height, header.width), 0)
     inflated, offset = _inflate(header, stream), 0
+    if not header.interlaced:
+        return _unfilter(header, inflated, (header.height, header.width), 0)
     shape = (header.height, header.width, _SAMPLES[header.colour])
     samples: Pixels = np.empty(shape, np.uint16 if header.depth == 16 else np.uint8)
     for left, top, across, down in _PASSES:

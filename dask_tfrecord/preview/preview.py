@@ -174,7 +174,17 @@ class Preview:
 
 def preview_dataset(dataset: Dataset, n: int) -> Preview:
     """Read the first rows of a data set for display; `Dataset.preview` documents it."""
-    nrows, columns = preview_columns(dataset, checked_number("n", n))
+    schema, nrows = dataset.schema, checked_number("n", n)
+    if dataset.nrows is None:
+        first = dataset.head(nrows)
+        rows: Mapping[str, Iterable[Any]] = first
+        nrows = len(next(iter(first.values()))) if first else 0
+    else:
+        nrows = min(nrows, dataset.nrows)
+        rows = _first_rows(dataset, nrows)
+    columns = tuple(
+        _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
+    )
     whole = "an unknown number of records" if dataset.nrows is None else plural(dataset.nrows, "record")
     return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin(dataset)}"), columns)
 
@@ -552,21 +562,6 @@ def json_value(value: Any) -> Any:
         # The shortest digits of a float32 or float16 are those of its own precision.
         return float(str(value)) if isinstance(value, np.generic) else number
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
-
-
-def preview_columns(dataset: Dataset, n: int) -> tuple[int, tuple[PreviewColumn, ...]]:
-    """Read the first rows of a data set; return their number and their columns."""
-    schema = dataset.schema
-    if dataset.nrows is None:
-        first = dataset.head(n)
-        rows: Mapping[str, Iterable[Any]] = first
-        nrows = len(next(iter(first.values()))) if first else 0
-    else:
-        nrows = min(n, dataset.nrows)
-        rows = _first_rows(dataset, nrows)
-    return nrows, tuple(
-        _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
-    )
 
 
 def _first_rows(dataset: Dataset, nrows: int) -> Mapping[str, Iterable[Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
-from dask_tfrecord.arrays.counting import IntactRecords
+from dask_tfrecord.arrays.counting import intact_records
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.columns.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
@@ -417,7 +417,7 @@ def _report(shards: Shards) -> Report | str:
         try:
             found = survey_sample(shards, sample)
         except CorruptRecordError:
-            collection = IntactRecords.from_shards(shards).collection
+            collection, _ = intact_records(shards)
             found = survey(iterate_payloads(collection.runs(0, min(sample, collection.nrows))))
         return Report.from_survey(found, shards.paths)
     except (TFRecordError, OSError) as error:
