@@ -36,22 +36,20 @@ def feature_of(array: Any, owner: str) -> Feature:
         arrays = feature_of(array.values, owner)
         return TensorFeature(arrays.shape, arrays.dtype, count=-1)
     if isinstance(array, RaggedBlock):
-        values = array.flat_values
-        inner = values.shape[1:]
-        if 0 in inner and array.ragged_rank == 1 and (isinstance(values, BytesBlock) or values.dtype.kind != "T"):
-            return TensorFeature(inner, "bytes" if isinstance(values, BytesBlock) else values.dtype.name, count=-1)
-        if isinstance(values, BytesBlock) or values.dtype.kind in "biuf" or values.dtype.name == "bfloat16":
-            dtype = "bytes" if isinstance(values, BytesBlock) else values.dtype.name
-            return VarLenFeature(dtype, shape=(*(-1,) * array.ragged_rank, *inner))
-        levels, array = tuple(RowLengths(str(level)) for level in range(array.ragged_rank - 1)), array.values
-        if isinstance(values, np.ndarray) and values.dtype.kind == "T" and (levels or inner):
+        values, rank = array.flat_values, array.ragged_rank
+        kind, name = ("", "bytes") if isinstance(values, BytesBlock) else (values.dtype.kind, values.dtype.name)
+        inner, levels = values.shape[1:], tuple(RowLengths(str(level)) for level in range(rank - 1))
+        if 0 in inner and rank == 1 and kind != "T":
+            return TensorFeature(inner, name, count=-1)
+        if not kind or kind in "biuf" or name == "bfloat16":
+            return VarLenFeature(name, shape=(*(-1,) * rank, *inner))
+        if kind == "T" and (levels or inner):
             return RaggedFeature("bytes", partitions=(*levels, *map(UniformRowLength, inner)), values=TextFeature())
-        if levels and isinstance(values, np.ndarray) and values.dtype.kind == "c":
-            return RaggedFeature("bytes", partitions=levels, values=RawFeature(inner, values.dtype.name))
-        if isinstance(array, np.ndarray) and array.dtype.kind == "T" and not inner:
-            return TextFeature(count=-1)
-        if isinstance(array, np.ndarray) and array.dtype.kind == "c":
-            return RawFeature((-1, *inner), array.dtype.name)
+        if kind == "c" and levels:
+            return RaggedFeature("bytes", partitions=levels, values=RawFeature(inner, name))
+        if kind in "Tc":
+            return TextFeature(count=-1) if kind == "T" else RawFeature((-1, *inner), name)
+        array = array.values
     if isinstance(array, ArraysBlock):
         items = array.values
         return TensorFeature(
