@@ -33,21 +33,11 @@ Shape = int | Sequence[int | None]
 
 
 class TensorDType(NamedTuple):
-    """Representation of a dtype in a serialized TensorProto.
+    """Representation of a dtype in a serialized TensorProto."""
 
-    Attributes
-    ----------
-    number : int
-        Value of the enum DataType.
-    itemsize : int
-        Bytes per value in the field ``tensor_content``; 0 for strings, which are not stored there.
-    values_field : int
-        Number of the field that lists values one by one.
-    """
-
-    number: int
-    itemsize: int
-    values_field: int
+    number: int  # value of the enum DataType
+    itemsize: int  # bytes per value in `tensor_content`; 0 for strings, which are not stored there
+    values_field: int  # number of the field that lists values one by one
 
 
 # https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/types.proto and tensor.proto.
@@ -235,7 +225,7 @@ def values_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of the dtype of values, as it is displayed: "bytes" of objects, "text" of strings."""
+    """Return the name of the dtype of values, for display: "bytes" of objects, "text" of strings."""
     return {"O": "bytes", "T": "text"}.get(dtype.kind, dtype.name)
 
 
@@ -349,13 +339,7 @@ def partition_arguments(partition: Partition) -> dict[str, Any]:
 
 
 def checked_partition(partition: Any, owner: str) -> Partition:
-    """Return a partition of this library, converted from one of TensorFlow if necessary.
-
-    Raises
-    ------
-    SchemaError
-        If it is neither.
-    """
+    """Return a partition of this library, converted from one of TensorFlow if necessary."""
     if isinstance(partition, Partition):
         return partition
     cls: type[Partition] | None = _PARTITIONS.get(type(partition).__name__)
@@ -1345,13 +1329,7 @@ _FEATURES: dict[str, type[Feature]] = {
 
 
 def from_tensorflow(feature: Any, owner: str) -> Feature:
-    """Convert a feature of `tf.io`; return a feature of this library unchanged.
-
-    Raises
-    ------
-    SchemaError
-        If it is neither.
-    """
+    """Convert a feature of `tf.io`; return a feature of this library unchanged."""
     if isinstance(feature, Feature):
         return feature
     cls = _FEATURES.get(type(feature).__name__)

@@ -134,13 +134,7 @@ def time_text(value: np.datetime64 | np.timedelta64) -> str:
 
 
 def parse_time(text: str, *, is_duration: bool) -> np.datetime64 | np.timedelta64:
-    """Parse a time as `time_text` formats it, or any part of one from the year on, to nanoseconds.
-
-    Raises
-    ------
-    ValueError
-        If the text is not one, or out of the range of nanoseconds.
-    """
+    """Parse a time as `time_text` formats it, or any part of one from the year on, to nanoseconds."""
     form, example = (_DURATION, "1.500s") if is_duration else (_TIME, "2001-09-09T01:46:40.500Z")
     try:
         found = form.fullmatch(text)

@@ -44,13 +44,7 @@ class MessageType:
 
     @classmethod
     def of(cls, given: Any, owner: str = "message") -> MessageType:
-        """Return the type of a message class, a descriptor, or the name of a message in a file.
-
-        Raises
-        ------
-        SchemaError
-            If it is neither, a file cannot be read, or it lacks the message.
-        """
+        """Return the type of a message class, a descriptor, or the name of a message in a file."""
         if isinstance(given, MessageType):
             return given
         descriptor = getattr(given, "DESCRIPTOR", given)
@@ -70,13 +64,7 @@ class MessageType:
 
     @property
     def descriptor(self) -> Descriptor:
-        """Descriptor of the message.
-
-        Raises
-        ------
-        SchemaError
-            If the descriptors are damaged, or lack the message.
-        """
+        """Descriptor of the message."""
         return _find(self.descriptors, self.name)
 
 

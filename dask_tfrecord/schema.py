@@ -499,13 +499,7 @@ def _steps_of_message(
 
 
 def _check_messages(features: Mapping[str, Feature], message: MessageType | None, *, is_example: bool) -> None:
-    """Refuse features of records of another kind.
-
-    Raises
-    ------
-    SchemaError
-        If fields of a message are not read by a `ProtoFeature`, or it lacks a type.
-    """
+    """Refuse features of records of another kind."""
     if message is not None and not is_example:
         raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
     for name, feature in features.items():

@@ -139,46 +139,21 @@ def read_setting(name: str) -> Any:
 
 
 def read_seconds(name: str) -> float:
-    """Return a time in seconds.
-
-    Raises
-    ------
-    ValueError
-        If the setting is not a positive, finite time.
-    """
+    """Return a time in seconds."""
     from dask.utils import parse_timedelta
 
     return _positive(name, lambda value: float(parse_timedelta(value, default="s")), f"a time like {default(name)!r}")
 
 
 def read_nbytes(name: str, otherwise: str = "") -> int:
-    """Return a number of bytes.
-
-    Parameters
-    ----------
-    name : str
-        Name of the setting.
-    otherwise : str, optional
-        Further values that the caller accepts, for the error.
-
-    Raises
-    ------
-    ValueError
-        If the setting is not a size of at least one byte.
-    """
+    """Return a number of bytes; `otherwise` names further values that the caller accepts, for the error."""
     from dask.utils import parse_bytes
 
     return _positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
 
 
 def read_count(name: str) -> int:
-    """Return a positive integer.
-
-    Raises
-    ------
-    ValueError
-        If the setting is not a positive integer.
-    """
+    """Return a positive integer."""
     return _positive(name, operator.index, "a number, 1 or more")
 
 

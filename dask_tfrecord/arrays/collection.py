@@ -31,39 +31,19 @@ MOST_CHUNKS = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collection:
-    """Shards with counted records.
-
-    Attributes
-    ----------
-    shards : Shards
-        The files.
-    starts : ndarray of int64, shape (nshards + 1,)
-        Number of the first row of each shard; the last entry is the number of rows.
-    nbytes : ndarray of int64, shape (nshards,)
-        Bytes of each shard, decompressed where that is known.
-    entry_splits : ndarray of int64, shape (nshards + 1,)
-        Index entries ``entry_splits[i]`` to ``entry_splits[i + 1]`` belong to shard ``i``.
-    entry_records : ndarray of int64
-        Record number of each index entry, within its shard.
-    entry_offsets : ndarray of int64
-        Offset of the header of that record in the decompressed stream.
-    breaks : ndarray of bool or None
-        True for each index entry before which bytes are lost, so that the previous record does not end there.
-    tails : ndarray of bool, shape (nshards,), or None
-        True for each shard that lost bytes after its last record. No bytes are lost if both are None.
-    counts_given : bool
-        True if the user specified the counts, which are not verified.
-    """
+    """Shards with counted records."""
 
     shards: Shards
-    starts: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-    entry_splits: NDArray[np.int64]
-    entry_records: NDArray[np.int64]
-    entry_offsets: NDArray[np.int64]
+    starts: NDArray[np.int64]  # number of the first row of each shard, and the number of rows
+    nbytes: NDArray[np.int64]  # bytes of each shard, decompressed where that is known
+    entry_splits: NDArray[np.int64]  # index entries `entry_splits[i]` to `entry_splits[i + 1]` belong to shard i
+    entry_records: NDArray[np.int64]  # record number of each index entry, within its shard
+    entry_offsets: NDArray[np.int64]  # offset of its header in the decompressed stream
+    # True for each index entry before which bytes are lost, so that the previous record does not end there.
     breaks: NDArray[np.bool_] | None = None
+    # True for each shard that lost bytes after its last record; both are None if all bytes are there.
     tails: NDArray[np.bool_] | None = None
-    counts_given: bool = False
+    counts_given: bool = False  # by the user, and not verified
 
     @classmethod
     def from_counts(cls, shards: Shards, counts: Sequence[int]) -> Collection:
@@ -301,35 +281,18 @@ class Collection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteChunks:
-    """Chunks of shards whose records are not counted, as ranges of bytes.
-
-    Attributes
-    ----------
-    shards : Shards
-        The files.
-    borders : ndarray of int64, shape (nchunks + 1,)
-        First byte of each chunk, and the number of bytes, in the concatenation of all shards.
-    """
+    """Chunks of shards whose records are not counted, as ranges of bytes."""
 
     shards: Shards
-    borders: NDArray[np.int64]
+    borders: NDArray[np.int64]  # first byte of each chunk, and the number of bytes, in the concatenation of all shards
 
     @classmethod
     def by_size(
         cls, shards: Shards, ratio: float, size: float, closed: NDArray[np.bool_], *, coalesce: bool
     ) -> ByteChunks:
-        """Plan chunks of a size as `borders_by_bytes` does.
+        """Plan chunks of a size as `borders_by_bytes` does, for a ratio of decoded to stored bytes.
 
-        Parameters
-        ----------
-        shards : Shards
-            Shards to split.
-        ratio : float
-            Ratio of decoded to stored bytes.
-        size, coalesce
-            As in `borders_by_bytes`.
-        closed : ndarray of bool, shape (nshards,)
-            Shards that can only be read from their start.
+        Shards that are `closed` can only be read from their start.
         """
         each = np.full(len(shards), ratio)
         each[closed] = np.minimum(each[closed], 0.999 * size / np.maximum(shards.sizes[closed], 1))
@@ -387,15 +350,7 @@ def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[Run]:
 
 
 def checked_number(argument: str, value: object, most: int | None = None) -> int:
-    """Check an argument that is a number of rows.
-
-    Raises
-    ------
-    TypeError
-        If it is not an integer.
-    ValueError
-        If it is negative, or more than `most`.
-    """
+    """Check an argument that is a number of rows."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{argument} is a number of rows, an int; got {value!r:.100}")
     if value < 0 or (most is not None and value > most):
@@ -405,13 +360,7 @@ def checked_number(argument: str, value: object, most: int | None = None) -> int
 
 
 def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
-    """``rows[key]`` for a slice, an int, a list of ints or a mask.
-
-    Raises
-    ------
-    IndexError
-        If a number is out of bounds or a mask has another length, as in NumPy.
-    """
+    """``rows[key]`` for a slice, an int, a list of ints or a mask."""
     if isinstance(key, slice):
         if not all(isinstance(bound, int | np.integer | None) for bound in (key.start, key.stop, key.step)):
             raise IndexError(f"a slice of rows has ints as bounds; got {key!r:.100}")
@@ -445,19 +394,10 @@ def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
 def borders_by_bytes(
     collection: Collection, row_nbytes: NDArray[np.float64], size: float, *, coalesce: bool
 ) -> NDArray[np.int64]:
-    """Return borders of chunks of about `size` decoded bytes.
+    """Return borders of chunks of about `size` bytes; `row_nbytes` are the decoded bytes of a row of each shard.
 
-    Parameters
-    ----------
-    collection : Collection
-        Shards to split.
-    row_nbytes : ndarray of float, shape (nshards,)
-        Decoded bytes of a row of each shard.
-    size : float
-        Bytes of a chunk. Larger shards are split evenly.
-    coalesce : bool
-        Join neighbouring shards up to `size`. If false, join them only to stay below `MOST_CHUNKS`, and never beyond
-        `size`: many chunks are slow, but large chunks may exceed the memory.
+    Larger shards are split evenly. Neighbouring shards are joined up to `size` if `coalesce`, otherwise only to stay
+    below `MOST_CHUNKS`, and never beyond `size`: many chunks are slow, but large chunks may exceed the memory.
     """
     counts = collection.counts
     decoded = counts * row_nbytes

@@ -109,29 +109,7 @@ def write_indexes(shards: Shards) -> list[WrittenIndex]:
 
 
 def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
-    """Count the records of shards and find index entries.
-
-    Parameters
-    ----------
-    shards : Shards
-        Shards to count.
-    sidecars : bool
-        Whether a valid ``FILE.idx`` is used.
-    check_crc : bool, default True
-        Check the CRC of every length that is read.
-
-    Returns
-    -------
-    shards : Shards
-        The shards with their detected compression.
-    indexes : list of ShardIndex
-        Index of each shard.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a header is damaged or a shard is truncated.
-    """
+    """Count the records of shards and find index entries; return the shards with their detected compression, too."""
     access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
     shards = replace(shards, access=tuple(access))
     found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
@@ -169,21 +147,9 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
 def index_entries_of_shards(
     shards: Shards, counts: Sequence[int], *, check_crc: bool = True
 ) -> tuple[Shards, list[ShardIndex]]:
-    """Find index entries of shards whose counts are known, from sidecars only; no shard is scanned.
+    """Find index entries of shards whose counts are known, as `index_shards`, from sidecars only.
 
-    Parameters
-    ----------
-    shards : Shards
-        Shards to open.
-    counts : sequence of int
-        Records of each shard; a sidecar takes precedence.
-    check_crc : bool, default True
-        As in `index_shards`.
-
-    Returns
-    -------
-    shards, indexes
-        As in `index_shards`. A shard without a sidecar has one index entry, its start.
+    A sidecar takes precedence over the count. A shard without a sidecar has one index entry, its start.
     """
     sidecars = find_sidecars(shards, SUFFIX)
     found = [(number, side) for number, side in enumerate(sidecars) if side is not None]

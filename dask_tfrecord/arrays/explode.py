@@ -41,11 +41,6 @@ def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ..
     """Return the flat values of a column, its row splits from the outermost on, and shapes if each row has its own.
 
     All arrays share one decode per chunk. Arrays without an entry per row have chunks of unknown sizes.
-
-    Raises
-    ------
-    SchemaError
-        If all rows have the same shape.
     """
     _check_ragged(name, feature)
     chunks = rows.chunks([name])
@@ -74,16 +69,7 @@ def _row_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...
 
 
 def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequence[int], value: Any) -> da.Array:
-    """Return a column with every row padded to `length`.
-
-    Raises
-    ------
-    SchemaError
-        If the rows are not ragged.
-    ValueError
-        If the number of lengths differs from the levels of the rows, a length is negative, or the dtype of the column
-        cannot represent `value`.
-    """
+    """Return a column with every row padded to `length`."""
     check_ragged(name, feature)
     dtype = feature.item_dtype
     lengths, value = _lengths(length, name, feature), padding_value(value, dtype, name)
@@ -100,13 +86,7 @@ def _check_ragged(name: str, feature: Feature) -> None:
 
 
 def check_ragged(name: str, feature: Feature) -> None:
-    """Check that the rows of a column can be padded.
-
-    Raises
-    ------
-    SchemaError
-        If all rows have the same shape, or each row is an array of its own shape.
-    """
+    """Check that the rows of a column can be padded."""
     _check_ragged(name, feature)
     if feature.own_shapes:
         raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
@@ -127,13 +107,7 @@ def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[
 
 
 def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Return the padding in the dtype of the column; its zero by default.
-
-    Raises
-    ------
-    ValueError
-        If the dtype cannot represent `value`.
-    """
+    """Return the padding in the dtype of the column; its zero by default."""
     if dtype.kind == "O":
         if value is not None and not isinstance(value, bytes):
             raise ValueError(f"the padding of {name!r}, a column of bytes, is bytes; got {value!r}")
@@ -292,13 +266,7 @@ def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
 
 
 def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero", "drop"]) -> StepWindow:
-    """Check the arguments of `Dataset.windows`.
-
-    Raises
-    ------
-    ValueError
-        If a number is negative, `stride` is 0, or `pad` is unknown.
-    """
+    """Check the arguments of `Dataset.windows`."""
     for name, value, least in (("past", past, 0), ("future", future, 0), ("stride", stride, 1)):
         if operator.index(value) < least:
             raise ValueError(f"windows: {name} is an int from {least} on; got {value!r}")

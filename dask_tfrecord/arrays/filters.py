@@ -115,13 +115,7 @@ class Filters:
 
     @classmethod
     def parse(cls, filters: Any) -> Filters:
-        """Check filters in the notation of pyarrow.
-
-        Raises
-        ------
-        ValueError
-            If they are no list of triples, no list of such lists, or an operator is unknown.
-        """
+        """Check filters in the notation of pyarrow."""
         given = list(filters) if isinstance(filters, Sequence) and not isinstance(filters, str) else []
         if given and all(isinstance(each, list) for each in given):
             return cls(tuple(tuple(map(_condition, each)) for each in given))
@@ -138,15 +132,7 @@ class Filters:
         return tuple(dict.fromkeys(each.column for conditions in self.alternatives for each in conditions))
 
     def resolve(self, schema: Schema) -> Filters:
-        """Return filters of columns of a schema.
-
-        Raises
-        ------
-        UnknownFeatureError
-            If there is no such column.
-        SchemaError
-            If rows have several values and no reduction is given, or the value has another type than the column.
-        """
+        """Return filters of columns of a schema."""
         return Filters(tuple(tuple(_resolved(each, schema) for each in conditions) for conditions in self.alternatives))
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
@@ -216,13 +202,7 @@ class UserMask:
     function: MaskFunction
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-        """Call the function, and check its result.
-
-        Raises
-        ------
-        SchemaError
-            If it is no mask of the rows.
-        """
+        """Call the function, and check its result."""
         rows = len(next(iter(blocks.values())))
         mask = np.asarray(self.function(user_blocks(blocks)))
         if mask.dtype != bool or mask.shape != (rows,):
@@ -424,11 +404,6 @@ def parse_condition(text: str) -> tuple[str, str, Any]:
 
     COLUMN is a name, or ``len``, ``any`` or ``all`` of a name. A name with an operator, a quote, " and " or " or ",
     or with spaces at its ends, is written like text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
-
-    Raises
-    ------
-    ValueError
-        If the text has another form.
     """
     found = _CONDITION.fullmatch(text)
     column, value = "", None
@@ -452,13 +427,7 @@ def condition_text(name: str, comparison: str, value: Any) -> str:
 
 
 def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
-    """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions.
-
-    Raises
-    ------
-    ValueError
-        If a condition has another form.
-    """
+    """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions."""
     alternatives: list[list[tuple[str, str, Any]]] = [[]]
     start = 0
     for between in [each for each in _BETWEEN.finditer(text) if each[1]]:
@@ -471,13 +440,7 @@ def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
 
 
 def as_stored(schema: Schema, conditions: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    """Return conditions with text as bytes where the column has bytes, and as times where it has times.
-
-    Raises
-    ------
-    ValueError
-        If a text is not a time.
-    """
+    """Return conditions with text as bytes where the column has bytes, and as times where it has times."""
     stored = []
     for name, comparison, value in conditions:
         feature = schema.get(name) or schema.get(name.partition("(")[2].removesuffix(")"))

@@ -45,39 +45,20 @@ Runs = tuple[Run, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordPartition:
-    """Records that one task reads.
-
-    Attributes
-    ----------
-    runs : tuple of Run
-        Runs of records, in order.
-    token : str
-        Identity of the records, derived from all shards: dask would need long to tokenise every run.
-    """
+    """Records that one task reads."""
 
     runs: Runs
-    token: str
+    token: str  # derived from all shards: dask would need long to tokenise every run
 
     def __dask_tokenize__(self) -> str:
         return self.token
 
 
 def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[RecordPartition]:
-    """Split shards into partitions, in order.
+    """Split shards into partitions, in order, by `chunks` of `read_tfrecord`, with sizes in stored bytes.
 
-    Parameters
-    ----------
-    shards : Shards
-        The files.
-    chunks : "auto", "shard", int or str
-        As in `read_tfrecord`, with sizes in stored bytes. An int or a size counts the records of all shards;
-        ``"auto"`` counts those of large uncompressed shards, which it splits.
-    check_crc : bool
-        Check the CRC of every length that is read for counting.
-
-    Returns
-    -------
-    list of RecordPartition
+    An int or a size counts the records of all shards; ``"auto"`` counts those of large uncompressed shards, which it
+    splits.
     """
     wanted = checked_chunks(chunks, True)
     size = chunk_size()

@@ -62,11 +62,6 @@ class Chunk:
 
     It reports its real size to dask. An object array of NumPy would report 8 bytes, so that a worker would not spill
     it.
-
-    Attributes
-    ----------
-    blocks : dict of str to Block
-        Block of each column, with the same number of rows.
     """
 
     blocks: dict[str, Block]
@@ -79,15 +74,7 @@ class Chunk:
 
 
 class LazyColumn:
-    """Array-like of one column of a source; indexing reads only the selected rows.
-
-    Parameters
-    ----------
-    source : Source
-        Source with counted rows.
-    name : str
-        Name of the column.
-    """
+    """Array-like of one column of a source; indexing reads only the selected rows."""
 
     def __init__(self, source: Source, name: str) -> None:
         feature = source.schema[name]
@@ -163,24 +150,9 @@ def block_array(
     dtype: np.dtype[Any],
     *others: da.Array,
 ) -> da.Array:
-    """Return an array of the blocks ``step(chunk, option, *others)``.
+    """Return an array of the blocks ``step(chunk, option, *others)``; of `others`, each block gets its element.
 
-    Parameters
-    ----------
-    step : callable
-        Function from a chunk to a block.
-    chunks : dask array of object, shape (nchunks,)
-        The chunks.
-    option : object
-        Argument of the function.
-    name : str
-        Name of the array.
-    shape : tuple
-        Rows of each block as a tuple, then the sizes of the other axes.
-    dtype : dtype
-        Data type of the blocks.
-    *others : dask array of shape (nchunks,)
-        Further arguments; each block contributes its element.
+    `shape` has the rows of each block as a tuple, then the sizes of the other axes.
     """
     axes = tuple(range(len(shape)))
     array: da.Array = da.blockwise(
@@ -610,21 +582,7 @@ def compute_in_place(
     assigned: Mapping[str, da.Array],
     options: Mapping[str, Any],
 ) -> dict[str, NDArray[Any]]:
-    """Compute all columns with threads of this process, which decode directly into the results.
-
-    Parameters
-    ----------
-    source : Source
-        Source of the rows.
-    borders : ndarray of int64
-        First row of each chunk and the number of rows.
-    schema : Schema
-        Columns to compute.
-    assigned : mapping of str to dask array
-        Columns that do not come from the source.
-    options : mapping
-        Keyword arguments of `dask.compute`.
-    """
+    """Compute all columns with threads of this process, which decode directly into the results."""
     rows = int(borders[-1])
     results: dict[str, NDArray[Any]] = {}
     for name, feature in schema.items():
@@ -654,12 +612,7 @@ def compute_in_place(
 def _in_stored_order(source: Source) -> tuple[Source, NDArray[np.int64] | None]:
     """Return a source with the rows in stored order, so that each range of bytes is read once.
 
-    Returns
-    -------
-    Source
-        Source of the same rows.
-    ndarray of int64 or None
-        Original position of each row; None if the order is unchanged.
+    The second value is the original position of each row; None if the order is unchanged.
     """
     rows = source.rows
     if rows is None or (rows.step > 0 if isinstance(rows, range) else (np.diff(rows) >= 0).all()):
@@ -777,13 +730,7 @@ def first_rows(chunks: da.Array, schema: Schema, rows: int) -> dict[str, NDArray
 
 
 def count_rows(chunks: da.Array) -> int:
-    """Count the rows of chunks of unknown sizes.
-
-    Raises
-    ------
-    ValueError
-        If the chunks have no column.
-    """
+    """Count the rows of chunks of unknown sizes."""
     counts = da.map_blocks(_chunk_rows, chunks, dtype=np.int64, meta=np.empty(0, np.int64))
     return int(counts.sum().compute())
 

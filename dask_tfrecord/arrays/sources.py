@@ -223,30 +223,14 @@ class Source(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordSource(Source):
-    """Rows of TFRecord shards whose records are counted.
-
-    Attributes
-    ----------
-    collection : Collection
-        Shards, record counts and index entries.
-    decoder : Decoder
-        Decoder of the records.
-    rows : range or ndarray of int64
-        Numbers of the rows in the collection.
-    check_crc : bool
-        Check the CRCs of records that are read.
-    token : str
-        Identity of the attributes above.
-    most_nbytes : int or None
-        Limit of the bytes of a column of a block, if lower than the setting.
-    """
+    """Rows of TFRecord shards whose records are counted."""
 
     collection: Collection
     decoder: Decoder
-    rows: RowNumbers
+    rows: RowNumbers  # numbers of the rows in the collection
     check_crc: bool
-    token: str
-    most_nbytes: int | None = None
+    token: str  # identity of the attributes above
+    most_nbytes: int | None = None  # limit of the bytes of a column of a block, if lower than the setting
 
     @classmethod
     def from_collection(
@@ -442,15 +426,7 @@ def shards_origin(shards: Shards) -> Mapping[str, Any]:
 
 
 def probe_rows(source: Source, names: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Read a few rows of a source with counted rows to estimate their size; fewer if they are large.
-
-    Returns
-    -------
-    rows : int
-        Number of rows read.
-    nbytes : dict of str to int
-        Decoded bytes of each column.
-    """
+    """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column."""
     rows, found = 0, dict.fromkeys(names, 0)
     cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]
     spans = ((start, stop) for start, stop in pairwise(cuts) if start < stop)
@@ -491,18 +467,7 @@ class GrowingSpans:
 
 
 def memory_limit(most: int | None = None) -> MemoryLimit | None:
-    """Return the memory limit of one column of a block; None without limit.
-
-    Parameters
-    ----------
-    most : int, optional
-        Lower limit of the caller.
-
-    Raises
-    ------
-    ValueError
-        If the setting is not a number of bytes.
-    """
+    """Return the memory limit of one column of a block, at most that of the caller; None without limit."""
     given = read_setting(_SETTING)
     if given == "auto":
         memory = worker_memory() or _machine_memory()
@@ -541,17 +506,7 @@ _INFLATION = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncountedSource(Source):
-    """Rows of TFRecord shards that are not counted, in chunks of any number of rows.
-
-    Attributes
-    ----------
-    chunks : ByteChunks
-        Shards and borders of the chunks.
-    decoder : Decoder
-        Decoder of the records.
-    check_crc : bool
-        Check the CRCs of records that are read.
-    """
+    """Rows of TFRecord shards that are not counted, in chunks of any number of rows."""
 
     chunks: ByteChunks
     decoder: Decoder
@@ -675,30 +630,14 @@ def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilledSource(Source):
-    """Rows of intact records, with filled rows in place of lost ones.
+    """Rows of intact records, with filled rows in place of lost ones."""
 
-    Attributes
-    ----------
-    source : RecordSource
-        Source of the intact records.
-    collection : Collection
-        Collection with lost records included, for planning chunks.
-    fillers : mapping of str to Block
-        Fill value of each column, as a block of one row.
-    lost : int64 array
-        Numbers of the filled rows, ascending, among all rows.
-    rows : range or int64 array
-        Numbers of the rows of this source among all rows.
-    token : str
-        Identity of the attributes above.
-    """
-
-    source: RecordSource
-    collection: Collection
-    fillers: Mapping[str, Block]
-    lost: NDArray[np.int64]
-    rows: RowNumbers
-    token: str
+    source: RecordSource  # of the intact records
+    collection: Collection  # with lost records included, for planning chunks
+    fillers: Mapping[str, Block]  # fill value of each column, as a block of one row
+    lost: NDArray[np.int64]  # numbers of the filled rows, ascending, among all rows
+    rows: RowNumbers  # numbers of the rows of this source among all rows
+    token: str  # identity of the attributes above
 
     @classmethod
     def from_reports(
@@ -799,13 +738,7 @@ class FilledSource(Source):
 
 
 def fillers(decoder: Decoder, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
-    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
-
-    Raises
-    ------
-    SchemaError
-        If a column has neither, or its feature cannot represent the value.
-    """
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items."""
     given = dict(fill_values or {})
     for name in given:
         if name not in decoder.decoders:
@@ -866,24 +799,12 @@ BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MappedSource(Source):
-    """Rows of another source, passed through a function block by block.
-
-    Attributes
-    ----------
-    source : Source
-        Source of the blocks that the function is called with.
-    columns : tuple of str
-        Columns that the function is called with.
-    function : callable
-        Function from a dict of blocks of n rows to a mapping of blocks of n rows.
-    schema : Schema
-        Schema of the blocks that it returns.
-    """
+    """Rows of another source, passed through a function block by block."""
 
     source: Source
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # that the function is called with
     function: BlockFunction
-    schema: Schema
+    schema: Schema  # of the blocks that it returns
 
     def __dask_tokenize__(self) -> object:
         return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
@@ -948,13 +869,7 @@ def located(describe: Callable[[], str], method: str = "map_blocks") -> Iterator
 def apply(
     function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
 ) -> dict[str, Block]:
-    """Call a user's function on blocks and check the result against its schema.
-
-    Raises
-    ------
-    SchemaError
-        If a column is missing, or its length, shape or dtype differs from the template.
-    """
+    """Call a user's function on blocks and check the result against its schema."""
     rows = {len(block) for block in blocks.values()}
     result = function(user_blocks(blocks))
     if not isinstance(result, Mapping):
@@ -977,13 +892,7 @@ def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
 
 
 def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
-    """Call the function on empty blocks to infer its output.
-
-    Raises
-    ------
-    ValueError
-        If the function fails; its error is the cause.
-    """
+    """Call the function on empty blocks to infer its output."""
     blocks = user_blocks({name: zero_rows(schema[name]) for name in columns})
     # A block that is returned unchanged keeps its feature, which objects do not determine.
     known = {id(block): schema[name] for name, block in blocks.items()}
@@ -998,20 +907,10 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
 
 
 def mapped_schema(made: Any, own: Schema) -> Schema:
-    """Return the schema of the output of a function.
+    """Return the schema of the output of a function that is called with the columns of `own`, from a template.
 
-    Parameters
-    ----------
-    made : mapping of str to Feature or array-like
-        Template. An array states no class: if its dtype and shape match the column of the same name, the column
-        keeps its class. A Schema also states groups and names of classes.
-    own : Schema
-        Columns that the function is called with.
-
-    Raises
-    ------
-    SchemaError
-        If no feature describes an array.
+    An array states no class: if its dtype and shape match the column of the same name, the column keeps its class. A
+    Schema also states groups and names of classes.
     """
     if not isinstance(made, Mapping):
         raise SchemaError(f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}")
@@ -1033,18 +932,10 @@ _GROUP = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemCounts:
-    """Number of items of each record.
+    """Number of items of each record."""
 
-    Attributes
-    ----------
-    lengths : ndarray of unsigned int, shape (records,)
-        Items of each record, in the smallest dtype.
-    starts : ndarray of int64
-        Items before every 1024th record, and the number of items.
-    """
-
-    lengths: NDArray[Any]
-    starts: NDArray[np.int64]
+    lengths: NDArray[Any]  # items of each record, in the smallest dtype
+    starts: NDArray[np.int64]  # items before every 1024th record, and the number of items
 
     @classmethod
     def from_lengths(cls, lengths: NDArray[Any]) -> ItemCounts:
@@ -1079,27 +970,13 @@ class ItemCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplodedSource(Source):
-    """Items of the rows of another source.
-
-    Attributes
-    ----------
-    source : Source
-        Source of the records.
-    plan : ItemPlan
-        Columns of items and of records.
-    counts : ItemCounts or None
-        Items of each row of `source`; None if its rows are not counted.
-    rows : range, ndarray of int64 or None
-        Numbers of the items that are rows of this source, among all items of `source`.
-    sized : Source or None
-        Source of the same records that is read where sizes are enough; None to read values.
-    """
+    """Items of the rows of another source."""
 
     source: Source
     plan: ItemPlan
-    counts: ItemCounts | None
-    rows: RowNumbers | None
-    sized: Source | None = None
+    counts: ItemCounts | None  # items of each row of `source`; None if its rows are not counted
+    rows: RowNumbers | None  # numbers of the items that are rows of this source, among all items of `source`
+    sized: Source | None = None  # source of the same records that is read where sizes are enough; None to read values
 
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
@@ -1260,7 +1137,7 @@ class ExplodedSource(Source):
     ) -> tuple[list[dict[str, Block]], tuple[int, Mapping[str, Block]]]:
         """Return a range of items in one or two parts, and its last record if more of its items follow.
 
-        `held` is such a record of the range before: its number, -1 for none, and its blocks.
+        `held` is that record of the range before: its number or -1, and its blocks.
         """
         counts = self.counts
         assert counts is not None
@@ -1342,13 +1219,7 @@ def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureErro
 
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
-    """Return the items of the rows `start` to `stop` of a source, in the smallest dtype.
-
-    Raises
-    ------
-    FeatureError
-        If the lengths of the columns of the group differ in a record.
-    """
+    """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
     names = tuple(dict.fromkeys(map(plan.lengths_of, plan.group)))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)

@@ -667,39 +667,18 @@ Assemble = Callable[[Any, Decoded], Block]
 
 @dataclass(frozen=True, slots=True)
 class ColumnDecoder:
-    """Keys of one column, and the assembly of its blocks.
+    """Keys of one column, and the assembly of its blocks."""
 
-    Attributes
-    ----------
-    feature : Feature
-        Feature of the column: dtype and shape of its blocks.
-    source : str
-        Name of the schema's feature that the column belongs to.
-    parsed : Feature
-        The schema's feature.
-    specs : tuple of KeySpec or FieldSpec
-        Keys to extract, or fields of messages.
-    assembler : callable or None
-        Function that assembles a block; None if the decoder writes the only key directly into an array.
-    prepare : callable, optional
-        Function that processes the outputs before `assembler`, once for all columns of a feature.
-    unit : str, default "value"
-        Name of what a row consists of, for errors: "value", "step" or "item".
-    classes : tuple of str, default ()
-        Names of the values of an enum.
-    groups : tuple of str, default ()
-        Groups of the columns that share its rows at each level, the outermost first.
-    """
-
-    feature: Feature
-    source: str
-    parsed: Feature
-    specs: tuple[Any, ...]
-    assembler: Assemble | None
+    feature: Feature  # dtype and shape of the blocks
+    source: str  # name of the schema's feature that the column belongs to
+    parsed: Feature  # the schema's feature
+    specs: tuple[Any, ...]  # of type KeySpec, or FieldSpec
+    assembler: Assemble | None  # None if the decoder writes the only key directly into an array
+    # Processes the outputs before `assembler`, once for all columns of a feature.
     prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
-    unit: str = "value"
-    classes: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    unit: str = "value"  # what a row consists of, for errors: "value", "step" or "item"
+    classes: tuple[str, ...] = ()  # names of the values of an enum
+    groups: tuple[str, ...] = ()  # of the columns that share its rows at each level, the outermost first
 
     @property
     def keeps_values(self) -> bool:

@@ -437,17 +437,7 @@ def location_nbytes(feature: Feature) -> int:
 def why_not_located(name: str, schema: Schema) -> str | None:
     """Return the reason why the values of a feature are not a fixed number of contiguous bytes in every record.
 
-    Parameters
-    ----------
-    name : str
-        Name of the feature.
-    schema : Schema
-        Schema of the feature.
-
-    Returns
-    -------
-    str or None
-        None if they are, as far as the schema determines it: floats may be packed or not, record by record.
+    None if they are, as far as the schema determines it: floats may be packed or not, record by record.
     """
     feature = schema[name]
     if isinstance(feature, ProtoFeature):
@@ -785,13 +775,7 @@ class _DecodeJob:
 
 
 def rows_of_no_fields(decoder: Decoder, name: str) -> Block:
-    """Return the block of a column of one message without fields: their defaults.
-
-    Raises
-    ------
-    SchemaError
-        If the values of the column cannot be empty.
-    """
+    """Return the block of a column of one message without fields: their defaults; refuse others."""
     job = _DecodeJob(decoder, (name,), False, None)
     job.begin((), None, {})
     job.native.feed_values(np.zeros(0, np.uint8), np.zeros(2, np.int64))

@@ -32,13 +32,7 @@ from dask_tfrecord.schema import Schema
 
 
 def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, given: Schema) -> Schema:
-    """Return the fields that columns are written to: those given, else those that were read, else those of their names.
-
-    Raises
-    ------
-    SchemaError
-        If a column belongs to no field.
-    """
+    """Return the fields that columns are written to: given ones, those that were read, or those of their names."""
     message, features = given.message_type, dict(given)
     assert message is not None
     found = {label for name, feature in given.items() for label in _columns(message, name, feature)}

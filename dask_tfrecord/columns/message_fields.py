@@ -110,13 +110,7 @@ class FieldPath(NamedTuple):
 
     @classmethod
     def find(cls, message: MessageType, path: str, prefix: str = "", outer: tuple[str, ...] = ()) -> FieldPath:
-        """Find a path in the tree of a message type.
-
-        Raises
-        ------
-        SchemaError
-            If the field is unknown.
-        """
+        """Find a path in the tree of a message type."""
         parts, fields = split_path(path), list[Any]()
         descriptor: Any = message.descriptor
         for number, part in enumerate(parts):
@@ -209,13 +203,7 @@ def _leaves(
 def message_columns(
     message: MessageType, name: str, feature: ProtoFeature, prefix: str = "", outer: tuple[str, ...] = ()
 ) -> dict[str, ColumnDecoder]:
-    """Return the columns of a feature; of messages in bytes, `prefix` and `outer` are those of `FieldPath`.
-
-    Raises
-    ------
-    SchemaError
-        If the path is unknown, or the values are of another type.
-    """
+    """Return the columns of a feature; of messages in bytes, `prefix` and `outer` are those of `FieldPath`."""
     if feature.presence or feature.values is not None:
         path = FieldPath.find(message, feature.path, prefix, outer)
         if isinstance(feature.values, ProtoFeature):
@@ -346,13 +334,7 @@ def _made(
 
 
 def rows_of_values(values: Any, rank: int) -> Feature:
-    """Return the feature of values in some levels of rows.
-
-    Raises
-    ------
-    SchemaError
-        If values of different shapes are in several levels of rows.
-    """
+    """Return the feature of values in some levels of rows."""
     if rank == 0:
         same: Feature = values
         return same

@@ -92,34 +92,16 @@ def _ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class MessageSurvey:
-    """Counts over records that are messages of one type.
-
-    Attributes
-    ----------
-    message : MessageType
-        Type of the messages.
-    records : int
-        Number of records, refused ones included.
-    shards : dict of str to int
-        Number of records by shard.
-    counts : dict of str to FeatureCounts
-        Counts of each column.
-    unknown_records, unknown_fields : int
-        Number of records that have fields which the type lacks, and of these fields.
-    refused : int
-        Number of records that cannot be read as this message.
-    refusals : list of FeatureError
-        Errors of the first of them.
-    """
+    """Counts over records that are messages of one type."""
 
     message: MessageType
-    records: int = 0
-    shards: dict[str, int] = field(default_factory=dict)
-    counts: dict[str, FeatureCounts] = field(default_factory=dict)
-    unknown_records: int = 0
+    records: int = 0  # refused ones included
+    shards: dict[str, int] = field(default_factory=dict)  # number of records by shard
+    counts: dict[str, FeatureCounts] = field(default_factory=dict)  # of each column
+    unknown_records: int = 0  # records with fields that the type lacks
     unknown_fields: int = 0
-    refused: int = 0
-    refusals: list[FeatureError] = field(default_factory=list)
+    refused: int = 0  # records that cannot be read as this message
+    refusals: list[FeatureError] = field(default_factory=list)  # errors of the first of them
 
     def merge(self, other: MessageSurvey) -> None:
         """Add the survey of the part of the collection that follows. The other survey must not be used afterwards."""

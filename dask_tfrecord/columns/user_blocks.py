@@ -25,13 +25,7 @@ from dask_tfrecord.features import (
 
 
 def feature_of(array: Any, owner: str) -> Feature:
-    """Describe blocks like `array` by a feature.
-
-    Raises
-    ------
-    SchemaError
-        If it is not an array of rows, or has a dtype that no feature has, or holds objects of unknown type.
-    """
+    """Describe blocks like `array` by a feature."""
     if isinstance(array, RaggedBlock) and isinstance(array.values, ArraysBlock):
         arrays = feature_of(array.values, owner)
         return TensorFeature(arrays.shape, arrays.dtype, count=-1)
@@ -89,22 +83,7 @@ _LISTED_ROWS = 5
 
 
 def unmasked(array: Any, owner: str, first: int = 0) -> Any:
-    """Return the data of a masked array without masked values; return other arrays unchanged.
-
-    Parameters
-    ----------
-    array : array-like
-        Rows.
-    owner : str
-        Column or argument, for the error.
-    first : int, default 0
-        Number of the first row, for the error.
-
-    Raises
-    ------
-    SchemaError
-        If a value is masked.
-    """
+    """Return the data of a masked array, or another array unchanged; refuse masked values. Rows begin at `first`."""
     if not isinstance(array, np.ma.MaskedArray):
         return array
     mask = np.ma.getmaskarray(array)
@@ -115,22 +94,7 @@ def unmasked(array: Any, owner: str, first: int = 0) -> Any:
 
 
 def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
-    """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats.
-
-    Parameters
-    ----------
-    series : Series, Index or extension array
-        The values.
-    owner : str
-        Column, for the error.
-    first : int, default 0
-        Number of the first row, for the error.
-
-    Raises
-    ------
-    SchemaError
-        If a value is missing.
-    """
+    """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "f":
         return
     missing = np.flatnonzero(np.asarray(series.isna()))
@@ -159,25 +123,10 @@ def as_bytes(item: Any) -> Any:
 
 
 def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False) -> Block:
-    """Convert `array` to a block of `feature`.
+    """Convert `array` to a block of `feature`; only the numbers of Python lists are cast.
 
-    Parameters
-    ----------
-    feature : Feature
-        Feature of the block.
-    array : array-like
-        Rows.
-    owner : str
-        Column, for errors.
-    lossless : bool, default False
-        Cast rows that are arrays as if they were lists: an integer that does not fit is an error, a float is rounded.
-
-    Raises
-    ------
-    SchemaError
-        If the shape or dtype differs, or a value is masked. Only the numbers of Python lists are cast.
-    FeatureError
-        If a number does not fit the dtype.
+    If `lossless`, rows that are arrays are cast as if they were lists: an integer that does not fit is an error, a
+    float is rounded.
     """
     array = unmasked(array, owner)
     if feature.ragged_rank:
@@ -304,13 +253,7 @@ def objects(rows: Any) -> NDArray[np.object_]:
 
 
 def as_text(array: Any, owner: str) -> NDArray[Any]:
-    """Convert an array or a list of strings to `StringDType`.
-
-    Raises
-    ------
-    SchemaError
-        If an item is not a string, or holds a lone surrogate.
-    """
+    """Convert an array or a list of strings to `StringDType`."""
     given = array if isinstance(getattr(array, "dtype", None), np.dtype) else np.asarray(array, object)
     given = unmasked(given, owner)
     if given.dtype.kind == "O":

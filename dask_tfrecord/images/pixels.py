@@ -58,7 +58,7 @@ _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
 def read_header(data: bytes) -> tuple[str, int, tuple[int | None, int | None, int | None]] | None:
-    """Return format, bits per channel and shape of an image, without Pillow; None for bytes that are no image.
+    """Return format, bits per channel and shape of an image, without Pillow; None for other bytes.
 
     The shape is (height, width, channels), with None for what the header does not determine.
     """
@@ -167,11 +167,6 @@ def shrink_image(data: bytes, width: int) -> bytes:
     """Encode an image again, at most `width` pixels wide: JPEG stays JPEG, and other formats become PNG.
 
     JPEG is decoded at a fraction of its size.
-
-    Raises
-    ------
-    ImageError
-        If the image cannot be decoded.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -224,28 +219,14 @@ _LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoding:
-    """Format and options of images to write.
+    """Format and options of images to write."""
 
-    Attributes
-    ----------
-    format : {"png", "jpeg", "webp"}
-        Of the files.
-    options : mapping of str to object
-        Options of Pillow's writer of that format, for example ``quality``.
-    """
-
-    format: str = "png"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "png"  # png, jpeg or webp
+    options: Mapping[str, Any] = field(default_factory=dict)  # of Pillow's writer of that format, for example `quality`
 
     @classmethod
     def from_argument(cls, given: Any, name: str) -> ImageEncoding:
-        """Read the user's argument: a format, or a mapping of a format and Pillow's options.
-
-        Raises
-        ------
-        SchemaError
-            If it is neither.
-        """
+        """Read the user's argument: a format, or a mapping of a format and Pillow's options."""
         options = {"format": given} if isinstance(given, str) else given
         if not isinstance(options, Mapping) or not isinstance(options.get("format"), str):
             raise SchemaError(
@@ -259,25 +240,7 @@ class ImageEncoding:
 
 
 def encode_image(encoding: ImageEncoding, image: NDArray[Any]) -> bytes:
-    """Encode one image.
-
-    Parameters
-    ----------
-    encoding : ImageEncoding
-        Format and options.
-    image : ndarray of uint8, uint16 or float, shape (height, width, channels)
-        Floats are levels of 8 or 16 bits divided by the largest.
-
-    Returns
-    -------
-    bytes
-        The file.
-
-    Raises
-    ------
-    ImageError
-        The image is empty, or has a number of channels that the format cannot store, or floats that are not levels.
-    """
+    """Encode one image of shape (height, width, channels); floats are levels of 8 or 16 bits divided by the largest."""
     channels = image.shape[2]
     if not image.size:
         raise ImageError(f"an image of shape {image.shape}: a file cannot store an image without pixels")
@@ -314,15 +277,7 @@ def _levels(image: NDArray[Any]) -> NDArray[Any]:
 
 
 def encode_png(pixels: NDArray[Any], level: int = _LEVEL) -> bytes:
-    """Write a PNG without Pillow; each row but the first is stored as its difference to the row above.
-
-    Parameters
-    ----------
-    pixels : ndarray of uint8 or uint16, shape (height, width, channels)
-        Gray, gray and alpha, RGB or RGBA.
-    level : int
-        Level of compression, 0 to 9.
-    """
+    """Write a PNG of pixels of 8 or 16 bits without Pillow; a row is stored as its difference to the row above."""
     height, width, channels = pixels.shape
     rows = np.ascontiguousarray(pixels, pixels.dtype.newbyteorder(">")).view(np.uint8).reshape(height, -1)
     filtered = np.empty((height, rows.shape[1] + 1), np.uint8)

@@ -47,36 +47,17 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """Rows to write, with the names and attributes of their collection.
-
-    Attributes
-    ----------
-    dataset : Dataset
-        The rows.
-    rows : str or None
-        Name of the dimension of rows; None if the collection does not name it.
-    axes : mapping of str to tuple of str
-        Names of the other dimensions, by column.
-    coords : tuple of str
-        Columns that are coordinates.
-    attributes : mapping of str to mapping
-        Attributes by column.
-    collection_attributes : mapping
-        Attributes of the collection.
-    constants : mapping of str to (tuple of str, ndarray)
-        Dimensions and values of coordinates without rows.
-    dtypes : mapping of str to str
-        Dtypes of text, bytes and dates, by column.
-    """
+    """Rows to write, with the names and attributes of their collection."""
 
     dataset: Dataset
-    rows: str | None = None
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    coords: tuple[str, ...] = ()
+    rows: str | None = None  # name of the dimension of rows; None if the collection does not name it
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of the other dimensions, by column
+    coords: tuple[str, ...] = ()  # columns that are coordinates
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     collection_attributes: Mapping[str, Any] = field(default_factory=dict)
+    # Dimensions and values of coordinates without rows.
     constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of text, bytes and dates, by column
 
     @classmethod
     def from_arrays(
@@ -125,10 +106,7 @@ class Inputs:
     def labels(self, schema: Schema) -> Labels | None:
         """Return the labels of an xarray Dataset that is written with these features; None for other collections.
 
-        Warns
-        -----
-        UserWarning
-            If attributes are not part of them.
+        Warn of attributes that are not part of them.
         """
         if self.rows is None:
             self.warn_of_attributes()
@@ -146,18 +124,7 @@ class Inputs:
         return Labels(self.rows, self.axes, self.coords, self.dtypes, own, of_all, self.constants, schema)
 
     def warn_of_attributes(self, names: Sequence[str] | None = None) -> None:
-        """Warn of attributes that are not written.
-
-        Parameters
-        ----------
-        names : sequence of str, optional
-            Attributes that are not written; by default all.
-
-        Warns
-        -----
-        UserWarning
-            If there are any.
-        """
+        """Warn of attributes that are not written; by default all."""
         if names is None:
             names = [
                 *self.collection_attributes,
@@ -256,21 +223,8 @@ _SPECIFY = (
 def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
     """Convert array-likes with one number of rows to columns, in the chunks of the first dask array.
 
-    Parameters
-    ----------
-    arrays : mapping of str to array-like
-        Rows along the first axis.
-    forms : mapping of str to Feature
-        Features that the user specified, as columns have them.
-    exact : bool, default False
-        Give columns these features. Otherwise a dense array may stay dense, and a writer applies its features.
-
-    Raises
-    ------
-    SchemaError
-        If there are no arrays, their numbers of rows differ or are unknown, or an array has a dtype without a feature.
-    FeatureError
-        If a number of a list does not fit the dtype of its feature.
+    If `exact`, columns have the features `forms`. Otherwise a dense array may stay dense, and a writer applies its
+    features.
     """
     found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in arrays.items()}
     if exact:
@@ -300,13 +254,7 @@ def _exactly(forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, An
 
 
 def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feature, da.Array]:
-    """Convert an array-like to a column beside chunks of `sizes` rows.
-
-    Raises
-    ------
-    SchemaError
-        If its number of rows differs or is unknown, or no feature describes it.
-    """
+    """Convert an array-like to a column that joins chunks of `sizes` rows."""
     feature, array = column_from_array(given, owner)
     rows = float(np.sum(sizes))
     if np.isnan(rows):
@@ -322,24 +270,9 @@ def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feat
 
 
 def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tuple[Feature, Any]:
-    """Find the feature of an array-like, and its rows.
+    """Find the feature of an array-like, and its rows as a dask, NumPy or on-demand array, one entry per row.
 
-    Parameters
-    ----------
-    given : array-like
-        A dask, NumPy, Zarr or HDF5 array, a list or rows of lists, flat blocks, or an array or series of xarray or
-        pandas.
-    owner : str
-        Column, for errors.
-    form : Feature, optional
-        Feature that the user specified, as a column has it.
-
-    Returns
-    -------
-    Feature
-        Feature of the column.
-    array
-        Dask, NumPy or on-demand array, one entry per row.
+    `form` is the feature that the user specified, as a column has it.
     """
     if isinstance(given, Mapping):
         raise SchemaError(
@@ -776,17 +709,7 @@ def _column(series: Any, owner: str, first: int) -> Any:
 
 
 def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any:
-    """Convert an Arrow array to a block; None if no block has its type.
-
-    Parameters
-    ----------
-    array : pyarrow.Array
-        The values.
-    owner : str
-        Column, for errors.
-    rows : callable
-        Returns the number of the row of each value.
-    """
+    """Convert an Arrow array to a block, or None; `rows` returns the number of the row of each value."""
     import pyarrow as pa
 
     kind = array.type

@@ -252,15 +252,7 @@ def _image_values(row: Block) -> Sequence[Any]:
 
 
 def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
-    """Return an image of a row at most `width` pixels wide, and its media type.
-
-    Raises
-    ------
-    IndexError
-        If the index exceeds the images of the row.
-    ValueError
-        If the image cannot be decoded.
-    """
+    """Return an image of a row at most `width` pixels wide, and its media type."""
     value = _image_values(row)[index]
     if not isinstance(value, bytes):
         if value.dtype == np.uint8 and value.shape[1] > width:

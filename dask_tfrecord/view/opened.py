@@ -56,13 +56,7 @@ _Key = tuple["Opened", str, int]
 
 
 class BlockCache:
-    """Decoded blocks of the data sets of a view, within its memory limit: the least recently used ones are forgotten.
-
-    Raises
-    ------
-    ValueError
-        If the limit is not a size, or below 64 MiB.
-    """
+    """Decoded blocks of a view, within its memory limit of 64 MiB or more: blocks that were used last are kept."""
 
     def __init__(self, memory_limit: int | str | None = None) -> None:
         from dask.utils import parse_bytes
@@ -94,27 +88,13 @@ class BlockCache:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Rows that can be read now.
-
-    Attributes
-    ----------
-    source : Source or None
-        Source of the rows; None without any.
-    rows : int
-        Number of rows counted so far.
-    counted : bool
-        True if these are all rows.
-    reports : tuple of ShardReport
-        Reports of the shards that are counted; that of the last one may be partial.
-    error : str or None
-        Error that ended counting.
-    """
+    """Rows that can be read now."""
 
     source: Source | None
-    rows: int
-    counted: bool
-    reports: tuple[ShardReport, ...] = ()
-    error: str | None = None
+    rows: int  # counted so far
+    counted: bool  # these are all rows
+    reports: tuple[ShardReport, ...] = ()  # of the shards that are counted; the last one may be partial
+    error: str | None = None  # that ended counting
 
     def report(self, shard: int) -> tuple[ShardReport | None, bool]:
         """Return the report of a shard, and whether all of its records are counted."""

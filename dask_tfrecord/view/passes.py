@@ -69,15 +69,7 @@ class Pass:
 
 
 class Search(Pass):
-    """Rows for which an expression holds.
-
-    Raises
-    ------
-    ValueError
-        If the expression cannot be parsed.
-    SchemaError
-        If a condition does not fit its column.
-    """
+    """Rows for which an expression holds."""
 
     def __init__(self, data: Opened, expression: str) -> None:
         from dask_tfrecord.arrays.filters import Filters, as_stored, parse_expression
