@@ -98,11 +98,11 @@ def test_images_of_own_shapes_are_resized_one_by_one() -> None:
     block = ArraysBlock(flat, splits, shapes)
     objects = np.empty(4, object)
     objects[:] = images
-    for method in METHODS:
-        expected = np.stack([dtf.resize_images(image[None], (4, 3), method)[0] for image in images])
+    for method, antialias in product(METHODS, (False, True)):
+        expected = np.stack([dtf.resize_images(image[None], (4, 3), method, antialias)[0] for image in images])
         for given in (block, objects):
-            assert np.array_equal(dtf.resize_images(given, (4, 3), method), expected)
-        nested = dtf.resize_images(RaggedBlock(block, np.array([0, 1, 1, 4])), (4, 3), method)
+            assert np.array_equal(dtf.resize_images(given, (4, 3), method, antialias), expected)
+        nested = dtf.resize_images(RaggedBlock(block, np.array([0, 1, 1, 4])), (4, 3), method, antialias)
         assert nested.row_splits.tolist() == [0, 1, 1, 4]
         assert np.array_equal(nested.values, expected)
 

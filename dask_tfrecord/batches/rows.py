@@ -35,7 +35,6 @@ class RowReader:
         self.backing = dataset._merged()
         self.names = tuple(dataset)
         self.schema = dataset.schema
-        self.is_lazy = self.backing.source is not None
         self.reads_records = isinstance(self.backing.source, RecordSource)
 
     def read(

@@ -81,7 +81,7 @@ def resize_images(
         raise ValueError(f"size is a height and a width of at least 1 pixel; got {size!r:.100}")
     height, width = map(int, size)
     if isinstance(block, RaggedBlock):
-        return RaggedBlock(resize_images(block.values, size, method, channels=channels), block.row_splits)
+        return RaggedBlock(resize_images(block.values, size, method, antialias, channels=channels), block.row_splits)
     images = to_array(block) if isinstance(block, ArraysBlock) else np.asarray(block)
     if images.dtype.kind != "O":
         return resizers[method](_checked(images, 4), (height, width))
