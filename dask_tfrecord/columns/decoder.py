@@ -1028,8 +1028,7 @@ def _refused_error(
         message += f", key {spec.key!r},"
     message += f"{_place(refused, column.unit)} {_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
-        is_list = schema.message == "ExampleListWithContext"
-        message += _keys_of_items(spec, refused, payload) if is_list else _found_keys(spec, payload)
+        message += _found_keys(spec, refused, payload, is_list=schema.message == "ExampleListWithContext")
     message += _hint(schema.sampling)
     return FeatureError(message, replace(location, feature=column.source))
 
@@ -1038,42 +1037,31 @@ def _place(refused: _native.Problem, unit: str) -> str:
     return f" in {unit} {refused.step}" if refused.step >= 0 else ""
 
 
-def _found_keys(spec: KeySpec, payload: bytes) -> str:
-    """Describe the keys of a record that lacks one."""
+def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_list: bool) -> str:
+    """Describe the keys of a record that lacks one, or of one of its items if it is a list of Examples."""
     try:
-        record = SequenceExample.FromString(payload)  # parses Examples too: they are its context
+        # Examples are parsed, too: they are the context of a SequenceExample.
+        record: Any = (ExampleListWithContext if is_list else SequenceExample).FromString(payload)
     except (DecodeError, UnicodeDecodeError):
         # The decoder does not validate features that are not requested.
         return "; another part of the record is damaged"
-    features, lists = record.context.feature, record.feature_lists.feature_list
-    if spec.key in features and not spec.steps:
+    if is_list:
+        context, parts = record.context.features.feature, [item.features.feature for item in record.examples]
+    else:
+        context, parts = record.context.feature, [record.feature_lists.feature_list]
+    found = parts[refused.step if is_list else 0] if spec.steps else context
+    if spec.key in found and (is_list or not spec.steps):
         return "; the key exists, but its value is empty"
-    if spec.steps and not lists:
+    if spec.steps and not is_list and not found:
         return "; the record lacks feature lists: read Examples without sequence_features"
-    if spec.steps and spec.key in features:
-        return "; it is a feature of the context: specify it in features"
-    if spec.key in lists:
-        return "; it is a feature list: specify it in sequence_features"
-    return near_misses(spec.key, sorted(lists if spec.steps else features))
-
-
-def _keys_of_items(spec: KeySpec, refused: _native.Problem, payload: bytes) -> str:
-    """Describe the keys of an item, or of the context of a list of Examples, that lacks one."""
-    try:
-        record = ExampleListWithContext.FromString(payload)
-    except (DecodeError, UnicodeDecodeError):
-        return "; another part of the record is damaged"
-    items, context = record.examples, record.context.features.feature
-    found = items[refused.step].features.feature if spec.steps else context
-    if spec.key in found:
-        return "; the key exists, but its value is empty"
     if spec.steps and spec.key in context:
         return "; it is a feature of the context: specify it in features"
-    if not spec.steps and any(spec.key in item.features.feature for item in items):
-        return "; it is a feature of the items: specify it in example_features"
-    if spec.steps and any(spec.key in item.features.feature for item in items):
+    if not any(spec.key in part for part in parts):
+        return near_misses(spec.key, sorted(found))
+    if is_list and spec.steps:
         return "; other items of the record have it: a default_value fills it"
-    return near_misses(spec.key, sorted(found))
+    what = "a feature of the items: specify it in example_features"
+    return f"; it is {what if is_list else 'a feature list: specify it in sequence_features'}"
 
 
 def _hint(sampling: Sampling | None) -> str:

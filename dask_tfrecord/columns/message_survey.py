@@ -6,6 +6,7 @@ cannot be read. Surveys of parts of a collection are merged in order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
@@ -96,7 +97,7 @@ class MessageSurvey:
 
     message: MessageType
     records: int = 0  # refused ones included
-    shards: dict[str, int] = field(default_factory=dict)  # number of records by shard
+    shards: Counter[str] = field(default_factory=Counter)  # number of records by shard
     counts: dict[str, FeatureCounts] = field(default_factory=dict)  # of each column
     unknown_records: int = 0  # records with fields that the type lacks
     unknown_fields: int = 0
@@ -106,8 +107,7 @@ class MessageSurvey:
     def merge(self, other: MessageSurvey) -> None:
         """Add the survey of the part of the collection that follows. The other survey must not be used afterwards."""
         self.records += other.records
-        for file, records in other.shards.items():
-            self.shards[file] = self.shards.get(file, 0) + records
+        self.shards.update(other.shards)
         merge_each(self.counts, other.counts)
         self.unknown_records += other.unknown_records
         self.unknown_fields += other.unknown_fields
@@ -171,8 +171,7 @@ class MessageSurvey:
                 return
             kept, unknown, refusals = [], [], [error]
         self.records += len(batch)
-        file = batch[0][0].file
-        self.shards[file] = self.shards.get(file, 0) + len(batch)
+        self.shards[batch[0][0].file] += len(batch)
         self.unknown_fields += sum(unknown)
         self.unknown_records += sum(map(bool, unknown))
         self.refused += len(refusals)
