@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "no speed": ({"x": RECORD}, {"fps": 0}, ValueError, "fps is a whole number, 1 or more; got 0"),
     "half an episode": ({"x": RECORD}, {"episodes_per_file": 0.5}, ValueError, "episodes_per_file is a whole number"),
     "no frames": ({"x": RECORD[:0]}, {}, ValueError, "there are no frames"),
-    "both": ({"x": RECORD}, {"mode": "w", "resume": True}, ValueError, "give one of them"),
+    "both": ({"x": RECORD}, {"mode": "w", "resume": True}, ValueError, "pass only one of them"),
 }
 
 

@@ -223,37 +223,17 @@ class DamageReport:
 
 
 class _Stretch(NamedTuple):
-    """Stretch of contiguous records, as `_native.Resync` reports it.
-
-    Attributes
-    ----------
-    start, end : int
-        Byte range.
-    records : int
-        Number of records.
-    root : int
-        End of the stretch before, if headers or the CRC of a payload lead from there to this stretch.
-    lost : int
-        Number of records between `root` and `start`.
-    sealed : bool
-        One record lies between `root` and `start`, and its payload is intact.
-    promised : int
-        End of the next record according to its header; 0 if that header is damaged.
-    reach : int
-        End of the last record whose header is intact.
-    payload : bool
-        The stretch is a complete payload: the CRC of its bytes follows it.
-    """
+    """Stretch of contiguous records, as `_native.Resync` reports it."""
 
     start: int
     end: int
     records: int
-    root: int
-    lost: int
-    sealed: bool
-    promised: int
-    reach: int
-    payload: bool
+    root: int  # end of the stretch before, if headers or the CRC of a payload lead from there to this one
+    lost: int  # records between `root` and `start`
+    sealed: bool  # one record lies between `root` and `start`, and its payload is intact
+    promised: int  # end of the next record according to its header; 0 if that header is damaged
+    reach: int  # end of the last record whose header is intact
+    payload: bool  # the stretch is a complete payload: the CRC of its bytes follows it
 
     @classmethod
     def from_native(cls, stretch: _native.Stretch) -> _Stretch:
@@ -261,20 +241,7 @@ class _Stretch(NamedTuple):
 
 
 def check_shard(shard: Shard) -> ShardReport:
-    """Check every record of a shard.
-
-    Memory is limited to a few blocks, and time is proportional to the bytes of the shard.
-
-    Parameters
-    ----------
-    shard : Shard
-        Shard to check.
-
-    Returns
-    -------
-    ShardReport
-        Report of the shard; damage does not raise an error.
-    """
+    """Check every record of a shard, with a few blocks in memory; damage is reported, and does not raise an error."""
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
         scan = _Scan()
         stream_error = scan.count_intact(window)
@@ -311,18 +278,10 @@ class RecordState(IntEnum):
 def walk_states(
     shard: Shard, offset: int, skipped: int, check: Callable[[], ShardReport]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, length with framing, and state of each record, damaged ones included.
+    """Yield offset, length with framing, and state of each record from `offset` on, damaged ones included.
 
-    Parameters
-    ----------
-    shard : Shard
-        Shard to read.
-    offset : int
-        Offset of the header of the first record.
-    skipped : int
-        Number of records at the beginning whose payloads are not checked.
-    check : callable
-        Returns the report of `check_shard`, which finds the next record after a damaged length.
+    The payloads of the first `skipped` records are not checked. `check` returns the report of `check_shard`, which
+    finds the next record after a damaged length.
     """
     while True:
         with Window(shard, offset, stop=shard.size) as window:
@@ -381,20 +340,10 @@ def crc_holds(window: Window, begin: int, end: int) -> bool:
 
 
 def count_lost_records(report: ShardReport, sidecar: Sidecar) -> ShardReport:
-    """Add the number of lost records of each range, as far as an index file determines it.
+    """Add the number of lost records of each range, by an index file that was written before the damage.
 
-    Parameters
-    ----------
-    report : ShardReport
-        Damage of a shard.
-    sidecar : Sidecar
-        `FILE.idx` of the shard, written before the shard was damaged.
-
-    Returns
-    -------
-    ShardReport
-        The report is returned unchanged if the index file cannot be read, belongs to another file, or does not
-        determine the numbers: several ranges were lost and the records between them have moved.
+    The report is returned unchanged if the index file cannot be read, belongs to another file, or does not determine
+    the numbers: several ranges were lost and the records between them have moved.
     """
     borders = np.concatenate([report.starts, report.stops, [lost.start for lost in report.lost]]).astype(np.int64)
     before = np.zeros(len(borders), np.int64)
@@ -560,25 +509,8 @@ def repair_shard(
 ) -> None:
     """Copy the intact records of a shard to a new file, and write a report of the damage next to it.
 
-    Parameters
-    ----------
-    shard : Shard
-        Damaged shard.
-    report : ShardReport
-        Damage of the shard.
-    target : str or os.PathLike
-        Path or URL of the new file.
-    compression : {"same", None, "gzip", "zlib"}
-        Compression of the new file.
-    storage_options : mapping, optional
-        Options of the fsspec file system of the new file.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard is shorter than in the report; nothing is written then.
-    TFRecordError
-        If the target is the shard itself.
+    The compression ``"same"`` is that of the shard. Raises CorruptRecordError if the shard is shorter than in the
+    report, before anything is written, and TFRecordError if the target is the shard itself.
     """
     path = store_url(os.fspath(target), storage_options)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):

@@ -136,31 +136,15 @@ class Window:
         self._view = self.buffer.data
 
     def expect(self, stop: int) -> None:
-        """Announce the offset where reading will probably stop, which limits the ranges of remote files.
-
-        Parameters
-        ----------
-        stop : int
-            Offset in the decompressed stream.
-        """
+        """Announce the offset in the stream where reading will probably stop, which limits remote ranges."""
         self._stream.expect(stop)
 
     def fill(self, need: int = 1) -> bool:
-        """Read until `need` bytes are in view.
+        """Read until `need` bytes, counted from `begin`, are in view; nothing is read if they are in view already.
 
-        Nothing is read if they are in view already. To continue after a truncated record, request more bytes than are
-        in view. Arrays that view `buffer` are overwritten.
-
-        Parameters
-        ----------
-        need : int, default 1
-            Bytes, counted from `begin`.
-
-        Returns
-        -------
-        bool
-            False if the stream has fewer bytes, or `need` exceeds the largest allowed record. The window may then
-            contain less than the rest of the stream.
+        False if the stream has fewer bytes, or `need` exceeds the largest allowed record: the window may then contain
+        less than the rest of the stream. To continue after a truncated record, request more bytes than are in view.
+        Arrays that view `buffer` are overwritten.
         """
         have = self.end - self.begin
         if need > self._max_need:
@@ -192,17 +176,9 @@ class Window:
             self._view = grown.data
 
     def advance(self, nbytes: int) -> bool:
-        """Move the window forward.
+        """Move the window forward by bytes; those past `end` are skipped, and inflated in a compressed file.
 
-        Parameters
-        ----------
-        nbytes : int
-            Number of bytes. Bytes past `end` are skipped; in a compressed file they are inflated.
-
-        Returns
-        -------
-        bool
-            False if the stream is shorter; the window is then at its end.
+        False if the stream is shorter: the window is then at its end.
         """
         if nbytes <= self.end - self.begin:
             self.begin += nbytes
@@ -242,21 +218,9 @@ def detected_compression(shard: Shard) -> str | None:
 
 
 def framing_error(window: Window, record: int) -> CorruptRecordError:
-    """Return the error for a record that was refused.
+    """Return the error for a record that was refused, whose header is at the window, which is moved.
 
     The record is read again in blocks, so its length allocates no memory.
-
-    Parameters
-    ----------
-    window : Window
-        Window at the header of the record; it is moved.
-    record : int
-        Number of the record in the shard.
-
-    Returns
-    -------
-    CorruptRecordError
-        Error for the caller to raise.
     """
     location = Location(window.shard.path, record, window.offset)
     have = _fill_up_to(window, HEADER)
@@ -411,32 +375,10 @@ def iterate_records(
     stop: int | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Iterate over the records of one shard.
+    """Iterate over the offsets and payloads of the records of one shard.
 
-    Parameters
-    ----------
-    shard : Shard
-        Shard to read; its file is open until the generator ends or is closed.
-    check_crc : bool, default True
-        Check both CRCs of every record.
-    record, offset : int, default 0
-        Number of the first record, and offset of its header.
-    stop : int, optional
-        Offset where the caller will probably stop, which limits remote ranges. Iteration continues past it.
-    max_record_bytes : int, default 2 GiB
-        A record with a larger length is an error.
-
-    Yields
-    ------
-    offset : int
-        Offset of the record's header in the decompressed stream.
-    payload : bytes
-        Payload of the record.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record is damaged.
+    The first record has the number `record`, and its header is at `offset`. The caller will probably stop at `stop`,
+    which limits remote ranges; iteration continues past it. The file is open until the generator ends or is closed.
     """
     with Window(shard, offset, stop=stop, max_record_bytes=max_record_bytes) as window:
         while window.fill(HEADER):

@@ -51,33 +51,16 @@ _HEADER_BLOCK = 4 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
-    """Index of a shard.
-
-    Attributes
-    ----------
-    count : int
-        Number of records in the shard.
-    records : int64 array
-        Record numbers of the entries, ascending. The first entry is record 0, also if the shard is empty.
-    offsets : int64 array
-        Offset of each entry's header in the decompressed stream; entries are at least one MiB apart.
-    nbytes : int
-        Bytes of the decompressed stream.
-    compression : str or None
-        Detected compression: None, ``"gzip"`` or ``"zlib"``.
-    access : bool
-        True if a compressed shard has access points.
-    stale : str or None
-        Reason why an existing index file was not used.
-    """
+    """Index of a shard."""
 
     count: int
+    # Record numbers of the entries, ascending; the first is record 0, also of an empty shard.
     records: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    nbytes: int
-    compression: str | None
-    access: bool = False
-    stale: str | None = None
+    offsets: NDArray[np.int64]  # offset of the header of each entry in the decompressed stream; at least one MiB apart
+    nbytes: int  # bytes of the decompressed stream
+    compression: str | None  # detected: None, "gzip" or "zlib"
+    access: bool = False  # whether a compressed shard has access points
+    stale: str | None = None  # reason why an existing index file was not used
 
     @property
     def reachable(self) -> bool:
@@ -86,25 +69,7 @@ class ShardIndex:
 
 
 def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
-    """Walk the headers of a shard from end to end.
-
-    Parameters
-    ----------
-    shard : Shard
-        Shard to scan. In an uncompressed shard, large payloads are skipped.
-    check_crc : bool, default True
-        Check the CRC of every length. Payloads are never checked.
-
-    Returns
-    -------
-    ShardIndex
-        Index of the shard.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a header is damaged, or the shard ends within a record.
-    """
+    """Walk the headers of a shard from end to end, and check the CRC of every length; payloads are never checked."""
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
         return index_entries(window, check_crc=check_crc)
 
@@ -115,13 +80,7 @@ def _scanned_count(shard: Shard, check_crc: bool) -> int:
 
 
 def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
-    """Compare a number of records with the headers of the shard; each process walks them once.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard has another number of records, or is damaged.
-    """
+    """Raise CorruptRecordError unless a shard has that number of headers; each process walks them once."""
     found = _scanned_count(shard, check_crc)
     if found != count:
         raise CorruptRecordError(
@@ -132,23 +91,7 @@ def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
 
 
 def index_entries(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> ShardIndex:
-    """Walk headers from the position of a window, and collect index entries.
-
-    Parameters
-    ----------
-    window, first, stop, check_crc
-        See `walk`.
-
-    Returns
-    -------
-    ShardIndex
-        Entries of the records before `stop`.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a header is damaged, or the shard ends within a record.
-    """
+    """Walk headers from the position of a window as `walk` does, and collect the index entries before `stop`."""
     for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc):
         last = entries
     return last.index(window.compression)
@@ -189,48 +132,19 @@ def grow_entries(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Consecutive records whose headers are in view of a window at the same time.
+    """Consecutive records whose headers are in view of a window at the same time."""
 
-    Attributes
-    ----------
-    first : int
-        Number of the first record in the shard.
-    count : int
-        Number of records.
-    offset : int
-        Offset of the first record's header in the decompressed stream.
-    """
-
-    first: int
+    first: int  # number of the first record in the shard
     count: int
-    offset: int
+    offset: int  # of the first header in the decompressed stream
 
 
 def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Iterator[Step]:
-    """Walk headers from the position of a window, one block at a time.
+    """Walk headers from the position of a window, one block at a time, up to the record that begins at `stop` or later.
 
-    Parameters
-    ----------
-    window : Window
-        Window at a record. It stays at the records of a step until the next step is requested, and ends after the last
-        record.
-    first : int, default 0
-        Number of the record at the window.
-    stop : int, optional
-        Offset that ends the walk: records that begin there or later are not visited. By default the walk ends with the
-        shard.
-    check_crc : bool, default True
-        Check the CRC of every length.
-
-    Yields
-    ------
-    Step
-        Consecutive records. The last one may extend past the bytes in view, the others are completely in view.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a header is damaged, or the shard ends within a record.
+    The window stays at the records of a step until the next step is requested, and ends after the last record. The last
+    record of a step may extend past the bytes in view. Raises CorruptRecordError at a damaged header, and if the shard
+    ends within a record.
     """
     shard, count = window.shard, first
     last: Step | None = None
@@ -317,44 +231,18 @@ _REMOTE_PROBES = 8
 
 @dataclass(frozen=True, slots=True)
 class WrittenIndex:
-    """Index files that were written for a shard.
-
-    Attributes
-    ----------
-    paths : tuple of str
-        Paths or URLs of the files.
-    count : int
-        Number of records of the shard.
-    sizes : tuple of int
-        Bytes of each file.
-    """
+    """Index files that were written for a shard."""
 
     paths: tuple[str, ...]
-    count: int
-    sizes: tuple[int, ...]
+    count: int  # records of the shard
+    sizes: tuple[int, ...]  # bytes of each file
 
 
 def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
-    Parameters
-    ----------
-    shard : Shard
-        Shard to index. Its `access` is True if `FILE.gzidx` exists.
-    sidecar : Sidecar or None
-        `FILE.idx` of the shard; None if it does not exist.
-    check_crc : bool, default True
-        Check the CRC of every length when headers are walked.
-
-    Returns
-    -------
-    ShardIndex
-        Index of the shard.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the headers are walked and the shard is damaged.
+    `access` of the shard states whether `FILE.gzidx` exists. Raises CorruptRecordError if headers are walked and
+    damaged.
     """
     stale = None
     if sidecar is not None:
@@ -448,18 +336,7 @@ class _IndexLines:
         self._last = (0, 0, 0)
 
     def add(self, numbers: NDArray[np.int64]) -> None:
-        """Add lines.
-
-        Parameters
-        ----------
-        numbers : int64 array, shape (n, 2)
-            Offset and length of each record.
-
-        Raises
-        ------
-        UnusableIndexError
-            If a record does not begin at the end of the record before it.
-        """
+        """Add offsets and lengths of records; raise UnusableIndexError if they leave a gap or overlap."""
         offsets, lengths = numbers[:, 0], numbers[:, 1]
         ends = offsets + lengths
         contiguous = lengths >= HEADER + FOOTER
@@ -494,23 +371,7 @@ class _IndexLines:
 
 
 def read_index_lines(file: Shard) -> Iterator[NDArray[np.int64]]:
-    """Read an index file in blocks of lines.
-
-    Parameters
-    ----------
-    file : Shard
-        The index file.
-
-    Yields
-    ------
-    int64 array, shape (n, 2)
-        Offset and length of each record.
-
-    Raises
-    ------
-    UnusableIndexError
-        If a line does not consist of two numbers.
-    """
+    """Yield the offsets and lengths in an index file, of shape (n, 2); raise UnusableIndexError at other text."""
     with open_stored(file) as stored:
         stored.expect(file.size)
         buffer = memoryview(bytearray(_BLOCK))
@@ -537,22 +398,8 @@ def _parse(text: bytes) -> Iterator[NDArray[np.int64]]:
 def write_sidecars(shard: Shard) -> WrittenIndex:
     """Write the index file of a shard next to it, and its access points if it is gzip.
 
-    Parameters
-    ----------
-    shard : Shard
-        Shard to index. It is read completely, and the CRC of every length is checked.
-
-    Returns
-    -------
-    WrittenIndex
-        Written files. Each file appears when it is complete, and replaces an older one.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard is damaged; nothing is written then.
-    TFRecordError
-        If the shard is zlib, or on a web server.
+    The shard is read completely, and the CRC of every length is checked. Each file appears when it is complete. Raises
+    CorruptRecordError if the shard is damaged, and TFRecordError if it is zlib or on a web server.
     """
     path, access = sidecar_path(shard.path, SUFFIX), sidecar_path(shard.path, ACCESS_SUFFIX)
     if path is None or access is None or shard.path.startswith(("http://", "https://")):
@@ -594,35 +441,19 @@ _SPLIT_BLOCK = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class ByteSplit:
-    """Byte range of an uncompressed shard.
-
-    Attributes
-    ----------
-    start, stop : int
-        Byte range. The last split ends with the shard.
-    later_stops : tuple of int
-        Ends of the following splits of the shard.
-    """
+    """Byte range of an uncompressed shard; the last one ends with the shard."""
 
     start: int
     stop: int
-    later_stops: tuple[int, ...] = ()
+    later_stops: tuple[int, ...] = ()  # ends of the following splits
 
 
 @dataclass(frozen=True, slots=True)
 class SplitEntry:
-    """First record of a split.
+    """First record of a split."""
 
-    Attributes
-    ----------
-    offset : int
-        Offset of its header. If no record begins in the split, the end of the record that covers the split.
-    record : int or None
-        Number of the record in the shard; None if the records before it were not counted.
-    """
-
-    offset: int
-    record: int | None
+    offset: int  # of its header; if no record begins in the split, the end of the record that covers the split
+    record: int | None  # number in the shard; None if the records before it were not counted
 
 
 def begins_with_header(shard: Shard) -> bool:
@@ -649,27 +480,11 @@ def even_splits(size: int, nbytes: int) -> list[ByteSplit]:
 
 
 def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> SplitEntry | None:
-    """Find the first record of a split.
+    """Find the first record of a split of an uncompressed shard; None if no record begins in it.
 
-    Parameters
-    ----------
-    shard : Shard
-        Uncompressed shard.
-    split : ByteSplit
-        Split of the shard.
-    check_crc : bool, default True
-        True if the caller checks the CRCs of all records. A wrong first header is then detected by the caller, and
-        headers are not followed here to the end of the split. CRCs of lengths are always checked here.
-
-    Returns
-    -------
-    SplitEntry or None
-        None if no record begins in the split. An entry without a record number is likely, but not certain.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard is damaged before the split, as far as it was read.
+    An entry without a record number is likely, but not certain. With `check_crc` the caller checks all CRCs and detects
+    a wrong first header, so headers are not followed here to the end of the split. Raises CorruptRecordError if the
+    shard is damaged before the split, as far as it was read.
     """
     if split.start == 0:
         return SplitEntry(0, 0)
@@ -687,46 +502,18 @@ def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> Spl
 
 
 def find_entry_by_walk(shard: Shard, split: ByteSplit) -> SplitEntry:
-    """Find the first record of a split by walking headers from the beginning of the shard.
-
-    Parameters
-    ----------
-    shard, split
-        See `find_entry`.
-
-    Returns
-    -------
-    SplitEntry
-        Entry with its record number.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard is damaged before the split.
-    """
+    """Find the first record of a split, with its number, by walking headers from the beginning of the shard."""
     with Window(shard, stop=split.start) as window:
         count = index_entries(window, stop=split.start).count
         return SplitEntry(window.offset, count)
 
 
 def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int) -> None:
-    """Check that the following splits begin where this one ends.
+    """Check that the following splits begin at `end`, where record `record` begins after the last record of this split.
 
-    Parameters
-    ----------
-    shard, split
-        See `find_entry`.
-    end : int
-        Offset of the end of the last record of the split.
-    record : int
-        Number of the record after it.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the header at `end` is damaged, so that the next split would begin after the damage.
-    TFRecordError
-        If the last record contains records throughout the next split, which would read them as records of the shard.
+    Raises CorruptRecordError if the header there is damaged, so that the next split would begin after the damage; and
+    TFRecordError if the last record contains records throughout the next split, which would read them as records of the
+    shard.
     """
     start = split.stop
     for stop in split.later_stops:
@@ -750,19 +537,9 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
 
 
 def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> ShardIndex | None:
-    """Walk the headers of a split, from the first intact header within 16 MiB.
+    """Walk the headers of a split, from the first intact header within 16 MiB; entries are numbered from 0.
 
-    Parameters
-    ----------
-    shard, split
-        See `find_entry`.
-    check_crc : bool, default True
-        Check the CRC of every length.
-
-    Returns
-    -------
-    ShardIndex or None
-        Entries, numbered from 0. None if headers do not follow each other, or no header was found.
+    None if headers do not follow each other, or no header was found.
     """
     with Window(shard, split.start, stop=split.stop) as window:
         if split.start and not _search_header(window, min(split.stop, split.start + limits().search_counting_nbytes)):
@@ -778,31 +555,10 @@ def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> 
 def join_entries(
     shard: Shard, splits: Sequence[ByteSplit], split_indexes: Sequence[ShardIndex | None], *, check_crc: bool = True
 ) -> ShardIndex:
-    """Join the index entries of all splits of a shard.
+    """Join the index entries of all splits of an uncompressed shard.
 
     Entries that do not begin at the end of the split before belong to records within a payload. That split is walked
-    again from there.
-
-    Parameters
-    ----------
-    shard : Shard
-        Uncompressed shard.
-    splits : sequence of ByteSplit
-        All splits of the shard.
-    split_indexes : sequence of (ShardIndex or None)
-        Result of `split_entries` for each split.
-    check_crc : bool, default True
-        Check the CRC of every length that is read again.
-
-    Returns
-    -------
-    ShardIndex
-        Index of the shard.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the shard is damaged.
+    again from there. Raises CorruptRecordError if the shard is damaged.
     """
     count = end = 0
     records, offsets = [], []
@@ -847,47 +603,22 @@ def _headers_follow(window: Window, stop: int) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Records of one shard that one task reads: consecutive records, or selected records close to each other.
-
-    Attributes
-    ----------
-    shard : Shard
-        Shard of the records.
-    first : int
-        Number of the first record in the shard.
-    count : int or None
-        Number of records; None for all records from the first one to the end of the shard.
-    entry_record : int
-        Record number of an index entry at or before the first record.
-    offset : int
-        Offset of the entry's header in the decompressed stream.
-    stop_offset : int
-        Offset at or after the end of the run, as far as it is known; it limits remote ranges.
-    ends_shard : bool
-        True if the run ends where the shard ends: bytes that follow are an error.
-    split : ByteSplit or None
-        If set, the run consists of all records that begin in this split, from the entry on.
-    selected : int64 array of shape (count,), or None
-        Ascending numbers of the records in the shard; None if they are consecutive.
-    total : int or None
-        Number of records of the shard as given by the caller; None if they were counted or the run reaches the end.
-    kept : int64 array or None
-        Offsets of the records of the shard, to be filled; see `kept_offsets`.
-    spans : tuple of two int64 arrays, or None
-        Offsets at which the selected records begin and end, if these are known: only these bytes are read.
-    """
+    """Records of one shard that one task reads: consecutive records, or selected records close to each other."""
 
     shard: Shard
-    first: int
-    count: int | None
-    entry_record: int
-    offset: int
-    stop_offset: int
-    ends_shard: bool
-    split: ByteSplit | None = None
+    first: int  # number of the first record in the shard
+    count: int | None  # None for all records from the first one to the end of the shard
+    entry_record: int  # number of an index entry at or before the first record
+    offset: int  # of the header of that entry, in the decompressed stream
+    stop_offset: int  # at or after the end of the run, as far as it is known; limits remote ranges
+    ends_shard: bool  # bytes that follow the run are an error
+    split: ByteSplit | None = None  # if set, the run is all records that begin in this split
+    # Ascending numbers of the records in the shard; None if they are consecutive.
     selected: NDArray[np.int64] | None = None
+    # Records of the shard as given by the caller; None if they were counted or the run reaches the end.
     total: int | None = None
-    kept: NDArray[np.int64] | None = None
+    kept: NDArray[np.int64] | None = None  # offsets of the records of the shard, to be filled; see `kept_offsets`
+    # Offsets at which the selected records begin and end, if known: only these bytes are read.
     spans: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def record_number(self, index: int) -> int:
@@ -901,26 +632,9 @@ def full_run(shard: Shard) -> Run:
 
 
 def iterate_payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generator[tuple[Location, bytes], None, None]:
-    """Iterate over the payloads of runs; one payload is in memory at a time.
+    """Iterate over the locations and payloads of runs; one payload is in memory at a time.
 
-    Parameters
-    ----------
-    runs : iterable of Run
-        Runs to read, in order.
-    check_crc : bool, default True
-        Check both CRCs of every record.
-
-    Yields
-    ------
-    location : Location
-        Location of the record.
-    payload : bytes
-        Payload of the record.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record is damaged, or a shard has fewer or more records than were counted.
+    Raises CorruptRecordError if a record is damaged, or a shard has fewer or more records than were counted.
     """
     for run in runs:
         end = None if run.count is None else run.first + run.count

@@ -93,12 +93,9 @@ def find_shards(
 
 
 def find_changes(shards: Shards) -> dict[str, str]:
-    """Compare shards with their files now; a remote directory with several of them is listed once.
+    """Return "grew", "changed" or "missing" for each path whose file now differs from the listed shard.
 
-    Returns
-    -------
-    dict of str to str
-        "grew", "changed" or "missing" for each path that differs from the listed file.
+    A remote directory with several of them is listed once.
     """
     searches = [_Search.from_name(path, shards.storage_options) for path in shards.paths]
     _list_together(searches)
@@ -143,28 +140,14 @@ def _without_sidecars(names: list[str | os.PathLike[str]]) -> list[str | os.Path
 
 @dataclass(slots=True)
 class _Search:
-    """Search for the files of one given path, URL, glob or template.
+    """Search for the files of one given path, URL, glob or template."""
 
-    Attributes
-    ----------
-    given : str
-        Name that the caller gave.
-    fs : fsspec.AbstractFileSystem
-        File system of the name.
-    path : str
-        Path in the file system.
-    head, tail : str
-        Parts of a URL before and after the path of the file system; the tail is that of a chained URL.
-    known : dict
-        Properties by path from listings, shared by the searches of one directory.
-    """
-
-    given: str
+    given: str  # name that the caller gave
     fs: Any
-    path: str
-    head: str
-    tail: str
-    known: dict[str, dict[str, Any]]
+    path: str  # in the file system
+    head: str  # part of a URL before the path of the file system
+    tail: str  # part of a chained URL after it
+    known: dict[str, dict[str, Any]]  # properties by path from listings, shared by the searches of one directory
 
     @classmethod
     def from_name(cls, name: str | os.PathLike[str], options: Mapping[str, Any]) -> _Search:
@@ -425,18 +408,10 @@ def _natural(path: str) -> tuple[list[str | int], str]:
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """Sidecar file of a shard.
-
-    Attributes
-    ----------
-    file : Shard
-        The sidecar file.
-    newer : bool
-        True if the sidecar is known to be modified after the shard.
-    """
+    """Sidecar file of a shard."""
 
     file: Shard
-    newer: bool
+    newer: bool  # known to be modified after the shard
 
 
 def sidecar_path(path: str, suffix: str) -> str | None:
@@ -451,20 +426,7 @@ def sidecar_path(path: str, suffix: str) -> str | None:
 
 
 def find_sidecars(shards: Sequence[Shard], suffix: str) -> list[Sidecar | None]:
-    """Find the sidecars of shards.
-
-    Parameters
-    ----------
-    shards : sequence of Shard
-        Shards of one collection.
-    suffix : str
-        Suffix that is appended to the names of the shards.
-
-    Returns
-    -------
-    list of (Sidecar or None)
-        One entry per shard; None if the sidecar does not exist or cannot be accessed.
-    """
+    """Find the sidecars of shards of one collection; None for one that does not exist or cannot be accessed."""
     paths = [sidecar_path(shard.path, suffix) for shard in shards]
     numbers = [number for number, path in enumerate(paths) if path is not None]
     numbers.sort(key=lambda number: split_name(str(paths[number]))[0])

@@ -269,18 +269,10 @@ _COMPARED_NBYTES = 1 << 20
 
 
 class FileIdentity(NamedTuple):
-    """Identity of a file.
-
-    Attributes
-    ----------
-    size : int
-        Stored bytes.
-    version : str
-        Changes with the content; see `version_of`.
-    """
+    """Identity of a file."""
 
     size: int
-    version: str
+    version: str  # changes with the content; see `version_of`
 
 
 def directory_of(path: str) -> str:
@@ -323,12 +315,8 @@ def check_files(
 ) -> None:
     """Check that every file has the size, and the version or the checksum, that its task reported.
 
-    A file of which `owns` returns True was published by another copy of its task.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If a file is missing or differs; the error names the files.
+    A file of which `owns` returns True was published by another copy of its task. Raises IncompleteStoreError with the
+    names of files that are missing or differ.
     """
     listed = {
         directory: list_files(directory, storage_options) for directory in dict.fromkeys(map(directory_of, expected))

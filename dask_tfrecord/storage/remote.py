@@ -101,28 +101,11 @@ def remaining_seconds() -> float:
 
 
 def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
-    """Call a function, and repeat the call after transient failures.
+    """Call a function, which can be called repeatedly, until it fails with an error that is not transient.
 
-    Parameters
-    ----------
-    call : callable
-        Function without arguments that can be called repeatedly.
-    path : str
-        File or directory, for error messages.
-    what : str
-        Description of the call for error messages: "read bytes 0 to 99".
-    stopped : threading.Event, optional
-        Ends the retries when the result is no longer needed.
-
-    Returns
-    -------
-    object
-        Result of the call.
-
-    Raises
-    ------
-    StorageError
-        If the last attempt failed with a transient error, or the time limit was reached. Its cause is the last error.
+    `path` and `what` ("read bytes 0 to 99") are for errors. `stopped` ends the retries when the result is no longer
+    needed. Raises StorageError if the last attempt failed with a transient error, which is its cause, or at the time
+    limit.
     """
     stopped = stopped or threading.Event()
     started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")
@@ -160,13 +143,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
 
 
 def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
-    """List a directory by name; None if it does not exist or cannot be listed.
-
-    Raises
-    ------
-    OSError
-        If the request fails, or permission is missing.
-    """
+    """List a directory by name; None if it does not exist or cannot be listed."""
     try:
         listed = with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory")
     except (FileNotFoundError, NotADirectoryError, NotImplementedError):
@@ -234,13 +211,7 @@ _EXTRAS = {"s3fs": "s3", "gcsfs": "gcs"}
 
 @contextmanager
 def explain_missing_extra() -> Iterator[None]:
-    """Name the extra that installs a missing file system.
-
-    Raises
-    ------
-    ImportError
-        If the file system of a URL is not installed.
-    """
+    """Name the extra that installs a missing file system."""
     try:
         yield
     except ImportError as error:
@@ -254,22 +225,8 @@ def explain_missing_extra() -> Iterator[None]:
 def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     """Open the file system of a URL with the timeouts and retries of its client, as for uploads.
 
-    Parameters
-    ----------
-    url : str or os.PathLike
-        Path or URL.
-    **options
-        Options of the fsspec file system, or `store`, a store of obstore that has the path.
-
-    Returns
-    -------
-    fs, path : fsspec.AbstractFileSystem, str
-        File system, and the path in it. Errors contain no credentials.
-
-    Raises
-    ------
-    ImportError
-        If the file system is not installed.
+    Return it with the path in it. The option `store` is a store of obstore that has the path. Errors contain no
+    credentials.
     """
     if "store" in options:
         fs = StoreFileSystem(**options)
@@ -288,10 +245,7 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
 def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
     """Return the URL of a path in the store of `storage_options`; without a store, the path or URL itself.
 
-    Raises
-    ------
-    ValueError
-        If it is a URL of a file system.
+    Raises ValueError if it is a URL of a file system.
     """
     if "store" not in (storage_options or {}):
         return url
@@ -304,22 +258,7 @@ def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
 def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Open the file system of a URL for calls of `with_retries`: short timeouts, no retries of the client.
 
-    Parameters
-    ----------
-    url : str
-        Path or URL. The options of chained URLs are passed on unchanged.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    fs, path : fsspec.AbstractFileSystem, str
-        File system, and the path in it. Errors contain no credentials.
-
-    Raises
-    ------
-    ImportError
-        If the file system is not installed.
+    The options of chained URLs are passed on unchanged. Errors contain no credentials.
     """
     options = dict(storage_options or {})
     protocol = "" if "::" in url else url.partition("://")[0]
@@ -424,26 +363,9 @@ def join(url: str | os.PathLike[str], name: str) -> str:
 
 
 def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> str | None:
-    """Read a text file.
+    """Read a text file; None if it does not exist.
 
-    Parameters
-    ----------
-    url : str or os.PathLike
-        Path or fsspec URL.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    str or None
-        None if the file does not exist.
-
-    Raises
-    ------
-    TFRecordError
-        If the file is not encoded in UTF-8.
-    StorageError
-        If the path is a pipe, socket or device.
+    Raises TFRecordError if it is not encoded in UTF-8, and StorageError if the path is a pipe, socket or device.
     """
     fs, path = file_system(str(stringify_path(url)), storage_options)
     if isinstance(fs, LocalFileSystem) and os.path.exists(path) and not os.path.isfile(path) | os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113
@@ -540,18 +462,8 @@ _DISCARD_SIZE = 1 << 20
 class RangeFetcher:
     """Fetch complete ranges of one file, with retries.
 
-    Parameters
-    ----------
-    shard : Shard
-        File as it was listed.
-    read : callable
-        Returns the bytes between two offsets; fewer only if the file is shorter.
-    current_info : callable
-        Returns the current properties of the file.
-    close : callable, optional
-        Closes open files and connections.
-    concurrent : callable, optional
-        Returns whether several threads may call `read` now.
+    `read` returns the bytes between two offsets, and fewer only if the file is shorter. `current_info` returns the
+    current properties of the file, and `concurrent` whether several threads may call `read` now.
     """
 
     def __init__(
@@ -567,17 +479,7 @@ class RangeFetcher:
         self._stopped = threading.Event()
 
     def __call__(self, start: int, stop: int) -> bytes:
-        """Return bytes ``start`` to ``stop``.
-
-        Raises
-        ------
-        ShardChangedError
-            If the file has changed since it was listed.
-        ShardNotFoundError
-            If the file does not exist any more.
-        StorageError
-            If every attempt fails.
-        """
+        """Return bytes ``start`` to ``stop`` of the file, unless it has changed or does not exist any more."""
         what = f"read bytes {start} to {stop}"
         try:
             return with_retries(lambda: self._read_complete(start, stop), self._shard.path, what, self._stopped)
@@ -610,13 +512,7 @@ class RangeFetcher:
 
 
 def open_ranges(shard: Shard) -> RangeFetcher:
-    """Open a remote file for reading ranges.
-
-    Raises
-    ------
-    ShardChangedError
-        If the file is known to have changed since it was listed, before a byte is read.
-    """
+    """Open a remote file for reading ranges; raise ShardChangedError if it is known to have changed."""
     fs, path = file_system(shard.path, shard.storage_options)
     kinds = {kind.__name__ for kind in type(fs).__mro__}
     info_of = partial(_current_info, fs, path)

@@ -46,19 +46,9 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def normalize_compression(compression: object, *others: str) -> str | None:
-    """Check and normalise a `compression` argument.
+    """Check and normalise a `compression` argument: None, "gzip", "zlib" in any case, or one of `others`.
 
-    Parameters
-    ----------
-    compression : str or None
-        None, "gzip" or "zlib", in upper or lower case. An empty string is None, as for `tf.io.TFRecordWriter`.
-    *others : str
-        Further values that the caller accepts, for example "infer".
-
-    Raises
-    ------
-    ValueError
-        If the value is not one of these.
+    An empty string is None, as for `tf.io.TFRecordWriter`. Raises ValueError for another value.
     """
     known = compression.lower() if isinstance(compression, str) else compression
     if known is None or known == "":
@@ -71,61 +61,28 @@ def normalize_compression(compression: object, *others: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """File of a collection, as it was listed.
+    """File of a collection, as it was listed."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute local path, or URL.
-    size : int
-        Stored bytes.
-    version : str
-        Changes with the content: an ETag, a modification time or a digest of the file's properties.
-    compression : str or None
-        None, ``"gzip"``, ``"zlib"``, or ``"infer"`` to detect the compression when the file is opened.
-    storage_options : mapping
-        Options of the fsspec file system.
-    access : bool
-        True if the shard has a sidecar of access points into its gzip data.
-    """
-
-    path: str
-    size: int
-    version: str
-    compression: str | None
+    path: str  # absolute local path, or URL
+    size: int  # stored bytes
+    version: str  # changes with the content: an ETag, a modification time or a digest of the properties of the file
+    compression: str | None  # None, "gzip", "zlib", or "infer" to detect it when the file is opened
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    # Whether a sidecar holds access points into the gzip data.
     access: bool = field(default=False, hash=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shards(Sequence[Shard]):
-    """Files of a collection as columns, which serialize to a few buffers even for 100,000 files.
-
-    Attributes
-    ----------
-    paths : tuple of str
-        Absolute local paths, or URLs.
-    sizes : int64 array
-        Stored bytes of each file.
-    versions : tuple of str
-        Version of each file; see `Shard`.
-    compression : str or None
-        Requested compression of all files: None, ``"gzip"``, ``"zlib"`` or ``"infer"``.
-    storage_options : mapping
-        Options of the fsspec file system.
-    compressions : tuple of (str or None)
-        Detected compression of each file; empty if not detected yet.
-    access : tuple of bool
-        True for each file with access points; empty if not searched yet.
-    """
+    """Files of a collection as columns, which serialize to a few buffers even for 100,000 files; see `Shard`."""
 
     paths: tuple[str, ...]
     sizes: NDArray[np.int64]
     versions: tuple[str, ...]
-    compression: str | None
+    compression: str | None  # requested, of all files
     storage_options: Mapping[str, Any]
-    compressions: tuple[str | None, ...] = ()
-    access: tuple[bool, ...] = ()
+    compressions: tuple[str | None, ...] = ()  # detected, of each file; empty if not detected yet
+    access: tuple[bool, ...] = ()  # empty if not searched yet
 
     def __len__(self) -> int:
         """Count the files."""
@@ -174,15 +131,7 @@ class Shards(Sequence[Shard]):
         return ("dask_tfrecord.Shards", paths, self.sizes.tolist(), self.versions, self.compression, options)
 
     def resolved(self, compressions: Sequence[str | None], access: Sequence[bool]) -> Shards:
-        """Return the collection with detected properties, which tasks then do not detect again.
-
-        Parameters
-        ----------
-        compressions : sequence of (str or None)
-            Compression of each file.
-        access : sequence of bool
-            True for each file with access points.
-        """
+        """Return the collection with detected properties, which tasks then do not detect again."""
         return replace(self, compressions=tuple(compressions), access=tuple(access))
 
 
@@ -206,13 +155,7 @@ def split_name(path: str) -> tuple[str, str]:
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Return the version of a file, which changes with its content.
-
-    Parameters
-    ----------
-    info : mapping
-        Properties of the file, as a file system of fsspec reports them.
-    """
+    """Return the version of a file, which changes with its content, by its properties in fsspec."""
     if info.get("ino") is not None and info.get("mtime") is not None:
         # The inode distinguishes a replacement of the same size and modification time. The change time is not used,
         # because permissions, links and renames change it.
@@ -226,15 +169,7 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 
 def has_changed(shard: Shard, info: Mapping[str, Any]) -> bool:
-    """Return whether a file differs from the one that was listed.
-
-    Parameters
-    ----------
-    shard : Shard
-        File as it was listed.
-    info : mapping
-        Current properties of the file; it may contain fewer properties than the listing.
-    """
+    """Return whether a file differs from the one that was listed, by its current properties, or some of them."""
     size = info.get("size")
     if size is not None and size != shard.size:
         return True

@@ -337,19 +337,9 @@ class RangeReader:
 def open_stored(shard: Shard, *, keep: bool = False) -> StoredStream:
     """Open a file for reading its stored bytes.
 
-    Parameters
-    ----------
-    shard : Shard
-        File to read.
-    keep : bool, default False
-        Keep a local file open for further calls, for `StoredStream.read_ranges` alone. Its name is looked up again.
-
-    Raises
-    ------
-    ShardNotFoundError
-        If the file was removed since it was listed.
-    ShardChangedError
-        If the file is known to have changed since it was listed, before a byte is read.
+    With `keep`, a local file stays open for further calls, for `StoredStream.read_ranges` alone; its name is looked up
+    again. Raises ShardNotFoundError or ShardChangedError if the file was removed, or is known to have changed, since it
+    was listed.
     """
     try:
         if is_local(shard.path):
@@ -389,16 +379,8 @@ def open_sink(
 ) -> ByteSink:
     """Create a file that appears at `path` when it is closed, and then replaces an older file.
 
-    Parameters
-    ----------
-    path : str or os.PathLike
-        Path or URL of the new file, in an existing directory.
-    compression : {None, "gzip", "zlib"}
-        Compression of the file, independent of its name.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-    should_publish : callable, optional
-        `close` calls it with the path of the complete temporary file, and discards the file if it returns False.
+    The directory exists. The compression does not depend on the name. `close` calls `should_publish` with the path of
+    the complete temporary file, and discards the file if it returns False.
     """
     compression = normalize_compression(compression)
     fs, inside = url_to_fs(path, **(storage_options or {}))
@@ -423,22 +405,7 @@ def open_sink(
 def write_file(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a whole file, which replaces an older one.
-
-    Parameters
-    ----------
-    path : str or os.PathLike
-        Path or URL of the file.
-    data : bytes-like
-        Its content.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory does not exist.
-    """
+    """Write a whole file, which replaces an older one, in an existing directory."""
     with written_or_discarded(open_sink(path, storage_options=storage_options)) as sink:
         sink.write(data)
 
@@ -580,19 +547,9 @@ def masked_crc32c(data: bytes | memoryview) -> int:
 
 
 def detect_compression(head: bytes) -> str | None:
-    """Detect the compression of a file from its first bytes.
+    """Detect the compression of a file from its first 512 bytes.
 
     A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
-
-    Parameters
-    ----------
-    head : bytes
-        First bytes of the file; 512 are sufficient.
-
-    Returns
-    -------
-    str or None
-        ``"gzip"``, ``"zlib"`` or None.
     """
     if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
         return None
@@ -613,21 +570,9 @@ def _is_zlib(head: bytes) -> bool:
 
 
 def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> StoredStream | InflatedStream:
-    """Open the decompressed bytes of a shard.
+    """Open the decompressed bytes of a shard at offset `start`, or at their end if there are fewer.
 
-    Parameters
-    ----------
-    shard : Shard
-        File to read. If its `compression` is ``"infer"``, it is detected.
-    start : int, default 0
-        Offset in the decompressed stream where reading starts.
-    stop : int, optional
-        Offset where reading will probably stop; it limits the remote ranges.
-
-    Returns
-    -------
-    StoredStream or InflatedStream
-        Stream at `start`, or at its end if it is shorter. It is a context manager.
+    Reading will probably stop at the offset `stop`, which limits remote ranges.
     """
     stored = open_stored(shard)
     try:
@@ -883,50 +828,24 @@ _ODD_BLOCK, _ODD_LENGTH = _odd_block()
 
 @dataclass(frozen=True, slots=True)
 class AccessPoint:
-    """Point of a gzip file where inflating can start.
+    """Point of a gzip file where inflating can start."""
 
-    Attributes
-    ----------
-    stored : int
-        Stored offset of the first complete byte of the deflate data.
-    inflated : int
-        Offset in the inflated stream.
-    bits : int
-        Number of high bits in the preceding byte that belong to the deflate data.
-    window : bytes
-        Last inflated bytes before the point; empty at the beginning of a member.
-    """
-
-    stored: int
-    inflated: int
-    bits: int
-    window: bytes
+    stored: int  # stored offset of the first complete byte of the deflate data
+    inflated: int  # offset in the inflated stream
+    bits: int  # high bits of the preceding byte that belong to the deflate data
+    window: bytes  # last inflated bytes before the point; empty at the beginning of a member
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccessPoints:
-    """Table of a `FILE.gzidx`.
+    """Table of a `FILE.gzidx`."""
 
-    Attributes
-    ----------
-    file : Shard
-        The sidecar file.
-    size : int
-        Stored bytes of the gzip file.
-    nbytes : int
-        Inflated bytes of the gzip file.
-    table : structured array, shape (npoints,)
-        Fields `stored`, `inflated` and `bits` of each `AccessPoint`, ascending; `window` is 1 if the sidecar contains
-        the window of the point.
-    window_size : int
-        Bytes of a window.
-    """
-
-    file: Shard
-    size: int
-    nbytes: int
+    file: Shard  # the sidecar
+    size: int  # stored bytes of the gzip file
+    nbytes: int  # inflated bytes of the gzip file
+    # Fields `stored`, `inflated`, `bits`; `window` is 1 if the sidecar has the window of the point.
     table: NDArray[np.void]
-    window_size: int
+    window_size: int  # bytes of a window
 
     def before(self, offset: int) -> int:
         """Return the number of the last point at or before an inflated offset; -1 before the first point.
@@ -955,12 +874,9 @@ class AccessPoints:
 
 
 def access_points(shard: Shard) -> AccessPoints | None:
-    """Return the access points of a file; they are cached by process until the sidecar changes.
+    """Return the access points of a file, cached by process until the sidecar changes.
 
-    Returns
-    -------
-    AccessPoints or None
-        None if the sidecar does not exist or does not fit; the file is then inflated from its beginning.
+    None if the sidecar does not exist or does not fit: the file is then inflated from its beginning.
     """
     path = sidecar_path(shard.path, ACCESS_SUFFIX)
     if path is None:
@@ -989,13 +905,7 @@ def _cached_points(file: Shard, size: int, *_identity: int) -> AccessPoints | No
 
 
 def read_access_points(file: Shard) -> AccessPoints:
-    """Read the table of a sidecar.
-
-    Raises
-    ------
-    CorruptRecordError
-        If the file has another format or is truncated.
-    """
+    """Read the table of a sidecar; raise CorruptRecordError if it has another format or is truncated."""
     head = _read(file, 0, min(file.size, _FIRST_READ))
     if len(head) < _TABLE_HEAD.size:
         raise _unusable(file, f"it has {file.size} bytes")
@@ -1017,13 +927,7 @@ def read_access_points(file: Shard) -> AccessPoints:
 
 
 def indexing_library() -> Any:
-    """Import indexed_gzip, which writes access points.
-
-    Raises
-    ------
-    TFRecordError
-        If it is not installed.
-    """
+    """Import indexed_gzip, which writes access points; raise TFRecordError if it is not installed."""
     try:
         import indexed_gzip
     except ImportError as error:
@@ -1034,26 +938,9 @@ def indexing_library() -> Any:
 
 
 def write_access_points(shard: Shard, path: str) -> int:
-    """Inflate a gzip file once, and write its access points.
+    """Inflate a gzip file once, write its access points to `path`, and return the number of bytes written.
 
-    Parameters
-    ----------
-    shard : Shard
-        The gzip file.
-    path : str
-        Path or URL of the sidecar, which appears when it is complete. The storage options are those of the shard.
-
-    Returns
-    -------
-    int
-        Bytes written.
-
-    Raises
-    ------
-    TFRecordError
-        If indexed_gzip is not installed.
-    CorruptRecordError
-        If the gzip data is damaged.
+    Raises TFRecordError if indexed_gzip is not installed, and CorruptRecordError if the gzip data is damaged.
     """
     indexed_gzip = indexing_library()
     exported = io.BytesIO()
@@ -1071,21 +958,9 @@ def write_access_points(shard: Shard, path: str) -> int:
 
 
 def align_bits(byte: int, bits: int) -> bytes:
-    """Prepend empty deflate blocks to the high bits of a byte, so that the bits end at a byte border.
+    """Prepend empty deflate blocks to the 1 to 7 high bits of a byte, so that the bits end at a byte border.
 
     Inflaters start at complete bytes, but deflate data at an access point may start within a byte.
-
-    Parameters
-    ----------
-    byte : int
-        Byte whose high bits belong to the deflate data.
-    bits : int
-        Number of these bits, 1 to 7.
-
-    Returns
-    -------
-    bytes
-        Deflate data that the inflater reads before the bytes that follow `byte` in the file.
     """
     value, length = (_ODD_BLOCK, _ODD_LENGTH) if bits % 2 else (0, 0)
     while (length + bits) % 8:
