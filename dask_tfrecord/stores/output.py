@@ -167,13 +167,7 @@ class Claimable:
     location: Location
 
     def check_unclaimed(self, check: Callable[[], object] = lambda: None) -> None:
-        """Run a check of the output, unless another run is writing it.
-
-        Raises
-        ------
-        StoreInUseError
-            If another run holds the claim.
-        """
+        """Run a check of the output; raise StoreInUseError if another run holds the claim."""
         self._refuse_live()
         try:
             check()
@@ -184,13 +178,7 @@ class Claimable:
 
     @contextmanager
     def held(self, token: str) -> Iterator[str | None]:
-        """Hold the claim for a run; yield the token of the dead run that held it before.
-
-        Raises
-        ------
-        StoreInUseError
-            If another run holds it.
-        """
+        """Hold the claim for a run, or raise StoreInUseError; yield the token of the dead run that held it before."""
         claim, ended = Claim.of_this_process(token), threading.Event()
         beats = threading.Thread(target=self._beat, args=(claim, ended), name="claim", daemon=True)
 
@@ -385,43 +373,20 @@ class WriteWork:
 
 @dataclass(frozen=True, slots=True)
 class WriteSummary:
-    """Summary of a finished write.
+    """Summary of a finished write."""
 
-    Attributes
-    ----------
-    location : str
-        Destination.
-    records : int
-        Number of records.
-    features : int or None
-        Features of each record; None if records are copied unparsed.
-    units, before : int
-        Number of write units or shards, and how many of them were written before.
-    seconds : float
-        Duration.
-    nbytes_in : int or None
-        Stored bytes of the TFRecord shards that were read, each counted once; None for other sources.
-    decoded : int
-        Decoded bytes that were written.
-    nbytes_out : int
-        Stored bytes that were written.
-    rate : float
-        Bytes read per second, or decoded bytes if those are unknown; units written before are excluded.
-    peak : int
-        Largest peak memory of a process that wrote; 0 if the system does not report it.
-    """
-
-    location: str
+    location: str  # destination
     records: int
-    features: int | None
-    units: int
-    before: int
+    features: int | None  # of each record; None if records are copied unparsed
+    units: int  # write units or shards
+    before: int  # units that were written before
     seconds: float
+    # Stored bytes of the TFRecord shards that were read, each counted once; None for other sources.
     nbytes_in: int | None
-    decoded: int
-    nbytes_out: int
-    rate: float
-    peak: int
+    decoded: int  # decoded bytes that were written
+    nbytes_out: int  # stored bytes that were written
+    rate: float  # bytes read per second, or decoded bytes if those are unknown; without units written before
+    peak: int  # largest peak memory of a process that wrote; 0 if the system does not report it
 
     def __str__(self) -> str:
         amount = plural(self.records, "record" if self.features is None else "row")
@@ -548,24 +513,12 @@ def _bytes_in_and_out(nbytes_in: int | None, decoded: int, nbytes_out: int) -> s
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """Rows and bytes that were written, of a unit or by a task.
+    """Rows and bytes that were written, of a unit or by a task."""
 
-    Attributes
-    ----------
-    records : int
-        Rows; 0 for flat values.
-    nbytes : int
-        Decoded bytes.
-    stored : int
-        Stored bytes.
-    peak : int
-        Peak memory of the process of the task in bytes; 0 if the system does not report it.
-    """
-
-    records: int
-    nbytes: int
-    stored: int = 0
-    peak: int = 0
+    records: int  # rows; 0 for flat values
+    nbytes: int  # decoded bytes
+    stored: int = 0  # stored bytes
+    peak: int = 0  # peak memory of the process of the task in bytes; 0 if the system does not report it
 
     @classmethod
     def sum(cls, reports: Sequence[WriteReport]) -> WriteReport:
@@ -580,21 +533,11 @@ class WriteReport:
 
 @dataclass(frozen=True, slots=True)
 class ShardWriteReport(WriteReport):
-    """Report of a task that published one shard.
+    """Report of a task that published one shard."""
 
-    Attributes
-    ----------
-    sidecars : tuple of (str, int)
-        Path and bytes of each file that was written next to the shard.
-    version : str or None
-        Version of the stored file.
-    checksum : int or None
-        CRC-32C of the stored bytes.
-    """
-
-    sidecars: tuple[tuple[str, int], ...] = ()
-    version: str | None = None
-    checksum: int | None = None
+    sidecars: tuple[tuple[str, int], ...] = ()  # path and bytes of each file next to the shard
+    version: str | None = None  # of the stored file
+    checksum: int | None = None  # CRC-32C of the stored bytes
 
 
 def peak_memory() -> int:

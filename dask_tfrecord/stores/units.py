@@ -44,40 +44,20 @@ _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSizes:
-    """Decoded bytes of a row; estimated from the first rows where rows differ.
+    """Decoded bytes of a row; estimated from the first rows where rows differ."""
 
-    Attributes
-    ----------
-    columns : dict of str to float
-        Decoded bytes of a row, by column.
-    largest, by_rows : float
-        Decoded bytes of a row in the largest array that is chunked along rows, and in all of these.
-    read : float
-        Decoded bytes that are read for a row, the inputs of functions included.
-    """
-
-    columns: Mapping[str, float]
-    largest: float
-    by_rows: float
-    read: float
+    columns: Mapping[str, float]  # by column
+    largest: float  # in the largest array that is chunked along rows
+    by_rows: float  # in all arrays that are chunked along rows
+    read: float  # bytes that are read for a row, the inputs of functions included
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunks(Source):
-    """Rows of adjacent chunks.
+    """Rows of adjacent chunks."""
 
-    Attributes
-    ----------
-    chunks : sequence of ndarray of object
-        One dict of blocks each.
-    borders : sequence of int
-        First row of each chunk, and the end of the last one.
-    schema : Schema
-        Schema of the blocks.
-    """
-
-    chunks: Sequence[NDArray[np.object_]]
-    borders: Sequence[int]
+    chunks: Sequence[NDArray[np.object_]]  # one dict of blocks each
+    borders: Sequence[int]  # first row of each chunk, and the end of the last one
     schema: Schema
 
     @property
@@ -125,16 +105,9 @@ def build_tasks(
 
 
 class RowTasks:
-    """Builder of tasks over the rows of a data set.
+    """Builder of tasks over the counted rows of a data set.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows, counted.
-    token : str
-        Suffix of the names of tasks.
-    schema : Schema, optional
-        Schema of the rows, if its groups differ from those of the data set.
+    The groups of the schema may differ from those of the data set.
     """
 
     def __init__(self, dataset: Dataset, token: str, schema: Schema | None = None) -> None:
@@ -153,20 +126,9 @@ class RowTasks:
         first: tuple[Any, ...],
         *shared: Delayed,
     ) -> Delayed:
-        """Build a task for each range of rows, and a last one of all their results.
+        """Build a task ``step(*shared, *arguments, source)`` for each range of rows, and ``last(*first, results)``.
 
-        Parameters
-        ----------
-        step : callable
-            Called as ``step(*shared, *arguments, source)``.
-        arguments : iterable of ((int, int), sequence of str, tuple)
-            Rows, columns and arguments of each task.
-        last : callable
-            Called as ``last(*first, results)``.
-        first : tuple
-            First arguments of the last task.
-        *shared : Delayed
-            Values that all tasks share.
+        `arguments` holds the rows, the columns and the arguments of each task.
         """
         copies: dict[Any, Any] = {}
         own = [(*values, self._source(*rows, tuple(names), copies)) for rows, names, values in arguments]
@@ -376,21 +338,7 @@ class Levels:
     def to_block(
         self, feature: Feature, rows: int, splits: Sequence[_Ints], values: NDArray[Any], shapes: _Ints | None
     ) -> Block:
-        """Assemble a block.
-
-        Parameters
-        ----------
-        feature : Feature
-            Feature of the column.
-        rows : int
-            Rows of the block.
-        splits : sequence of ndarray of int64
-            Splits, outermost first, each starting at 0.
-        values : ndarray
-            Items of the last level.
-        shapes : ndarray of int64, shape (arrays, axes), or None
-            Shapes of the arrays; None if they share one.
-        """
+        """Assemble a block of rows of splits, outermost first and each starting at 0, values, and shapes."""
         block: Any = values
         *outer, last = splits
         if feature.is_bytes:
@@ -439,21 +387,9 @@ def flat_levels(schema: Schema) -> dict[str, Levels]:
 def check_group_lengths(
     groups: Mapping[str, Sequence[str]], blocks: Mapping[str, Block], locate: Callable[[int, str], Location]
 ) -> None:
-    """Check that the columns of each group have one number of items in each row.
+    """Check that the columns of each group have one number of items in each row, or raise FeatureError.
 
-    Parameters
-    ----------
-    groups : mapping of str to sequence of str
-        Columns of each group; those without a block are not checked.
-    blocks : mapping of str to block
-        Rows of columns.
-    locate : callable
-        Returns the location of a row of the blocks, and of a feature, for the error.
-
-    Raises
-    ------
-    FeatureError
-        If a row differs.
+    Columns without a block are not checked. `locate` returns the location of a row of the blocks and of a feature.
     """
     for group, names in groups.items():
         first, *others = [name for name in names if name in blocks] or [""]

@@ -544,19 +544,7 @@ def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], 
 
 
 class _UnitWriter:
-    """Writer of the files of a unit to local files.
-
-    Parameters
-    ----------
-    plan : _Plan
-        The conversion.
-    unit : int
-        Number of the files.
-    start, first : int
-        First row and first episode.
-    lengths : ndarray of int64
-        Frames of each episode.
-    """
+    """Writer of the files of a unit to local files: of the episodes from `first`, whose first frame is row `start`."""
 
     def __init__(self, plan: _Plan, unit: int, start: int, first: int, lengths: NDArray[np.int64]) -> None:
         self.plan, self.unit, self.start, self.first = plan, unit, start, first
@@ -680,19 +668,7 @@ def _arrow_values(values: NDArray[Any]) -> Any:
 
 
 class _VideoWriter:
-    """Encoder of the frames of a camera.
-
-    Parameters
-    ----------
-    content : file object
-        File of the video.
-    encoding : mapping of str to str
-        Codec, pixel format, and options of the codec.
-    shape : tuple of int
-        Height, width and channels of a frame.
-    fps : int
-        Frames per second.
-    """
+    """Encoder of the frames of a camera, of a shape (height, width, channels)."""
 
     def __init__(self, content: BinaryIO, encoding: Mapping[str, str], shape: tuple[int, ...], fps: int) -> None:
         import av

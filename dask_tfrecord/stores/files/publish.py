@@ -84,28 +84,14 @@ _SIDECARS = (".idx", ".gzidx", ".xarray.json")
 
 @dataclass(frozen=True)
 class ShardNames:
-    """The files of one set of shards.
+    """The files of one set of shards."""
 
-    Attributes
-    ----------
-    template : str
-        Path or URL with the fields ``{shard}``, the number of a shard, and ``{shards}``, the number of shards.
-    storage_options : mapping
-        Options of fsspec for the URL.
-    """
-
-    template: str
+    template: str  # path or URL with fields {shard}, the number of a shard, and {shards}, the number of shards
     storage_options: Mapping[str, Any]
 
     @classmethod
     def from_urlpath(cls, urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ShardNames:
-        """Check and complete a template, a file name or a directory.
-
-        Raises
-        ------
-        ValueError
-            If the template has a field other than those two, or ``{shards}`` without ``{shard}``.
-        """
+        """Check and complete a template, a file name or a directory; raise ValueError for other fields."""
         given, options = str(stringify_path(urlpath)), dict(storage_options or {})
         if not given:
             raise ValueError("the path is an empty string; expected a file, a directory or a template")
@@ -175,13 +161,9 @@ class ShardNames:
         return sorted(existing)
 
     def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> None:
-        """Raise if existing shards forbid the write, except those of the run itself.
+        """Raise FileExistsError if existing shards forbid the write, except those of the run itself.
 
-        Raises
-        ------
-        FileExistsError
-            If a shard exists and `mode` is ``"w-"``; or if shards of the same template and another number of shards
-            exist, because a pattern would read both sets.
+        Shards of the same template and another number of shards always do: a pattern would read both sets.
         """
         existing = [path for path in self.existing(paths) if path not in own]
         new = set(paths)
@@ -208,13 +190,7 @@ class ShardNames:
             directory.mkdir(parents=True, exist_ok=True)
 
     def set_aside(self, paths: Sequence[str], token: str) -> None:
-        """Remove local files that a run replaces: all of them, or none if one of them can't be removed.
-
-        Raises
-        ------
-        IsADirectoryError
-            If one of them is a directory.
-        """
+        """Remove local files that a run replaces: all of them, or none if one of them can't be removed."""
         local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *_sidecars_of(paths))]
         moved: list[tuple[Path, Path]] = []
         try:
@@ -332,10 +308,7 @@ class Files:
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
         """Verify every file, write the metadata, and end the run; also the last task of a `Delayed`.
 
-        Raises
-        ------
-        IncompleteStoreError
-            If a file is missing, or has another size or checksum than its task reported.
+        Raises IncompleteStoreError if a file is missing, or has another size or checksum than its task reported.
         """
         paths, options = self.paths, self.names.storage_options
         written = {
@@ -387,14 +360,8 @@ class Files:
         """Write a file that appears whole or not at all; do nothing if this run has published it.
 
         `fill` writes to a sink, and returns the number of records and their decoded bytes. The report is empty if the
-        run was cancelled.
-
-        Raises
-        ------
-        FileExistsError
-            If another run has published the file.
-        IncompleteStoreError
-            If the run has ended.
+        run was cancelled. Raises FileExistsError if another run has published the file, and IncompleteStoreError if the
+        run has ended.
         """
         report = self.published_report(path)
         if report is None:

@@ -316,28 +316,11 @@ def _tfds_names(
 def shard_borders(
     borders: NDArray[np.int64], records: int | None, names: ShardNames, row_nbytes: Callable[[], float]
 ) -> NDArray[np.int64]:
-    """Assign rows to shards.
+    """Assign rows to shards; return the first row of each, at least one, and the number of rows.
 
-    Parameters
-    ----------
-    borders : ndarray of int64
-        First row of each chunk, and the number of rows.
-    records : int or None
-        Records per shard, if the user specified them.
-    names : ShardNames
-        Names of the shards.
-    row_nbytes : callable
-        Returns the decoded bytes of a row; called if there are more than `Limits.max_chunk_shards` chunks.
-
-    Returns
-    -------
-    ndarray of int64
-        First row of each shard, and the number of rows; at least one shard.
-
-    Raises
-    ------
-    ValueError
-        If several shards are needed, and `names` allows one.
+    `borders` are those of chunks, and `records` those of a shard, if the user specified them. `row_nbytes` returns the
+    decoded bytes of a row if there are more than `Limits.max_chunk_shards` chunks. Raises ValueError if several shards
+    are needed, and `names` allows one.
     """
     rows = int(borders[-1])
     if records is not None:
@@ -573,26 +556,9 @@ def _labels(partition: RecordPartition, columns: frozenset[str] | None) -> str |
 
 
 def select_features(payload: bytes, keys: Collection[str], location: Location) -> bytes:
-    """Keep some features and feature lists of a record.
+    """Keep features and feature lists of an Example or SequenceExample, which may lack any of them.
 
-    Parameters
-    ----------
-    payload : bytes
-        An Example or a SequenceExample.
-    keys : collection of str
-        Names to keep; a record may lack any of them.
-    location : Location
-        Location of the record, for errors.
-
-    Returns
-    -------
-    bytes
-        The serialized record, its keys sorted.
-
-    Raises
-    ------
-    FeatureError
-        If the record is neither an Example nor a SequenceExample.
+    The keys of the serialized record are sorted. Raises FeatureError for another message.
     """
     record = parse_record(payload)
     if record is None:

@@ -49,30 +49,14 @@ _CONSOLIDATED = ".zmetadata"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualArray:
-    """Array with one chunk per record.
-
-    Attributes
-    ----------
-    name : str
-        Name in the group.
-    shape : tuple of int
-        Shape; the first axis is records.
-    dtype : str
-        NumPy dtype with the byte order of the files.
-    dimensions : tuple of str
-        Names of the axes.
-    nbytes : int
-        Bytes of a chunk.
-    offsets : ndarray of int64, shape (records,)
-        Byte offset of each chunk in its file.
-    """
+    """Array with one chunk per record."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: str
+    shape: tuple[int, ...]  # the first axis is records
+    dtype: str  # with the byte order of the files
     dimensions: tuple[str, ...]
-    nbytes: int
-    offsets: NDArray[np.int64]
+    nbytes: int  # of a chunk
+    offsets: NDArray[np.int64]  # byte offset of each chunk in its file
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -265,24 +249,7 @@ def _consolidated(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def check_target(
     urlpath: str | os.PathLike[str], suffixes: Sequence[str], storage_options: Mapping[str, Any] | None = None
 ) -> tuple[Any, str]:
-    """Check the suffix of a target, and that the target does not exist.
-
-    Parameters
-    ----------
-    urlpath : str or os.PathLike
-        Path or URL to write to.
-    suffixes : sequence of str
-        Accepted suffixes.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
-
-    Returns
-    -------
-    fs : fsspec file system
-        File system of the target.
-    path : str
-        Path of the target in that file system.
-    """
+    """Check the suffix of a target, and that the target does not exist; return its file system and path."""
     target = str(stringify_path(urlpath))
     shown = redact_url(target)
     if not target.endswith(tuple(suffixes)):

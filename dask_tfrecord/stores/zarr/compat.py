@@ -151,17 +151,10 @@ def calling_thread_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def array_metadata(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the metadata of arrays in memory, so that zarr refuses them before anything is written or replaced.
+    """Make the metadata of arrays in memory from arguments of `zarr.Group.create_array`, by name.
 
-    Parameters
-    ----------
-    arguments : mapping of str to mapping
-        Arguments of `zarr.Group.create_array`, by the name of the array.
-
-    Raises
-    ------
-    ValueError
-        If zarr cannot create an array; the error of zarr is its cause.
+    zarr refuses arrays that it cannot create before anything is written or replaced: the ValueError has the error of
+    zarr as its cause.
     """
     # Columns are often many of one kind, and each array takes a millisecond.
     kinds: dict[str, Any] = {}

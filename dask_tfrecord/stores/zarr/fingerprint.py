@@ -171,15 +171,8 @@ _OF_DATACLASSES = "__dataclass_"
 def function_parts(function: Callable[..., Any]) -> dict[str, str]:
     """Return digests of the parts of a function: its code, defaults, closure, and the globals that it refers to.
 
-    Parameters
-    ----------
-    function : callable
-        Any; arguments of a `functools.partial` and attributes of a callable object are parts too.
-
-    Returns
-    -------
-    dict of str to str
-        A digest of each part, by a readable name. Groups store these names: do not change them.
+    Arguments of a `functools.partial` and attributes of a callable object are parts too. Groups store the names of
+    parts: do not change them.
     """
     inner, parts = function, dict[str, Any]()
     while not isinstance(inner, FunctionType):
@@ -218,13 +211,7 @@ def _parts_of(function: FunctionType) -> dict[str, Any]:
 
 
 class _Digests:
-    """Digests of values, whose contents are included as far as they belong to a module.
-
-    Parameters
-    ----------
-    module : str or None
-        Functions and classes of other modules are identified by their names.
-    """
+    """Digests of values; functions and classes of other modules than `module` are identified by their names."""
 
     def __init__(self, module: str | None) -> None:
         self._module = module

@@ -72,12 +72,7 @@ class Conversion:
 def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None) -> Conversion:
     """Plan a conversion: count variable-length columns, choose the chunk grid, estimate the memory.
 
-    Parameters
-    ----------
-    request : ConversionRequest
-        Inputs and options.
-    layout : ZarrLayout, optional
-        Layout of an interrupted conversion; computed if it is not given.
+    `layout` is that of an interrupted conversion.
     """
     dataset, options, schema = request.dataset, request.options, request.schema
     workers = Workers.active().with_memory_limit(request.memory_limit)
@@ -167,13 +162,7 @@ def conversion_request(
 
 
 def _with_groups(schema: Schema, groups: Groups) -> Schema:
-    """Return the schema with the groups of the user.
-
-    Raises
-    ------
-    UnknownFeatureError
-        If a name is not a feature, or no ragged feature is below a prefix.
-    """
+    """Return the schema with the groups of the user; raise UnknownFeatureError for unknown names and prefixes."""
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups maps names to a prefix or a list of features; got {groups!r:.100}")
     ragged = [name for name in schema if schema[name].ragged_rank]
@@ -193,13 +182,7 @@ def _with_groups(schema: Schema, groups: Groups) -> Schema:
 
 
 def _check_storable(schema: Schema) -> None:
-    """Refuse dtypes without a name in Zarr.
-
-    Raises
-    ------
-    SchemaError
-        If a column has one; the message has a conversion.
-    """
+    """Refuse dtypes without a name in Zarr by a SchemaError that has a conversion."""
     for name, feature in schema.items():
         if feature.item_dtype.kind not in "biufcOTmM":
             block = f"blocks[{name!r}]"
@@ -257,13 +240,8 @@ class Dimensions:
     def check(self, schema: Schema, arrays: Sequence[ArraySpec]) -> None:
         """Refuse names that do not fit the arrays of a group; the axes of `arrays` have generated names.
 
-        Raises
-        ------
-        UnknownFeatureError
-            If a key is not a feature.
-        ValueError
-            If there is not one string per axis, two axes of an array have one name, a name is that of an array of the
-            group, or axes of one name differ in length.
+        Keys are features. There is one string per axis; it is neither the name of another axis of the array nor that of
+        an array of the group, and axes of one name have one length.
         """
         if self.given is None:
             return
@@ -414,13 +392,7 @@ class ArraySpec:
         return self.part in _BY_ROWS
 
     def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
-        """Return the decoded bytes of an entry along the first axis.
-
-        Parameters
-        ----------
-        column_nbytes : mapping of str to float
-            Decoded bytes of a row, by feature.
-        """
+        """Return the decoded bytes of an entry along the first axis, by the decoded bytes of a row of each feature."""
         if self.dtype == "string":
             return column_nbytes[self.feature]
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
@@ -500,23 +472,7 @@ def zarr_layout(
     overrides: GridOverrides | None = None,
     names: Dimensions = Dimensions(),
 ) -> ZarrLayout:
-    """Lay out the arrays of a group.
-
-    Parameters
-    ----------
-    schema : Schema
-        Features.
-    nrows : int
-        Rows.
-    grid : RowGrid
-        Chunk grid along rows.
-    border_counts : BorderCounts
-        Item counts of the flat features, with a border at each unit of rows.
-    overrides : GridOverrides, optional
-        Grids of arrays that differ from the grid of rows.
-    names : Dimensions, optional
-        Names of the dimensions.
-    """
+    """Lay out the arrays of a group; `border_counts` have a border at each unit of rows."""
     arrays: list[ArraySpec] = []
     overrides = overrides or GridOverrides()
     flat = _FlatLayout(schema, nrows, grid, border_counts, overrides, names.rows)
@@ -625,13 +581,7 @@ class _FlatLayout:
 
 
 def _check_groups(schema: Schema, arrays: Sequence[ArraySpec]) -> None:
-    """Refuse a group whose splits or dimension have the name of another array or dimension.
-
-    Raises
-    ------
-    SchemaError
-        If there is one.
-    """
+    """Refuse a group whose splits or dimension have the name of another array or dimension by a SchemaError."""
     names = Counter(array.name for array in arrays)
     lengths: dict[str, set[int]] = {}
     for array in arrays:
@@ -800,13 +750,7 @@ class ChunkRequest:
     def from_arguments(
         cls, chunks: int | str | Mapping[str, int] | None, shards: int | str | Mapping[str, int] | None
     ) -> ChunkRequest:
-        """Check the arguments of `to_zarr`.
-
-        Raises
-        ------
-        ValueError
-            If an argument is neither a number of rows nor a size.
-        """
+        """Check the arguments of `to_zarr`: numbers of rows or sizes."""
         chunk_rows, chunk_nbytes = _rows_or_size("chunks", chunks)
         shard_rows, shard_nbytes = _rows_or_size("shards", shards)
         return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes)
@@ -819,12 +763,8 @@ class ChunkRequest:
     def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
         """Choose the grid of rows, and the grids of arrays that differ from it.
 
-        Raises
-        ------
-        ValueError
-            If a number is invalid, a shard is not a multiple of its chunk, or features do not share a unit of rows.
-        UnknownFeatureError
-            If a name belongs neither to a feature nor to a flat array.
+        Raises ValueError if a number is invalid, a shard is not a multiple of its chunk, or features do not share a
+        unit of rows; UnknownFeatureError if a name belongs neither to a feature nor to a flat array.
         """
         chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
         chunk_nbytes, shard_nbytes = self.chunk_nbytes, self.shard_nbytes
@@ -857,14 +797,10 @@ class ChunkRequest:
 
 
 def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
-    """Return the number of rows of a unit or a chunk in which an array has at most `nbytes`.
+    """Return the number of rows of a unit or a chunk in which the largest array has at most `nbytes`.
 
-    Parameters
-    ----------
-    nbytes : int
-        Decoded bytes of the largest array.
-    largest, by_rows, altogether : float
-        Decoded bytes of a row in the largest array that is chunked along rows, in all of these, and in all arrays.
+    The decoded bytes of a row are those in the largest array that is chunked along rows, in all of these, and in all
+    arrays.
     """
     each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * limits().write_unit_nbytes / SPAN_NBYTES, 1.0)
     return max(1, int(nbytes / each))
@@ -880,13 +816,7 @@ def array_names(schema: Schema) -> dict[str, str]:
 
 
 def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
-    """Refuse names that belong neither to a feature nor to a flat array.
-
-    Raises
-    ------
-    UnknownFeatureError
-        If a name is unknown; the message has similar names.
-    """
+    """Raise UnknownFeatureError, with similar names, for names that belong neither to a feature nor to a flat array."""
     known = dict.fromkeys([*schema, *array_names(schema)])
     for name in names:
         if name not in known:
@@ -1004,13 +934,7 @@ class Codecs:
     filters: Any = "auto"
 
     def check(self, schema: Schema) -> None:
-        """Refuse names that belong neither to a feature nor to a flat array (row splits included).
-
-        Raises
-        ------
-        UnknownFeatureError
-            If a name is unknown.
-        """
+        """Refuse names that belong neither to a feature nor to a flat array (row splits included)."""
         for option, value in (("compressors", self.compressors), ("filters", self.filters)):
             if _is_by_name(value):
                 splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
@@ -1096,13 +1020,7 @@ class FillValues:
         return {"fill_values": {name: json_value(value) for name, value in self.given.items()} if self.given else None}
 
     def check(self, schema: Schema) -> None:
-        """Refuse names that belong neither to a feature nor to a flat array.
-
-        Raises
-        ------
-        UnknownFeatureError
-            If a name is unknown.
-        """
+        """Refuse names that belong neither to a feature nor to a flat array."""
         if self.given is not None and not isinstance(self.given, Mapping):
             raise ValueError(f"fill_values must map features or flat arrays to values; got {self.given!r}")
         check_names("fill_values", self.given or {}, schema)
@@ -1110,10 +1028,7 @@ class FillValues:
     def resolve(self, spec: ArraySpec, schema: Schema) -> Any:
         """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
 
-        Raises
-        ------
-        ValueError
-            If the dtype of the array cannot hold it.
+        Raises ValueError if the dtype of the array cannot hold it.
         """
         given = self.given or {}
         if spec.name in given and spec.name not in schema:
@@ -1238,15 +1153,7 @@ class ZarrOptions:
         }
 
     def check(self, schema: Schema) -> None:
-        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later.
-
-        Raises
-        ------
-        UnknownFeatureError
-            If a name belongs neither to a feature nor to a flat array.
-        ValueError
-            If names of axes do not fit the arrays, or a fill value does not fit its dtype.
-        """
+        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later."""
         self.codecs.check(schema)
         self.fill_values.check(schema)
         # A layout without rows suffices: only axes after the first are checked.

@@ -77,13 +77,7 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
 
 
 def _open_source(target: TargetGroup) -> ZarrSource:
-    """Open a complete group, and compare its attributes with its arrays.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If the group is incomplete or was written by another program, or attributes and arrays contradict each other.
-    """
+    """Open a complete group, and compare its attributes with its arrays, or raise IncompleteStoreError."""
     group = target.open("r")
     attributes = target.own_attributes(group)
     if target.format_version(attributes) is None:
@@ -116,13 +110,7 @@ def _open_source(target: TargetGroup) -> ZarrSource:
 
 
 def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> None:
-    """Compare shape and dtype of each array with the schema and the number of records.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If an array is missing or differs.
-    """
+    """Compare shape and dtype of each array with the schema and the number of records."""
     counts = BorderCounts.concatenate(schema, [])
     for items in counts.items.values():
         items[-1, 0] = records
@@ -291,13 +279,7 @@ class ZarrSource(Source):
 
 
 def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
-    """Open an array of a group to read it.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If it is missing, or its metadata cannot be read.
-    """
+    """Open an array of a group to read it, or raise IncompleteStoreError."""
     try:
         array = group.get(name)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

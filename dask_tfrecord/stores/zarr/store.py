@@ -134,15 +134,7 @@ class TargetGroup:
         return Path(self.store, self.component or "") if local else None
 
     def open(self, mode: Literal["r", "r+"]) -> zarr.Group:
-        """Open the group.
-
-        Raises
-        ------
-        FileNotFoundError
-            If it does not exist.
-        IncompleteStoreError
-            If its metadata is not JSON.
-        """
+        """Open the group, or raise FileNotFoundError, or IncompleteStoreError for invalid metadata."""
         return hide_credentials(lambda: self._open_group(mode))
 
     def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
@@ -186,12 +178,9 @@ class TargetGroup:
     def create(
         self, mode: Literal["w", "w-"], own: Mapping[str, Any], others: Mapping[str, Any] | None = None
     ) -> zarr.Group:
-        """Create the group with the attributes of this library and others. Under ``"w"``, delete all but claims before.
+        """Create the group with attributes of this library and others, or raise FileExistsError.
 
-        Raises
-        ------
-        FileExistsError
-            If it exists and `mode` is ``"w-"``.
+        Under ``"w"``, delete all but claims before.
         """
         if mode == "w":
             self.unopened_objects().clear(CLAIM, "zarr.json")
@@ -210,13 +199,8 @@ class TargetGroup:
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
         """Refuse a path that must not be written; return the mode to create the group with.
 
-        Raises
-        ------
-        FileExistsError
-            If the group exists and `mode` is ``"w-"``; or the path holds anything but arrays and groups, which zarr
-            would delete.
-        ValueError
-            If the group is, or holds, the source of the rows.
+        Raises FileExistsError if the group exists under ``"w-"``, or the path holds anything but arrays and groups,
+        which zarr would delete; ValueError if the group is, or holds, the source of the rows.
         """
         try:
             zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
@@ -242,13 +226,7 @@ class TargetGroup:
         return "w"
 
     def check_rewritable(self) -> None:
-        """Refuse a store whose objects cannot be replaced.
-
-        Raises
-        ------
-        TypeError
-            If the store is a zip file.
-        """
+        """Raise TypeError for a zip file, whose objects cannot be replaced."""
         if isinstance(self.store, zarr.storage.ZipStore):
             raise TypeError(
                 f"cannot write {self}: entries of a ZipStore are written once and by one process; write a directory "
@@ -273,10 +251,7 @@ class TargetGroup:
     def format_version(self, attributes: Mapping[str, Any]) -> int | None:
         """Return the version of the layout of a group; None if this library did not write it.
 
-        Raises
-        ------
-        UnsupportedFormatError
-            If it is newer than `FORMAT_VERSION`.
+        Raises UnsupportedFormatError if it is newer than `FORMAT_VERSION`.
         """
         version = attributes.get("format_version", attributes.get("format"))
         if type(version) is not int or version < 1:
@@ -290,13 +265,7 @@ class TargetGroup:
         return version
 
     def check_format(self) -> None:
-        """Refuse to resume a group of a newer format version.
-
-        Raises
-        ------
-        UnsupportedFormatError
-            If the group has one.
-        """
+        """Refuse to resume a group of a newer format version."""
         with suppress(FileNotFoundError, IncompleteStoreError):
             self.format_version(self.own_attributes(self.open("r")))
 
@@ -316,10 +285,7 @@ class TargetGroup:
     def update_attributes(self, identity: str, **changes: Any) -> dict[str, Any]:
         """Change attributes of this library on the group of a conversion; return all of them.
 
-        Raises
-        ------
-        IncompleteStoreError
-            If the group belongs to another conversion.
+        Raises IncompleteStoreError if the group belongs to another conversion.
         """
         group = self.open("r+")
         attributes = self.own_attributes(group)
@@ -344,13 +310,7 @@ class TargetGroup:
         return {name: nodes[path] for name, path in paths.items()}
 
     def open_for_writing(self, group: zarr.Group, specs: Iterable[ArraySpec]) -> dict[str, Any]:
-        """Open arrays of the group for writing.
-
-        Raises
-        ------
-        IncompleteStoreError
-            If one does not exist.
-        """
+        """Open arrays of the group for writing; raise IncompleteStoreError if one does not exist."""
         arrays = {}
         for spec in specs:
             array = group.get(spec.name)
@@ -476,15 +436,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class StoreObjects:
-    """Objects of a store.
-
-    Attributes
-    ----------
-    store : zarr.abc.store.Store
-        The store.
-    path : str
-        Path of the group in the store.
-    """
+    """Objects below a path of a store."""
 
     store: zarr.abc.store.Store
     path: str
@@ -604,23 +556,9 @@ GroupObjects = DirectoryObjects | StoreObjects
 
 
 def read_entries(array: Any, objects: GroupObjects, location: Location, start: int, stop: int) -> NDArray[Any]:
-    """Read entries of an array.
+    """Read entries of an array, whose chunks or shards span all axes but the first.
 
-    Parameters
-    ----------
-    array : zarr.Array
-        An array whose chunks, or shards, span all axes but the first.
-    objects : GroupObjects
-        Objects of its group.
-    location : Location
-        The array, for errors.
-    start, stop : int
-        First entry, and the end of the range.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If a chunk is damaged or missing.
+    Raises IncompleteStoreError if a chunk is damaged or missing.
     """
     try:
         entries = np.asarray(array[start:stop])
@@ -663,15 +601,7 @@ _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Layout and completed units of one conversion.
-
-    Attributes
-    ----------
-    objects : GroupObjects
-        Objects of the group.
-    identity : str
-        Identity of the conversion.
-    """
+    """Layout and completed units of the conversion of an identity, in the objects of its group."""
 
     objects: GroupObjects
     identity: str
@@ -713,10 +643,7 @@ class Checkpoint:
     def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
         """Record that units are written: their reports, and the current sizes of their objects.
 
-        Raises
-        ------
-        IncompleteStoreError
-            If an object is missing.
+        Raises IncompleteStoreError if an object is missing.
         """
         names = [name for _, objects in units.values() for name in objects]
         sizes = self.objects.sizes(names)
@@ -786,12 +713,8 @@ def _report(unit: Mapping[str, Any]) -> WriteReport:
 def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:
     """Return identity and layout of an interrupted conversion of the same request.
 
-    There is no identity if no unit is written, and no layout if all of them are.
-
-    Raises
-    ------
-    ResumeError
-        If inputs or options differ from those of the interrupted conversion.
+    There is no identity if no unit is written, and no layout if all of them are. Raises ResumeError if inputs or
+    options differ from those of the interrupted conversion.
     """
     attributes = target.stored_attributes()
     identity = str(attributes.get("id"))

@@ -238,16 +238,9 @@ def open_target(
     mode: Literal["w", "w-"],
     resume: bool,
 ) -> TargetGroup:
-    """Locate the group and refuse one that cannot be written, before any row is read.
+    """Locate the group by arguments of `to_zarr`, and refuse one that cannot be written, before any row is read.
 
-    Parameters
-    ----------
-    store, component, storage_options
-        Arguments of `to_zarr`.
-    origin : mapping
-        Origin of the rows, which must not be replaced.
-    mode, resume
-        Arguments of `to_zarr`.
+    The origin of the rows must not be replaced.
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
     target.check_rewritable()
@@ -513,13 +506,7 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
 
 
 def _is_finished(context: WriteContext) -> bool:
-    """Return True if other copies of the tasks have written everything.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If another conversion has replaced the group.
-    """
+    """Return True if other copies of the tasks wrote everything; raise if another conversion replaced the group."""
     if context.checkpoint is None or context.checkpoint.has_plan():
         return False
     return bool(context.target.update_attributes(context.checkpoint.identity)["written"])
@@ -724,13 +711,7 @@ class _FlatEntries:
         return self._memory()[at - self._start :]
 
     def end(self) -> None:
-        """Write the final split.
-
-        Raises
-        ------
-        SchemaError
-            If the number of entries differs from the count.
-        """
+        """Write the final split; raise SchemaError if the number of entries differs from the count."""
         name, spec = self.spec.feature, self.spec
         if self._items != self.writer.unit.after[name]:
             raise SchemaError(
@@ -772,13 +753,7 @@ def session_of(store: Any) -> Any:
 def _check_session(
     session: Any, mode: str, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None
 ) -> None:
-    """Refuse options that a session does not have, and a session that cannot be written.
-
-    Raises
-    ------
-    ValueError
-        If there is one.
-    """
+    """Refuse options that a session does not have, and a session that cannot be written, by a ValueError."""
     if resume:
         raise ValueError("resume=True continues a group with a checkpoint; an Icechunk session commits all or nothing")
     if not compute:
@@ -860,13 +835,7 @@ def _write_in_fork(context: WriteContext, task: WriteTask, source: Source) -> by
 
 
 def _check_chunks(session: Any, component: str | None, layout: ZarrLayout) -> None:
-    """Compare the number of written chunks, or shards, of each array with the layout.
-
-    Raises
-    ------
-    IncompleteStoreError
-        If one is missing.
-    """
+    """Raise IncompleteStoreError unless each array has as many chunks, or shards, as in the layout."""
     target = TargetGroup(session.store, component, None)
     group = target.open("r")
     for spec in layout.arrays:
