@@ -66,21 +66,10 @@ def set_scheduler(ctx: click.Context, _: click.Parameter, value: str | None) -> 
 
 @contextmanager
 def computing(threads: int | None = None, *, local: str = "threads") -> Iterator[None]:
-    """Compute on the scheduler of ``--scheduler``.
+    """Compute on the scheduler of ``--scheduler``, or on a number of local threads or processes without it.
 
-    Parameters
-    ----------
-    threads : int, optional
-        Threads or processes of a local scheduler.
-    local : {"threads", "processes"}
-        Scheduler without the option.
-
-    Raises
-    ------
-    ConnectionError
-        If a scheduler does not answer at the address.
-    click.UsageError
-        If ``--threads`` is given for a cluster, whose workers have threads of their own.
+    Raises ConnectionError if a scheduler does not answer at the address, and click.UsageError if ``--threads`` is given
+    for a cluster, whose workers have threads of their own.
     """
     import dask
 

@@ -113,15 +113,8 @@ def _steps() -> Iterator[int]:
 def is_probably_example(payload: bytes) -> bool:
     """Return whether the outer fields and the first feature of a payload are those of an Example.
 
-    Parameters
-    ----------
-    payload : bytes
-        Payload of a record. An empty one returns False, since it can be a message of any type.
-
-    Returns
-    -------
-    bool
-        False for every other message type that is commonly stored in TFRecord files, even if protobuf would parse it.
+    False for every other message type that is commonly stored in TFRecord files, even if protobuf would parse it; also
+    for an empty payload, which can be a message of any type.
     """
     try:
         fields, steps = list(message_fields(memoryview(payload), _steps())), _steps()
@@ -139,18 +132,8 @@ def is_probably_example(payload: bytes) -> bool:
 def parse_record(payload: bytes) -> SequenceExample | None:
     """Parse an Example or a SequenceExample; return None for another payload type.
 
-    The features of an Example have the field number of the context of a SequenceExample, so one parser reads both.
-
-    Parameters
-    ----------
-    payload : bytes
-        Payload of a record. An empty one can be either message.
-
-    Returns
-    -------
-    SequenceExample or None
-        An Example is returned as a context without feature lists. The bytes of an Example and of a SequenceExample
-        without feature lists do not differ.
+    The features of an Example have the field number of the context of a SequenceExample, so one parser reads both: an
+    Example is a context without feature lists. An empty payload can be either message.
     """
     try:
         record = parse_sequence(payload)
@@ -189,22 +172,7 @@ def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
 
 
 def payload_error(payload: bytes, location: Location, message: str = "Example") -> FeatureError:
-    """Return the error for a record of an unexpected payload type.
-
-    Parameters
-    ----------
-    payload : bytes
-        Payload of the record.
-    location : Location
-        Location of the record.
-    message : str, default "Example"
-        Expected message: "Example", "SequenceExample" or "ExampleListWithContext".
-
-    Returns
-    -------
-    FeatureError
-        Reports the expected and the detected type, and how to read records of that type.
-    """
+    """Return the error for a record that is not the expected message: its detected type, and how to read that type."""
     found = detect_payload_type(payload)
     expected = f"{'a' if message == 'SequenceExample' else 'an'} {message}"
     text = f"expected {expected}, found {found} of {plural(len(payload), 'byte')}"
@@ -221,18 +189,7 @@ def payload_error(payload: bytes, location: Location, message: str = "Example") 
 def detect_payload_type(payload: bytes) -> str:
     """Detect the payload type of a record.
 
-    Parameters
-    ----------
-    payload : bytes
-        Payload of the record.
-
-    Returns
-    -------
-    str
-        Name with its article, as in the message "found a tf.Event": "an Example", "a damaged Example",
-        "a SequenceExample", "an ExampleListWithContext", one of `MESSAGES`, "JSON text", "UTF-8 text", "a PNG image",
-        "a JPEG image", "a GIF image", "gzip data", "a NumPy .npy file", "a pickle", "an Arrow file", "an Arrow stream",
-        "an Avro file", "a Parquet file", "a zip archive", "raw bytes" or "an empty record".
+    The name has its article, as in "found a tf.Event": a key of `ADVICE`.
     """
     if not payload:
         return "an empty record"
@@ -420,21 +377,11 @@ Sizes = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class BytesContent:
-    """Detected format of one or several bytes values, and the array that they decode to.
+    """Detected format of one or several bytes values, and the array that they decode to."""
 
-    Attributes
-    ----------
-    format : str
-        "JPEG", "PNG", "BMP", "GIF", "WebP" or "tensor"; "image" for images of several formats.
-    dtype : str
-        Dtype of the decoded array.
-    shape : tuple of int or None
-        Shape of the decoded array; None for a size that is unknown or differs between values.
-    """
-
-    format: str
-    dtype: str
-    shape: Sizes
+    format: str  # "JPEG", "PNG", "BMP", "GIF", "WebP" or "tensor"; "image" for images of several formats
+    dtype: str  # of the array
+    shape: Sizes  # None for a size that is unknown or differs between values
 
     def common(self, other: BytesContent) -> BytesContent | None:
         """Return the content that both share, or None if one feature can't read both."""

@@ -64,20 +64,7 @@ class Suggestion:
 
 
 def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ...]:
-    """Suggest other features that fit all counted values.
-
-    Parameters
-    ----------
-    counts : FeatureCounts
-        Counts of the feature, of one kind.
-    feature : Feature
-        Inferred feature.
-
-    Returns
-    -------
-    tuple of Suggestion
-        Empty if no other feature fits.
-    """
+    """Suggest other features that fit all counted values, which have one kind, than the inferred one."""
     (kind,) = counts.kinds
     low, high = counts.value_counts.extent()
     in_lists = bool(counts.steps.bins())
@@ -678,12 +665,7 @@ _SAMPLED_SHARDS = 8
 def infer_examples(records: Generator[tuple[Location, bytes], None, None], shards: Shards) -> Schema:
     """Infer the features of Examples from some records of shards, and close the generator of the records.
 
-    Raises
-    ------
-    FeatureError
-        If a record is not an Example. SequenceExamples are read with `infer_schema` instead.
-    SchemaError
-        If a feature holds values of several kinds, or no record sets a feature.
+    Raises FeatureError for a record that is not an Example; SequenceExamples are read with `infer_schema` instead.
     """
     with closing(records):
         return Report.from_survey(survey(_examples(records)), shards.paths).schema

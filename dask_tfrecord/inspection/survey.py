@@ -34,23 +34,15 @@ _MAX_NUMBERS = 64
 
 @dataclass(slots=True)
 class Histogram:
-    """Frequencies of numbers: exact for up to 64 distinct numbers, then by powers of two.
+    """Frequencies of numbers: exact for up to 64 distinct numbers, then by powers of two."""
 
-    Attributes
-    ----------
-    exact : dict of int to int, or None
-        Frequency by number; None after the 65th distinct number.
-    ranges : dict of int to int
-        Frequency by bit length after that: key 3 counts the numbers 4 to 7.
-    low, high, divisor : int
-        Minimum, maximum and greatest common divisor of the numbers counted in `ranges`.
-    """
-
+    # Frequency by number; None after the 65th distinct number.
     exact: dict[int, int] | None = field(default_factory=dict)
+    # Frequency by bit length after that: key 3 counts the numbers 4 to 7.
     ranges: dict[int, int] = field(default_factory=dict)
-    low: int = 0
-    high: int = 0
-    divisor: int = 0
+    low: int = 0  # minimum of the numbers in `ranges`
+    high: int = 0  # maximum of them
+    divisor: int = 0  # greatest common divisor of them
 
     def add(self, number: int, times: int = 1) -> None:
         """Count a number `times` times."""
@@ -119,27 +111,13 @@ _MAX_SHARDS = 10
 
 @dataclass(slots=True)
 class KindCounts:
-    """Number and location of the records in which a feature has one kind.
+    """Number and location of the records in which a feature has one kind."""
 
-    Attributes
-    ----------
-    first : Location
-        Location of the first record.
-    records : int
-        Number of records.
-    shards : dict of str to int
-        Number of records by shard, for the first ten shards.
-    more : int
-        Number of shards after the first ten.
-    last : str
-        Last shard that was counted.
-    """
-
-    first: Location
+    first: Location  # first record
     records: int = 0
-    shards: dict[str, int] = field(default_factory=dict)
-    more: int = 0
-    last: str = ""
+    shards: dict[str, int] = field(default_factory=dict)  # records by shard, for the first ten shards
+    more: int = 0  # shards after the first ten
+    last: str = ""  # last shard that was counted
 
     def add(self, file: str, records: int = 1) -> None:
         """Count records of a shard. Each shard's records are consecutive."""
@@ -162,24 +140,13 @@ class KindCounts:
 
 @dataclass(slots=True)
 class BytesSummary:
-    """Properties that all bytes values of a feature share.
-
-    Attributes
-    ----------
-    values : int
-        Number of values.
-    low, high : int
-        Size of the shortest and of the longest value, in bytes.
-    text : bool
-        All values are UTF-8 text.
-    image, tensor : BytesContent, None or False
-        Content that all values share; None before the first value, False if they share none.
-    """
+    """Properties that all bytes values of a feature share."""
 
     values: int = 0
-    low: int = 0
-    high: int = 0
-    text: bool = True
+    low: int = 0  # bytes of the shortest value
+    high: int = 0  # bytes of the longest value
+    text: bool = True  # all values are UTF-8 text
+    # Content that all values share; None before the first value, False if they share none.
     image: BytesContent | bool | None = None
     tensor: BytesContent | bool | None = None
 
@@ -233,35 +200,16 @@ def merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
 
 @dataclass(slots=True)
 class FeatureCounts:
-    """Counts of one feature or feature list.
+    """Counts of one feature or feature list."""
 
-    Attributes
-    ----------
-    present : int
-        Records that have the key and set a kind. For a feature list, all records that have the key.
-    unset : int
-        Records that have the key without a kind. For a feature list, the steps without a kind.
-    kinds : dict of str to KindCounts
-        Records by kind.
-    mixed : int
-        Records whose feature list has steps of several kinds.
-    value_counts : Histogram
-        Number of values per record, or per step of a feature list.
-    steps : Histogram
-        Number of steps of a feature list.
-    bytes_summary : BytesSummary
-        Shared properties of bytes values.
-    integers : set of int
-        Distinct int64 values, as long as all of them are 0 or 1, and those of the first record with others.
-    """
-
-    present: int = 0
-    unset: int = 0
-    kinds: dict[str, KindCounts] = field(default_factory=dict)
-    mixed: int = 0
-    value_counts: Histogram = field(default_factory=Histogram)
-    steps: Histogram = field(default_factory=Histogram)
+    present: int = 0  # records that have the key and set a kind; of a feature list, all that have the key
+    unset: int = 0  # records that have the key without a kind; of a feature list, steps without a kind
+    kinds: dict[str, KindCounts] = field(default_factory=dict)  # records by kind
+    mixed: int = 0  # records whose feature list has steps of several kinds
+    value_counts: Histogram = field(default_factory=Histogram)  # values per record, or per step
+    steps: Histogram = field(default_factory=Histogram)  # steps of a feature list
     bytes_summary: BytesSummary = field(default_factory=BytesSummary)
+    # Distinct int64 values, as long as all are 0 or 1, and those of the first record with others.
     integers: set[int] = field(default_factory=set)
 
     def add(self, feature: Feature, location: Location) -> None:
@@ -322,31 +270,15 @@ _MAX_PATHS = 1_000
 
 @dataclass(slots=True)
 class PathCounts:
-    """Counts of the fields of one path and wire type, in messages without a descriptor.
+    """Counts of the fields of one path and wire type, in messages without a descriptor."""
 
-    Attributes
-    ----------
-    records : int
-        Number of records with the field.
-    values : int
-        Number of fields.
-    low, high : int
-        Smallest and largest number of fields in a record that has one.
-    fits : Counter of str
-        Number of fields that each type fits.
-    likely : Counter of str
-        Number of fields for which each type is the likeliest.
-    example : dict of str to str
-        A value as text, by type.
-    """
-
-    records: int = 0
-    values: int = 0
-    low: int = 0
-    high: int = 0
-    fits: Counter[str] = field(default_factory=Counter)
-    likely: Counter[str] = field(default_factory=Counter)
-    example: dict[str, str] = field(default_factory=dict)
+    records: int = 0  # with the field
+    values: int = 0  # number of fields
+    low: int = 0  # smallest number of fields in a record that has one
+    high: int = 0  # largest number of them
+    fits: Counter[str] = field(default_factory=Counter)  # fields that each type fits
+    likely: Counter[str] = field(default_factory=Counter)  # fields for which each type is the likeliest
+    example: dict[str, str] = field(default_factory=dict)  # a value as text, by type
 
     def add(self, fields: Sequence[WireField]) -> None:
         """Count the fields of one record."""
@@ -380,56 +312,27 @@ class PathCounts:
 
 @dataclass(slots=True)
 class Survey:
-    """Counts over the records of a collection or of a part of it.
-
-    Attributes
-    ----------
-    records : int
-        Number of records.
-    sequences : int
-        Number of records with feature lists, which are SequenceExamples for certain.
-    shards : dict of str to int
-        Number of records by shard.
-    context : dict of str to FeatureCounts
-        Features of Examples, or of the contexts of SequenceExamples.
-    lists : dict of str to FeatureCounts
-        Feature lists of SequenceExamples.
-    items : dict of str to FeatureCounts
-        Features of the items of ExampleListWithContexts, whose contexts are in `context`.
-    item_count : int
-        Number of items, counting those of records that may be another message.
-    first_list, first_other : Location or None
-        First record that is an ExampleListWithContext, and first record that is another message. Messages without
-        features are neither.
-    paths : dict of (str, str) to PathCounts
-        Fields of protobuf messages of other types, by path and wire type.
-    partial : int
-        Number of messages with more fields than are counted.
-    other_type, refusal : str, and FeatureError or None
-        Payload type of the first message of another type, and the error of readers of Examples.
-    """
+    """Counts over the records of a collection or of a part of it."""
 
     records: int = 0
-    sequences: int = 0
-    item_count: int = 0
-    first_list: Location | None = None
-    first_other: Location | None = None
-    shards: dict[str, int] = field(default_factory=dict)
-    context: dict[str, FeatureCounts] = field(default_factory=dict)
-    lists: dict[str, FeatureCounts] = field(default_factory=dict)
-    items: dict[str, FeatureCounts] = field(default_factory=dict)
+    sequences: int = 0  # records with feature lists, which are SequenceExamples for certain
+    item_count: int = 0  # counting items of records that may be another message
+    first_list: Location | None = None  # first ExampleListWithContext
+    first_other: Location | None = None  # first record that is another message; messages without features are neither
+    shards: dict[str, int] = field(default_factory=dict)  # records by shard
+    context: dict[str, FeatureCounts] = field(default_factory=dict)  # features of Examples, or of contexts
+    lists: dict[str, FeatureCounts] = field(default_factory=dict)  # feature lists of SequenceExamples
+    items: dict[str, FeatureCounts] = field(default_factory=dict)  # features of the items of ExampleListWithContexts
+    # Fields of protobuf messages of other types, by path and wire type.
     paths: dict[tuple[str, str], PathCounts] = field(default_factory=dict)
-    partial: int = 0
-    other_type: str = ""
-    refusal: FeatureError | None = None
+    partial: int = 0  # messages with more fields than are counted
+    other_type: str = ""  # payload type of the first message of another type
+    refusal: FeatureError | None = None  # error of readers of Examples for it
 
     def add(self, location: Location, payload: bytes) -> None:
         """Count a record.
 
-        Raises
-        ------
-        FeatureError
-            If the record is not a protobuf message, or if the records are of several message types.
+        Raises FeatureError if it is not a protobuf message, or the records are of several message types.
         """
         record = parse_record(payload)
         examples = parse_example_list(payload) if self.first_list is not None or record is None else None
@@ -522,20 +425,7 @@ def _add_each(
 def survey(payloads: Iterable[tuple[Location, bytes]]) -> Survey:
     """Survey records.
 
-    Parameters
-    ----------
-    payloads : iterable of (Location, bytes)
-        Location and payload of each record.
-
-    Returns
-    -------
-    Survey
-        Counts over all records.
-
-    Raises
-    ------
-    FeatureError
-        If a record is not a protobuf message, or the records are of several message types.
+    Raises FeatureError if a record is not a protobuf message, or the records are of several message types.
     """
     found = Survey()
     for location, payload in payloads:

@@ -69,34 +69,16 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """Field of a message, read from the wire format.
+    """Field of a message, read from the wire format."""
 
-    Attributes
-    ----------
-    path : str
-        Field numbers from the payload to this field, joined by dots; empty for the payload.
-    number : int
-        Field number; 0 for the payload.
-    wire_type : str
-        "varint", "fixed32", "fixed64", "length-delimited" or "group".
-    offset, length : int
-        Offset of the tag in the payload, and number of bytes of the tag and the content.
-    candidates : tuple of Candidate
-        Types that fit, the likeliest first, each with the value as printable text of bounded length.
-    children : tuple of WireField
-        Fields of a group, or of a length-delimited value that is a valid message.
-    complete : bool
-        False if the limit of fields was reached before the end of this field.
-    """
-
-    path: str
-    number: int
-    wire_type: str
-    offset: int
-    length: int
-    candidates: tuple[Candidate, ...]
-    children: tuple[WireField, ...] = ()
-    complete: bool = True
+    path: str  # field numbers from the payload to this field, joined by dots; empty for the payload
+    number: int  # 0 for the payload
+    wire_type: str  # "varint", "fixed32", "fixed64", "length-delimited" or "group"
+    offset: int  # of the tag in the payload
+    length: int  # bytes of the tag and the content
+    candidates: tuple[Candidate, ...]  # the likeliest first, each with the value as printable text of bounded length
+    children: tuple[WireField, ...] = ()  # fields of a group, or of a length-delimited value that is a valid message
+    complete: bool = True  # False if the limit of fields was reached before the end of this field
 
     def descendants(self) -> Iterator[WireField]:
         """Yield the fields at all depths, each before its own fields."""
@@ -138,12 +120,7 @@ def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> 
     """Yield the fields of a message, groups as a whole, until `steps` is exhausted.
 
     For values that may be messages, `nested` is the number of groups within groups, and tags and sizes may be longer
-    than 5 bytes, as in protoc.
-
-    Raises
-    ------
-    NoMessageError
-        At the first byte that no message has there.
+    than 5 bytes, as in protoc. Raises NoMessageError at the first byte that no message has there.
     """
     groups: list[Span] = []
     position = 0
@@ -197,20 +174,10 @@ class _Node:
 
 
 def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
-    """Read the fields of one payload from the wire format.
+    """Read the fields of one payload from the wire format, as a field with number 0; None if it is not a message.
 
-    Parameters
-    ----------
-    payload : bytes
-        Payload of a record.
-    limit : int, default 10_000
-        Largest number of fields that are read. Where a payload has more, each path is read about equally often.
-
-    Returns
-    -------
-    WireField or None
-        The payload as a field with number 0, whose children are its fields; None if it is not a protobuf message.
-        Length-delimited values have children where `protoc --decode_raw` shows a message, up to 10 levels deep.
+    Where a payload has more fields than `limit`, each path is read about equally often. Length-delimited values have
+    children where `protoc --decode_raw` shows a message, up to 10 levels deep.
     """
     view = memoryview(payload)
     steps, order = iter(range(limit)), count()

@@ -27,11 +27,6 @@ class AwkwardChunks(ChunkIterator[Any]):
     """Iterator of record arrays, one per chunk, decoded ahead.
 
     It is closed at its end, by `close`, by ``with``, and when it is deleted.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        The rows.
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -39,36 +39,16 @@ _MOST_NBYTES, _MOST_READ = 1 << 20, 1 << 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Names, coordinates and attributes of columns.
+    """Names, coordinates and attributes of columns."""
 
-    Attributes
-    ----------
-    rows : str
-        Name of the dimension of rows.
-    dims : mapping of str to tuple of str
-        Names of the axes of a row, by column.
-    coords : tuple of str
-        Columns that are coordinates.
-    dtypes : mapping of str to str
-        Dtypes of text, bytes, and of dates and durations, which are stored as int64, by column.
-    attributes : mapping of str to mapping
-        Attributes, by column or constant.
-    collection_attributes : mapping
-        Attributes of the Dataset.
-    constants : mapping of str to (tuple of str, ndarray)
-        Dimensions and values of coordinates without rows.
-    schema : Schema
-        Features of the records.
-    """
-
-    rows: str
-    dims: Mapping[str, tuple[str, ...]]
-    coords: tuple[str, ...]
-    dtypes: Mapping[str, str]
-    attributes: Mapping[str, Mapping[str, Any]]
-    collection_attributes: Mapping[str, Any]
-    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]
-    schema: Schema
+    rows: str  # name of the dimension of rows
+    dims: Mapping[str, tuple[str, ...]]  # names of the axes of a row, by column
+    coords: tuple[str, ...]  # columns that are coordinates
+    dtypes: Mapping[str, str]  # of text, bytes, and of dates and durations, which are stored as int64
+    attributes: Mapping[str, Mapping[str, Any]]  # by column or constant
+    collection_attributes: Mapping[str, Any]  # of the Dataset
+    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]  # dimensions and values of coordinates without rows
+    schema: Schema  # features of the records
 
     def of_records(self, schema: Schema) -> Labels:
         """Return the labels of records of the same rows that are written with other features, or with fewer."""
@@ -86,10 +66,7 @@ class Labels:
     def to_json(self) -> str:
         """Return the text of the file.
 
-        Raises
-        ------
-        SchemaError
-            If it is longer than 1 MiB, or a coordinate without rows holds objects other than text.
+        Raises SchemaError if it is longer than 1 MiB, or a coordinate without rows holds objects other than text.
         """
         constants = {}
         for name, (dims, values) in self.constants.items():
@@ -119,13 +96,7 @@ class Labels:
 
     @classmethod
     def from_json(cls, text: str, location: Location) -> Labels:
-        """Read the text of a file.
-
-        Raises
-        ------
-        SchemaError
-            If it is not the text of labels, or was written by a newer release.
-        """
+        """Read the text of a file; raise SchemaError if it is not the text of labels, or a newer release wrote it."""
         try:
             document = json.loads(text)
             version = document["version"]

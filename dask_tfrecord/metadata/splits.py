@@ -31,40 +31,20 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class TFDSSplit:
-    """Files of one split.
-
-    Attributes
-    ----------
-    name : str
-        Name of the split in the data set.
-    files : tuple of str
-        Paths or URLs of the shards, in order.
-    counts : tuple of int or None
-        Number of records of each shard; None if old metadata lacks them.
-    """
+    """Files of one split."""
 
     name: str
-    files: tuple[str, ...]
-    counts: tuple[int, ...] | None
+    files: tuple[str, ...]  # paths or URLs of the shards, in order
+    counts: tuple[int, ...] | None  # records of each shard; None if old metadata lacks them
 
 
 @dataclass(frozen=True, slots=True)
 class TFDSSelection:
-    """Files and rows that a split specification selects.
+    """Files and rows that a split specification selects."""
 
-    Attributes
-    ----------
-    files : tuple of str
-        Shards in reading order.
-    counts : tuple of int or None
-        Number of records of each shard; None if unknown.
-    spans : tuple of (int, int) or None
-        Selected ranges of rows, numbered across all files; None for all rows.
-    """
-
-    files: tuple[str, ...]
-    counts: tuple[int, ...] | None
-    spans: tuple[tuple[int, int], ...] | None
+    files: tuple[str, ...]  # shards in reading order
+    counts: tuple[int, ...] | None  # records of each shard; None if unknown
+    spans: tuple[tuple[int, int], ...] | None  # ranges of rows, numbered across all files; None for all rows
 
     @property
     def rows(self) -> slice | NDArray[np.int64] | None:
@@ -76,17 +56,7 @@ class TFDSSelection:
 
 @dataclass(frozen=True, slots=True)
 class TFDSFolder:
-    """Directory of one version of a TFDS data set.
-
-    Attributes
-    ----------
-    directory : str
-        Path or URL.
-    splits : tuple of TFDSSplit
-        All splits of the data set.
-    storage_options : mapping
-        Options of the fsspec file system.
-    """
+    """Directory of one version of a TFDS data set, with all of its splits."""
 
     directory: str
     splits: tuple[TFDSSplit, ...]
@@ -98,13 +68,7 @@ class TFDSFolder:
         return ", ".join(repr(each.name) for each in self.splits)
 
     def select(self, split: str | None = None) -> TFDSSelection:
-        """Find the files and rows of a split. Without an argument, the data set must have exactly one split.
-
-        Raises
-        ------
-        SchemaError
-            If the split does not exist; the error lists the existing splits.
-        """
+        """Find the files and rows of a split. Without an argument, the data set must have exactly one split."""
         counts = {each.name: each.counts for each in self.splits}
         if split is None:
             if len(self.splits) != 1:
@@ -124,13 +88,7 @@ class TFDSFolder:
         return _selection({each.name: each for each in self.splits}, slices)
 
     def schema(self) -> Schema | None:
-        """Read the features; return None if the data set is an old one without `features.json`.
-
-        Raises
-        ------
-        SchemaError
-            If the storage format of a feature class is unknown.
-        """
+        """Read the features; return None if the data set is an old one without `features.json`."""
         text = read_text(join(self.directory, FEATURES_FILE), self.storage_options)
         if text is None:
             return None
@@ -147,22 +105,8 @@ class TFDSFolder:
 def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> TFDSFolder | None:
     """Find a TFDS data set in a directory or in its only version subdirectory.
 
-    Parameters
-    ----------
-    urlpath : str or os.PathLike
-        Path or fsspec URL of the directory.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    TFDSFolder or None
-        None if `dataset_info.json` does not exist or is in the format of Hugging Face.
-
-    Raises
-    ------
-    SchemaError
-        If the directory holds several versions, the file can't be read, or the records are not in TFRecord files.
+    None if `dataset_info.json` does not exist or is in the format of Hugging Face. Raises SchemaError if the directory
+    holds several versions, the file can't be read, or the records are not in TFRecord files.
     """
     directory = str(stringify_path(urlpath))
     text = read_text(join(directory, INFO), storage_options)
@@ -284,24 +228,10 @@ _Slice = tuple[str, int, int | None]
 
 
 def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list[_Slice]:
-    """Parse a split as in `tensorflow_datasets.load`.
+    """Parse a split as in `tensorflow_datasets.load` into slices in reading order, without empty ones.
 
-    Parameters
-    ----------
-    spec : str
-        Names and slices of splits.
-    lengths : mapping of str to sequence of int or None
-        Number of records in each shard, by split; None if unknown.
-
-    Returns
-    -------
-    list of (str, int, int or None)
-        Slices in reading order, without empty ones.
-
-    Raises
-    ------
-    SchemaError
-        If a split does not exist, a slice is invalid or out of range, or the selection is empty.
+    `lengths` holds the records of each shard, by split. Raises SchemaError if a split does not exist, a slice is
+    invalid or out of range, or the selection is empty.
     """
     if spec in lengths:
         return [(spec, 0, None)]
@@ -377,21 +307,11 @@ def _sizes(lengths: Mapping[str, Sequence[int] | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """Shards of a collection and their TFDS metadata.
-
-    Attributes
-    ----------
-    shards : Shards
-        Shards to read.
-    folder : TFDSFolder or None
-        TFDS data set of the shards.
-    selection : TFDSSelection or None
-        Selected split, whose files are `shards`.
-    """
+    """Shards of a collection and their TFDS metadata."""
 
     shards: Shards
     folder: TFDSFolder | None = None
-    selection: TFDSSelection | None = None
+    selection: TFDSSelection | None = None  # selected split, whose files are `shards`
 
     def schema(self) -> Schema | None:
         """Return the schema of the metadata; None without metadata."""
@@ -409,13 +329,7 @@ class ResolvedPath:
         return None if self.selection is None else self.selection.rows
 
     def check(self, found: NDArray[np.int64]) -> None:
-        """Check the counted records of shards that a split takes a part of.
-
-        Raises
-        ------
-        SchemaError
-            If a count differs from the metadata. Whole splits are not checked.
-        """
+        """Check the counted records of shards that a split takes a part of; whole splits are not checked."""
         if self.selection is None or self.selection.spans is None:
             return
         for file, expected, records in zip(self.shards.paths, self.selection.counts or (), found, strict=True):
@@ -437,12 +351,8 @@ def resolve_collection(
 ) -> ResolvedPath:
     """Find the shards of a path; a directory of TFDS is read by its metadata, and `default` is its split without one.
 
-    Raises
-    ------
-    ShardNotFoundError
-        If no shard is found.
-    SchemaError
-        If the split does not exist, or there are several and neither `split` nor `default`.
+    Raises ShardNotFoundError if no shard is found, and SchemaError if the split does not exist, or there are several
+    and neither `split` nor `default`.
     """
     if not isinstance(urlpath, str | os.PathLike):
         if split is not None:

@@ -141,16 +141,9 @@ def _dtype(value: Any) -> str:
 
 
 class _FeatureCollector:
-    """Visitor that collects the features of a tree of TFDS features.
+    """Visitor that collects the features of a tree of TFDS features, their class names, and their groups.
 
-    Attributes
-    ----------
-    features : dict of str to Feature
-        Features by their keys in the records.
-    classes : dict of str to sequence of str
-        Class names by feature.
-    groups : dict of str to list of str
-        Fields of each sequence of variable length whose items are dictionaries, by the name of the sequence.
+    A group holds the fields of a sequence of variable length whose items are dictionaries.
     """
 
     def __init__(self, labels: Labels) -> None:
@@ -162,20 +155,10 @@ class _FeatureCollector:
         self._group: str | None = None
 
     def visit(self, kind: str, content: dict[str, Any], name: str, stem: str, lengths: tuple[int, ...]) -> None:
-        """Add a feature and all features nested in it.
+        """Add a feature of a kind and all features nested in it.
 
-        Parameters
-        ----------
-        kind : str
-            Field of the current format.
-        content : dict
-            Description of the feature.
-        name : str
-            Key of the feature in the records.
-        stem : str
-            Stem of the name of its label file.
-        lengths : tuple of int
-            Length of each sequence around the feature, the outermost first; -1 if it varies.
+        `name` is its key in the records, `stem` that of the name of its label file. `lengths` are those of the
+        sequences around it, the outermost first; -1 if one varies.
         """
         if kind == "featuresDict":
             for child, feature in content.get("features", {}).items():
@@ -334,17 +317,7 @@ _FLOATS = ("float16", "float32", "float64")
 
 @dataclass(frozen=True, slots=True)
 class TFDSNames:
-    """Name of a TFDS data set, its version, and one of its splits.
-
-    Attributes
-    ----------
-    name : str
-        Name of the data set.
-    version : str
-        Version of three numbers, for example "1.0.0".
-    split : str
-        Name of the split.
-    """
+    """Name of a TFDS data set, its version of three numbers, and one of its splits."""
 
     name: str
     version: str
@@ -352,13 +325,7 @@ class TFDSNames:
 
     @classmethod
     def from_mapping(cls, given: Any) -> TFDSNames:
-        """Read the argument `tfds` of a user.
-
-        Raises
-        ------
-        ValueError
-            If it is not a mapping of name, version and split to names that TFDS accepts.
-        """
+        """Read the argument `tfds` of a user; raise ValueError for names that TFDS does not accept."""
         valid = "tfds is a mapping such as {'name': 'flowers', 'version': '1.0.0', 'split': 'train'}"
         if not isinstance(given, Mapping) or set(given) != set(_NAME_SYNTAX):
             raise ValueError(f"{valid}; got {given!r}")
@@ -516,31 +483,15 @@ def _ragged(name: str, feature: RaggedFeature, labels: Sequence[str] | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class TFDSMetadata:
-    """Metadata files of a directory with the shards of a split.
-
-    Attributes
-    ----------
-    directory : str
-        Path or URL.
-    names : TFDSNames
-        Names of the data set and the split.
-    texts : mapping of str to str
-        Texts of `features.json` and of the label files, by file name.
-    """
+    """Metadata files of a directory with the shards of a split."""
 
     directory: str
     names: TFDSNames
-    texts: Mapping[str, str]
+    texts: Mapping[str, str]  # of `features.json` and of the label files, by file name
 
     @classmethod
     def from_schema(cls, directory: str, names: TFDSNames, schema: Schema, formats: Mapping[str, str]) -> TFDSMetadata:
-        """Return the metadata for records of a schema.
-
-        Raises
-        ------
-        SchemaError
-            If a feature can't be read by a TFDS class.
-        """
+        """Return the metadata for records of a schema; raise SchemaError if no TFDS class reads a feature."""
         entry = _features_entry(schema, formats)
         texts = {FEATURES_FILE: json.dumps(entry, indent=4, sort_keys=True)}
         for name, stem in _label_stems(entry, "", ""):
@@ -548,13 +499,7 @@ class TFDSMetadata:
         return cls(directory, names, texts)
 
     def check(self, storage_options: Mapping[str, Any]) -> None:
-        """Check that the directory is empty or holds the same data set with the same features.
-
-        Raises
-        ------
-        SchemaError
-            If the directory holds another data set, version or other features.
-        """
+        """Check that the directory is empty or holds the same data set with the same features."""
         before = self._read(INFO, storage_options)
         self._info(before, (), 0)
         for name, text in self.texts.items():

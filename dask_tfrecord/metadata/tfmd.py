@@ -87,13 +87,7 @@ def from_tfmd(text: str) -> Schema:
 
 
 class _TFMDReader:
-    """Conversion of one message; `schema` returns the result.
-
-    Attributes
-    ----------
-    context, sequences : dict of str to Feature
-        Features of an Example or of a context, and of feature lists.
-    """
+    """Conversion of one message; `schema` returns the result."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -263,13 +257,7 @@ def pbtxt(schema: Schema) -> str:
 
 
 class _TFMDWriter:
-    """Conversion of one schema.
-
-    Attributes
-    ----------
-    message : MetadataSchema
-        Result of the conversion.
-    """
+    """Conversion of one schema; `message` is the result."""
 
     def __init__(self, schema: Schema) -> None:
         self.message: Any = MetadataSchema()

@@ -69,16 +69,8 @@ def show_immediately() -> Iterator[None]:
 class ProgressBar:
     """A progress bar that appears after `Limits.display_delay` and disappears at the end; none unless `is_displayed`.
 
-    Parameters
-    ----------
-    label : str
-        Name of the activity.
-    total : float
-        Amount of work.
-    before : float, default 0
-        Amount that was done earlier, which does not count for the remaining time.
-    line : callable, optional
-        Returns the text below the bar.
+    The amount `before` was done earlier, and does not count for the remaining time. `line` returns the text below the
+    bar.
     """
 
     def __init__(self, label: str, total: float, *, before: float = 0.0, line: Callable[[], str] | None = None) -> None:
@@ -146,18 +138,11 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def follow_tasks(name: str, done: TaskDone, part: TaskPart = lambda number, gain: None) -> Iterator[None]:
-    """Call functions when a task of a name ends, once per task, and while it runs, on the active scheduler.
+    """Call functions when a task ``(name, number)`` ends, once per task, and while it runs, on the active scheduler.
 
-    Parameters
-    ----------
-    name : str
-        Keys of the tasks are ``(name, 0)``, ``(name, 1)`` and so on.
-    done : callable
-        Called with the number of a task and its result; on a cluster, with the argument of `report_progress`. The
-        call may come from another thread.
-    part : callable, optional
-        Called with the number of a task and the share of it that was done since the last call, by `report_part` and
-        when the task ends.
+    `done` takes the number of a task and its result, on a cluster the argument of `report_progress`; it may be called
+    from another thread. `part` takes the share of a task that was done since the last call, by `report_part` and at the
+    end.
     """
     # Done of each task, which runs again if its worker is lost.
     shares: dict[int, float] = {}

@@ -357,26 +357,10 @@ def _some(addresses: Sequence[str]) -> str:
 
 
 async def probe(packages: Sequence[str], paths: Sequence[str], options: Mapping[str, Any], seconds: float) -> Any:
-    """Describe the software of this process and the paths that it reaches.
+    """Describe the software of this process and the paths that it reaches: pairs of a value and an error or None.
 
     Every check has a daemon thread of its own: a file system that never answers neither blocks the worker nor keeps its
-    process alive.
-
-    Parameters
-    ----------
-    packages : sequence of str
-        Names of distributions whose versions are looked up.
-    paths : sequence of str
-        Paths and URLs to open.
-    options : mapping
-        Options of the file systems.
-    seconds : float
-        Time after which a check has failed.
-
-    Returns
-    -------
-    dict
-        Results of `describe_software` and, by path, of `open_path`: pairs of a value and an error or None.
+    process alive. A check has failed after some seconds.
     """
 
     def start(function: Callable[..., Any], *arguments: Any) -> asyncio.Future[tuple[Any, str | None]]:
@@ -480,21 +464,11 @@ _COPIES, _SHARDED_COPIES = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Resources of the workers.
+    """Resources of the workers."""
 
-    Attributes
-    ----------
-    threads : int
-        Concurrent tasks of one process; the maximum over all workers.
-    memory_limit : int or None
-        Bytes that a worker may use; the minimum over all workers. None without a limit.
-    schedules : bool
-        Whether the process of the worker also holds all tasks of a computation, as the threaded scheduler does.
-    """
-
-    threads: int
-    memory_limit: int | None
-    schedules: bool = True
+    threads: int  # concurrent tasks of one process; the maximum over all workers
+    memory_limit: int | None  # bytes; the minimum over all workers
+    schedules: bool = True  # the process of the worker also holds all tasks, as the threaded scheduler does
 
     @classmethod
     def active(cls) -> Workers:
@@ -570,20 +544,10 @@ class MemoryBudget:
     def from_units(
         cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int, *, together: bool
     ) -> MemoryBudget:
-        """Estimate the memory from the sizes of the write units.
+        """Estimate the memory of a number of tasks from the sizes of the write units.
 
-        Parameters
-        ----------
-        workers : Workers
-            Resources of the workers.
-        tasks : int
-            Number of tasks.
-        units : mapping of str to (int, bool)
-            Decoded bytes of each kind of unit, and whether it is a Zarr shard.
-        read_nbytes : int
-            Decoded bytes of the rows that a task has read and not yet written.
-        together : bool
-            Whether a task fills a unit of each kind at the same time, or a single unit.
+        `units` holds the decoded bytes of each kind of unit, and whether it is a Zarr shard. A task has read rows of
+        `read_nbytes` that are not yet written. It fills a unit of each kind `together`, or a single unit.
         """
         costs = {name: nbytes * (_SHARDED_COPIES if sharded else _COPIES) for name, (nbytes, sharded) in units.items()}
         unit = max(costs, key=costs.__getitem__)
