@@ -25,6 +25,7 @@ from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
     Dimensions,
     RowGrid,
+    array_attributes,
     check_axis_lengths,
     check_axis_names,
     feature_attributes,
@@ -218,17 +219,12 @@ def flat_variables(
     # Counts of a chunk end with its last row.
     at = np.searchsorted(counts.rows, borders)
     items = {name: counts.items[name][at] for name in schema}
-    attributes = layout.splits_attributes(schema)
+    user, splits = {} if labels is None else labels.attributes, layout.splits_attributes(schema)
     variables = {}
     for spec in layout.arrays:
-        own: dict[str, Any] = dict(attributes.get(spec.name, {}))
-        if spec.group is None:
-            own = feature_attributes(spec.feature, schema) | own
-        if spec.part == "values" and labels is not None:
-            own = {**labels.attributes.get(spec.feature, {}), **own}
-        if spec.part == "values" and spec.feature in schema.classes:
-            own["class_names"] = list(schema.classes[spec.feature])
-        variables[spec.name] = xarray.Variable(spec.dimensions, _flat_array(dataset, spec, items[spec.feature]), own)
+        attributes = array_attributes(spec, schema, user) | splits.get(spec.name, {})
+        array = _flat_array(dataset, spec, items[spec.feature])
+        variables[spec.name] = xarray.Variable(spec.dimensions, array, attributes)
     return variables
 
 

@@ -154,8 +154,7 @@ def conversion_request(
     _check_storable(schema)
     names, attributes = Dimensions.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
     inputs.warn_of_attributes(attributes.omitted)
-    codecs, fills = Codecs(compressors, filters), FillValues(fill_values)
-    options = ZarrOptions(chunk_request, codecs, names, fills, consolidated, attributes)
+    options = ZarrOptions(chunk_request, compressors, filters, names, fill_values, consolidated, attributes)
     options.check(schema)
     fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
     return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
@@ -926,42 +925,15 @@ def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int
 _AUTO = ({"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}},)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Codecs:
-    """Compressors and filters."""
-
-    compressors: Any = "auto"
-    filters: Any = "auto"
-
-    def check(self, schema: Schema) -> None:
-        """Refuse names that belong neither to a feature nor to a flat array (row splits included)."""
-        for option, value in (("compressors", self.compressors), ("filters", self.filters)):
-            if _is_by_name(value):
-                splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
-                check_names(option, [name for name in value if name not in splits], schema)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the fingerprint."""
-        return {
-            option: {name: _document(each) for name, each in value.items()} if _is_by_name(value) else _document(value)
-            for option, value in (("compressors", self.compressors), ("filters", self.filters))
-        }
-
-    def resolve(self, spec: ArraySpec) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return compressors and filters of one array; filters of a feature do not apply to its splits."""
-        compressors = _pick(self.compressors, spec)
-        filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
-        filters = _pick(self.filters, spec) if filterable else ()
-        if isinstance(filters, str) and filters == "auto":
-            filters = ()
-        return _as_tuple(_AUTO if isinstance(compressors, str) and compressors == "auto" else compressors), _as_tuple(
-            filters
-        )
-
-
-def codec_documents(codecs: tuple[Any, ...]) -> list[Any]:
+def codec_documents(codecs: Iterable[Any]) -> list[dict[str, Any]]:
     """Convert codecs to JSON values."""
-    return [_codec_document(codec) for codec in codecs]
+    return list(map(_codec_document, codecs))
+
+
+def _codec_document(codec: Any) -> dict[str, Any]:
+    if isinstance(codec, Mapping):
+        return dict(codec)
+    return dict(codec.to_dict()) if hasattr(codec, "to_dict") else {"name": type(codec).__name__}
 
 
 def codec_names(codecs: tuple[Any, ...]) -> str:
@@ -974,6 +946,8 @@ def codec_names(codecs: tuple[Any, ...]) -> str:
 
 
 def _document(value: Any) -> Any:
+    if _is_by_name(value):
+        return {name: _document(each) for name, each in value.items()}
     return value if value is None or isinstance(value, str) else codec_documents(_as_tuple(value))
 
 
@@ -985,12 +959,12 @@ def _is_by_name(value: Any) -> bool:
     return not isinstance(name, str) or name == "auto"
 
 
-def _pick(value: Any, spec: ArraySpec) -> Any:
-    if not _is_by_name(value):
-        return value
-    if spec.group is not None:
-        return value.get(spec.name, "auto")
-    return value.get(spec.feature, "auto") if spec.name not in value or spec.part == "dense" else value[spec.name]
+def _pick(value: Any, spec: ArraySpec, auto: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the codecs of one array; "auto" stands in for those of a mapping that lacks the array."""
+    if _is_by_name(value):
+        own = spec.group is not None or (spec.name in value and spec.part != "dense")
+        value = value.get(spec.name if own else spec.feature, "auto")
+    return auto if isinstance(value, str) and value == "auto" else _as_tuple(value)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
@@ -999,46 +973,8 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _codec_document(codec: Any) -> dict[str, Any]:
-    if isinstance(codec, Mapping):
-        return dict(codec)
-    return dict(codec.to_dict()) if hasattr(codec, "to_dict") else {"name": type(codec).__name__}
-
-
 # Kinds of values that are accepted for each kind of dtype.
 _FROM = {"b": "b", "i": "iuf", "u": "iuf", "f": "iuf", "c": "iufc", "M": "M", "m": "m"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FillValues:
-    """Fill values by feature or flat array."""
-
-    given: Mapping[str, Any] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the fingerprint."""
-        return {"fill_values": {name: json_value(value) for name, value in self.given.items()} if self.given else None}
-
-    def check(self, schema: Schema) -> None:
-        """Refuse names that belong neither to a feature nor to a flat array."""
-        if self.given is not None and not isinstance(self.given, Mapping):
-            raise ValueError(f"fill_values must map features or flat arrays to values; got {self.given!r}")
-        check_names("fill_values", self.given or {}, schema)
-
-    def resolve(self, spec: ArraySpec, schema: Schema) -> Any:
-        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
-
-        Raises ValueError if the dtype of the array cannot hold it.
-        """
-        given = self.given or {}
-        if spec.name in given and spec.name not in schema:
-            return _checked(given[spec.name], spec.dtype, spec.name)
-        if spec.feature in given and spec.part in ("dense", "values"):
-            return _checked(given[spec.feature], spec.dtype, spec.feature)
-        default = getattr(schema[spec.feature], "default_value", None)
-        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
-            return _checked(default, spec.dtype, spec.feature)
-        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
 
 
 def json_value(value: Any) -> Any:
@@ -1138,30 +1074,42 @@ def _plain(value: Any) -> Any:
 class ZarrOptions:
     """Options of a conversion."""
 
-    chunks: ChunkRequest = field(default_factory=ChunkRequest)
-    codecs: Codecs = field(default_factory=Codecs)
-    names: Dimensions = field(default_factory=Dimensions)
-    fill_values: FillValues = field(default_factory=FillValues)
-    consolidated: bool = True
-    attributes: UserAttributes = field(default_factory=UserAttributes)
+    chunks: ChunkRequest
+    compressors: Any
+    filters: Any
+    names: Dimensions
+    fill_values: Mapping[str, Any] | None  # by feature or flat array
+    consolidated: bool
+    attributes: UserAttributes
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
-        parts = (self.chunks, self.codecs, self.names, self.fill_values, self.attributes)
-        return {name: value for part in parts for name, value in part.to_json().items()} | {
-            "consolidated": bool(self.consolidated)
+        fills = {name: json_value(value) for name, value in (self.fill_values or {}).items()}
+        return {
+            **self.chunks.to_json(),
+            "compressors": _document(self.compressors),
+            "filters": _document(self.filters),
+            **self.names.to_json(),
+            "fill_values": fills or None,
+            **self.attributes.to_json(),
+            "consolidated": bool(self.consolidated),
         }
 
     def check(self, schema: Schema) -> None:
         """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later."""
-        self.codecs.check(schema)
-        self.fill_values.check(schema)
+        splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
+        for option, codecs in (("compressors", self.compressors), ("filters", self.filters)):
+            if _is_by_name(codecs):
+                check_names(option, [name for name in codecs if name not in splits], schema)
+        if self.fill_values is not None and not isinstance(self.fill_values, Mapping):
+            raise ValueError(f"fill_values must map features or flat arrays to values; got {self.fill_values!r}")
+        check_names("fill_values", self.fill_values or {}, schema)
         # A layout without rows suffices: only axes after the first are checked.
         generated = replace(self.names, given=None)
         arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
         self.names.check(schema, arrays)
         for spec in arrays:
-            self.fill_values.resolve(spec, schema)
+            self._fill_value(spec, schema)
 
     def create_arguments(self, layout: ZarrLayout, schema: Schema) -> dict[str, dict[str, Any]]:
         """Return the arguments of `zarr.create_array` for each array, by its name."""
@@ -1173,26 +1121,42 @@ class ZarrOptions:
 
     def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
         inner = tuple(max(1, size) for size in spec.shape[1:])
-        compressors, filters = self.codecs.resolve(spec)
+        # Filters of a feature do not apply to its splits.
+        filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
         return {
             "shape": spec.shape,
             "dtype": spec.dtype,
             "chunks": (spec.chunk, *inner),
             "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
-            "compressors": compressors,
-            "filters": filters,
-            "fill_value": self.fill_values.resolve(spec, schema),
+            "compressors": _pick(self.compressors, spec, _AUTO),
+            "filters": _pick(self.filters, spec, ()) if filterable else (),
+            "fill_value": self._fill_value(spec, schema),
             "dimension_names": spec.dimensions,
-            "attributes": self._array_attributes(spec, schema),
+            "attributes": array_attributes(spec, schema, self.attributes.arrays),
         }
 
-    def _array_attributes(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
-        """Return the attributes of an array."""
-        if spec.group is not None:
-            return {}
-        attributes = feature_attributes(spec.feature, schema)
-        if spec.part not in ("dense", "values"):
-            return attributes
-        classes = schema.classes.get(spec.feature)
-        user = self.attributes.arrays.get(spec.feature, {})
-        return {**user, **attributes, **({"class_names": list(classes)} if classes else {})}
+    def _fill_value(self, spec: ArraySpec, schema: Schema) -> Any:
+        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
+
+        Raises ValueError if the dtype of the array cannot hold it.
+        """
+        given = self.fill_values or {}
+        if spec.name in given and spec.name not in schema:
+            return _checked(given[spec.name], spec.dtype, spec.name)
+        if spec.feature in given and spec.part in ("dense", "values"):
+            return _checked(given[spec.feature], spec.dtype, spec.feature)
+        default = getattr(schema[spec.feature], "default_value", None)
+        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
+            return _checked(default, spec.dtype, spec.feature)
+        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
+
+
+def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the attributes of an array; those of the user, by feature, are for dense arrays and values."""
+    if spec.group is not None:
+        return {}
+    attributes = feature_attributes(spec.feature, schema)
+    if spec.part not in ("dense", "values"):
+        return attributes
+    classes = schema.classes.get(spec.feature)
+    return {**user.get(spec.feature, {}), **attributes, **({"class_names": list(classes)} if classes else {})}
