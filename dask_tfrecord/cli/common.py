@@ -80,6 +80,12 @@ def writing(threads: int) -> Iterator[list[WriteSummary]]:
         click.echo(plain(str(summary)))
 
 
+def check_one_source_of_features(features: str | None, sample: int | str | None) -> None:
+    """Refuse --features with --sample."""
+    if features is not None and sample is not None:
+        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+
+
 def keep_where(dataset: Dataset, conditions: Sequence[tuple[str, str, Any]], columns: list[str] | None) -> Dataset:
     """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
     if conditions:
@@ -109,8 +115,7 @@ def find_schema(
     click.UsageError
         If --features and --sample are both given, or --message and --sample.
     """
-    if features is not None and sample is not None:
-        raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
+    check_one_source_of_features(features, sample)
     if message is not None and sample is not None:
         raise click.UsageError("--message specifies the fields that --sample would infer: give one of them.")
     if features is not None or message is not None:

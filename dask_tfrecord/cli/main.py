@@ -30,6 +30,7 @@ from dask_tfrecord.cli.command_options import (
 )
 from dask_tfrecord.cli.common import (
     Commands,
+    check_one_source_of_features,
     find_schema,
     inspect_sample,
     keep_where,
@@ -188,7 +189,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     with show_immediately(), computing(threads):
         written = write_indexes(find_shards(pattern, compression=compression))
     seconds = time.perf_counter() - start
-    files, records = sum(len(each.paths) for each in written), sum(each.count for each in written)
+    files, records = sum(len(each) for each, _ in written), sum(count for _, count in written)
     click.echo(f"Wrote {plural(files, 'file')}: index of {plural(records, 'record')} in {seconds:.1f} s")
 
 
@@ -485,6 +486,7 @@ def to_zarr(
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
+    check_one_source_of_features(given["features"], given["sample"])
     layout = {name: given.pop(name) for name in ("chunks", "shards", "groups", "memory_limit")}
     arguments = write_arguments(overwrite, **layout)
     if not planned:
