@@ -70,8 +70,8 @@ def check(index: ShardIndex, payloads: list[bytes]) -> None:
 @pytest.mark.parametrize("payloads", [PAYLOADS, [], [bytes(size) for size in (0, 3 << 20, 5, 1 << 20, 0)]], ids=len)
 def test_lines_are_those_of_other_tools(tmp_path: Path, payloads: list[bytes]) -> None:
     shard = shard_of(tmp_path / "x", payloads)
-    written = write_sidecars(shard)
-    assert (written.paths, written.count) == ((f"{tmp_path}/x.idx",), len(payloads))
+    files, count = write_sidecars(shard)
+    assert (list(files), count) == ([f"{tmp_path}/x.idx"], len(payloads))
     assert (tmp_path / "x.idx").read_text() == lines(payloads)
     scanned, counted = scan_shard(shard), indexed(shard)
     assert counted.stale is None

@@ -26,7 +26,6 @@ from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
     ShardIndex,
-    WrittenIndex,
     begins_with_header,
     even_splits,
     index_shard,
@@ -95,16 +94,16 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return tuple(redact_url(path) for each in write_indexes(shards) for path in each.paths)
+    return tuple(redact_url(path) for files, _ in write_indexes(shards) for path in files)
 
 
-def write_indexes(shards: Shards) -> list[WrittenIndex]:
-    """Write the sidecars of listed shards; see `build_index`."""
+def write_indexes(shards: Shards) -> list[tuple[dict[str, int], int]]:
+    """Write the sidecars of listed shards as `write_sidecars` does; see `build_index`."""
     calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
-    written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
-    files = {path: StoredFile(size) for each in written for path, size in zip(each.paths, each.sizes, strict=True)}
-    check_files(files, shards.storage_options)
+    written: list[tuple[dict[str, int], int]] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
+    sizes = {path: StoredFile(size) for files, _ in written for path, size in files.items()}
+    check_files(sizes, shards.storage_options)
     return written
 
 
@@ -207,7 +206,7 @@ def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_cr
     return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
 
 
-def _write(shards: Shards) -> list[WrittenIndex]:
+def _write(shards: Shards) -> list[tuple[dict[str, int], int]]:
     return [write_sidecars(shard) for shard in shards]
 
 

@@ -229,15 +229,6 @@ _MAX_LINE = 64
 _REMOTE_PROBES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenIndex:
-    """Index files that were written for a shard."""
-
-    paths: tuple[str, ...]
-    count: int  # records of the shard
-    sizes: tuple[int, ...]  # bytes of each file
-
-
 def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
@@ -395,8 +386,10 @@ def _parse(text: bytes) -> Iterator[NDArray[np.int64]]:
         yield numbers.reshape(-1, 2)
 
 
-def write_sidecars(shard: Shard) -> WrittenIndex:
+def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
     """Write the index file of a shard next to it, and its access points if it is gzip.
+
+    Return the bytes of each file by its path, and the number of records.
 
     The shard is read completely, and the CRC of every length is checked. Each file appears when it is complete. Raises
     CorruptRecordError if the shard is damaged, and TFRecordError if it is zlib or on a web server.
@@ -418,10 +411,10 @@ def write_sidecars(shard: Shard) -> WrittenIndex:
                 sink.write(text)
                 nbytes += len(text)
                 count = step.first + step.count
-            sizes: tuple[int, ...] = (nbytes,)
+            files = {path: nbytes}
             if window.compression == "gzip":
-                sizes += (write_access_points(shard, access),)
-    return WrittenIndex((path, access)[: len(sizes)], count, sizes)
+                files[access] = write_access_points(shard, access)
+    return files, count
 
 
 def _text(window: Window, step: Step) -> bytes:

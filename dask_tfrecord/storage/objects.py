@@ -268,11 +268,14 @@ _MAX_NAMES = 5
 _COMPARED_NBYTES = 1 << 20
 
 
-class FileIdentity(NamedTuple):
-    """Identity of a file."""
+class StoredFile(NamedTuple):
+    """Identity of a file: its bytes, and what changes with them. A task also knows the checksum of what it wrote."""
 
     size: int
-    version: str  # changes with the content; see `version_of`
+    # See `version_of`; None is not compared.
+    version: str | None = None
+    # CRC-32C of the stored bytes; None is not compared.
+    checksum: int | None = None
 
 
 def directory_of(path: str) -> str:
@@ -280,7 +283,7 @@ def directory_of(path: str) -> str:
     return split_name(path)[0]
 
 
-def file_identity(path: str, storage_options: Mapping[str, Any]) -> FileIdentity | None:
+def file_identity(path: str, storage_options: Mapping[str, Any]) -> StoredFile | None:
     """Return the identity of a file; None if the file does not exist."""
     # A symbolic link has the identity of its target, until a sink replaces the link.
     fs, inside = file_system(os.path.realpath(path) if is_local(path) else path, storage_options)
@@ -289,7 +292,7 @@ def file_identity(path: str, storage_options: Mapping[str, Any]) -> FileIdentity
         info = with_retries(lambda: fs.info(inside), path, "look up the file")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return FileIdentity(int(info["size"] or 0), version_of(info))
+    return StoredFile(int(info["size"] or 0), version_of(info))
 
 
 def list_files(directory: str, storage_options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -297,15 +300,6 @@ def list_files(directory: str, storage_options: Mapping[str, Any]) -> dict[str, 
     fs, inside = file_system(directory, storage_options)
     fs.invalidate_cache()
     return list_directory(fs, inside) or {}
-
-
-class StoredFile(NamedTuple):
-    """A file as it was written; a version or checksum of None is not compared."""
-
-    size: int
-    version: str | None = None
-    # CRC-32C of the stored bytes.
-    checksum: int | None = None
 
 
 def check_files(
@@ -324,7 +318,7 @@ def check_files(
     wrong = []
     for path, written in expected.items():
         info = listed[directory_of(path)].get(path.rpartition("/")[2])
-        found = None if info is None else FileIdentity(int(info.get("size") or 0), version_of(info))
+        found = None if info is None else StoredFile(int(info.get("size") or 0), version_of(info))
         if not _is_as_written(found, written) or (info is not None and info.get("islink")):
             # Some file systems cannot list, and listings may describe a link instead of its target.
             found = file_identity(path, storage_options)
@@ -344,7 +338,7 @@ def check_files(
         )
 
 
-def _is_as_written(found: FileIdentity | None, written: StoredFile) -> bool:
+def _is_as_written(found: StoredFile | None, written: StoredFile) -> bool:
     """Compare the size, and the version if the checksum is known; the checksum decides where the version differs."""
     return (
         found is not None

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import dask
 import numpy as np
@@ -131,7 +131,7 @@ class Claim:
         """Read a claim; None if `data` holds something else."""
         try:
             document = json.loads(data)
-            claim = cls(**{name: kind(document[name]) for name, kind in _CLAIM_TYPES.items()})
+            claim = cls(**{name: kind(document[name]) for name, kind in get_type_hints(cls).items()})
             time.gmtime(claim.since)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
@@ -151,9 +151,6 @@ class Claim:
         if self.pid == os.getpid():
             return self.token not in _held
         return _process(self.pid) != self.started
-
-
-_CLAIM_TYPES = {"token": str, "machine": str, "host": str, "pid": int, "started": str, "since": float, "beat": float}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,6 @@ from dask_tfrecord.runtime.progress import add_path_to_errors, is_cancelled, rep
 from dask_tfrecord.storage.listing import find_shards, sidecar_path
 from dask_tfrecord.storage.objects import (
     RUN_PREFIX,
-    FileIdentity,
     StoredFile,
     check_files,
     directory_of,
@@ -133,6 +132,12 @@ class ShardNames:
     def allows_many(self) -> bool:
         """True if the template names more than one shard."""
         return any(field == "shard" for _, field, _, _ in Formatter().parse(self.template))
+
+    def too_many(self, what: str) -> ValueError:
+        """Return the error for more than one shard, where the template names one."""
+        return ValueError(
+            f"{what} are several files: give a template with {{shard:05d}} in place of {redact_url(self.template)!r}"
+        )
 
     def paths(self, shards: int) -> list[str]:
         """Return the path or URL of every shard."""
@@ -502,20 +507,20 @@ class Files:
             identity = current
             self._put_receipt(path, identity, report)
 
-    def _stored(self, path: str) -> FileIdentity:
+    def _stored(self, path: str) -> StoredFile:
         existing = self._identity(path)
         if existing is None:
             raise IncompleteStoreError("the shard was published, and another program removed it", Location(path))
         return existing
 
-    def _identity(self, path: str) -> FileIdentity | None:
+    def _identity(self, path: str) -> StoredFile | None:
         return file_identity(path, self.names.storage_options)
 
     def _owns(self, path: str) -> bool:
         """Return whether this run published the current file."""
         return self._receipt(path, self._identity(path)) is not None
 
-    def _is_same(self, path: str, existing: FileIdentity, temporary: Path) -> bool:
+    def _is_same(self, path: str, existing: StoredFile, temporary: Path) -> bool:
         """Compare a published file with a temporary one byte for byte."""
         if existing.size != temporary.stat().st_size:
             return False
@@ -526,19 +531,20 @@ class Files:
                     return False
         return True
 
-    def _receipt(self, path: str, existing: FileIdentity | None) -> dict[str, Any] | None:
+    def _receipt(self, path: str, existing: StoredFile | None) -> dict[str, Any] | None:
         """Return the receipt of an existing file; None if this run did not publish it."""
         if existing is None:
             return None
         text = read_text(join(self.folder, _receipt_name(path)), self.names.storage_options)
         with suppress(ValueError):
             receipt: dict[str, Any] = json.loads(text or "")
-            if (receipt["path"], receipt["size"], receipt["version"]) == (path, *existing):
+            if (receipt["path"], receipt["size"], receipt["version"]) == (path, existing.size, existing.version):
                 return receipt
         return None
 
-    def _put_receipt(self, path: str, identity: FileIdentity, report: ShardWriteReport | None) -> None:
-        receipt = {"path": path, **identity._asdict(), "report": None if report is None else asdict(report)}
+    def _put_receipt(self, path: str, identity: StoredFile, report: ShardWriteReport | None) -> None:
+        described = None if report is None else asdict(report)
+        receipt = {"path": path, "size": identity.size, "version": identity.version, "report": described}
         # The folder of a claimed run that has ended is not created again.
         with suppress(*([FileNotFoundError] if self.compute else [])):
             self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.compute)
@@ -572,8 +578,7 @@ class Files:
         for attempt in reversed(range(_INDEX_ATTEMPTS)):
             shard = find_shards(path, compression=self.compression, storage_options=options)[0]
             try:
-                written = write_sidecars(shard)
-                return tuple(zip(written.paths, written.sizes, strict=True))
+                return tuple(write_sidecars(shard)[0].items())
             except ShardChangedError:
                 # A concurrent copy of the same task has published the shard a second time.
                 if not attempt:

@@ -325,10 +325,7 @@ def shard_borders(
     rows = int(borders[-1])
     if records is not None:
         if not names.allows_many and rows > records:
-            raise ValueError(
-                f"{rows:,} records in shards of {records:,} are several files: give a template with {{shard:05d}} in "
-                f"place of {redact_url(names.template)!r}"
-            )
+            raise names.too_many(f"{rows:,} records in shards of {records:,}")
         return np.append(np.arange(0, max(rows, 1), records), rows)
     if not names.allows_many:
         return np.array([0, rows])
@@ -512,10 +509,7 @@ def _partitions(shards: Shards, names: ShardNames, records: int | None, check_cr
         return [RecordPartition(tuple(full_run(shard) for shard in shards), "")]
     partitions = record_partitions(shards, "shard" if records is None else int(records), check_crc)
     if len(partitions) > 1 and not names.allows_many:
-        raise ValueError(
-            f"{len(partitions):,} shards are several files: give a template with {{shard:05d}} in place of "
-            f"{redact_url(names.template)!r}"
-        )
+        raise names.too_many(f"{len(partitions):,} shards")
     return partitions or [RecordPartition((), "")]
 
 
