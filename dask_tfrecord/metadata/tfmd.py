@@ -117,8 +117,9 @@ class _TFMDReader:
                 combined |= self._tensor(name, tensors[name])
         for sparse in self._message.sparse_feature:
             if not _optional(sparse) and sparse.name not in combined:
+                index, value = (each.name for each in sparse.index_feature), sparse.value_feature.name
                 with feature_errors(sparse.name):
-                    combined |= self._sparse(sparse)
+                    combined[sparse.name] = self._pick(index, value, sparse.dense_shape, sparse.is_sorted)
         merged = self._merged - self._kept
         context = {name: each for name, each in self.context.items() if name not in merged} | combined
         return Schema(context, sequence_features=self.sequences if self._structs else None)
@@ -177,10 +178,6 @@ class _TFMDReader:
             self.sequences.pop(key, None)
         self.sequences[name] = feature
         return {}
-
-    def _sparse(self, sparse: Any) -> dict[str, Feature]:
-        index = [each.name for each in sparse.index_feature]
-        return {sparse.name: self._pick(index, sparse.value_feature.name, sparse.dense_shape, sparse.is_sorted)}
 
     def _pick(self, index: Iterable[str], value: str, shape: Any, in_order: bool) -> Feature:
         keys = tuple(index)
@@ -295,18 +292,14 @@ class _TFMDWriter:
         column = self.message.feature.add(name=name, type=_NUMBERS[_stored(feature)])
         self._domain(column, feature)
         if not _is_variable(feature):
-            self._add_fixed(column, feature)
+            _add_shape(column, feature)
+            if getattr(feature, "default_value", None) is None:
+                column.presence.min_fraction = column.presence.min_count = 1
+            else:
+                self._represent(name, feature)
         elif _steps(feature):
             self._partition(name, name, _steps(feature))
         return {}
-
-    def _add_fixed(self, column: Any, feature: Any) -> None:
-        _add_shape(column, feature)
-        if getattr(feature, "default_value", None) is None:
-            column.presence.min_fraction = 1
-            column.presence.min_count = 1
-        else:
-            self._represent(column.name, feature)
 
     def _represent(self, name: str, feature: Any) -> None:
         """Add a tensor representation of a single column, with its default value."""

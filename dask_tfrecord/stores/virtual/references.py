@@ -325,8 +325,7 @@ def virtual_zarr(
         storage_options=storage_options,
     )
     source = dataset._source
-    if not isinstance(source, RecordSource):
-        raise TypeError(f"expected records; got {type(source).__name__}")
+    assert isinstance(source, RecordSource)
     shards, schema = source.collection.shards, source.decoder.schema
     _check_features(schema)
     _check_files(shards)

@@ -701,8 +701,6 @@ def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int
 
 def _row_unit(layout: ZarrLayout, number: int, start: int, stop: int) -> WriteUnit:
     counts = layout.border_counts
-    if not counts.items:
-        return WriteUnit(number, None, start, stop, start, stop, {}, {})
     low, high = np.searchsorted(counts.rows, [start, stop]).tolist()
     return WriteUnit(
         number, None, start, stop, start, stop, counts.at(low, counts.items), counts.at(high, counts.items)
@@ -824,12 +822,10 @@ def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
 
 def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema) -> Mapping[str, int]:
     """Return the number of rows or entries by name."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        return dict.fromkeys(schema, _number(option, value))
-    check_names(option, value, schema)
-    return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}
+    if isinstance(value, Mapping):
+        check_names(option, value, schema)
+        return value
+    return {} if value is None else dict.fromkeys(schema, value)
 
 
 def _rows_or_size(
