@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,32 +28,13 @@ RowSplits = namedtuple("RowSplits", ["key"])
 UniformRowLength = namedtuple("UniformRowLength", ["length"])
 
 
-class DType:
-    """A dtype like TensorFlow's, with an attribute for its NumPy dtype."""
-
-    def __init__(self, name: str, as_numpy_dtype: Any) -> None:
-        self.name, self.as_numpy_dtype = name, as_numpy_dtype
-
-
-class TensorShape:
-    """A shape that is not a sequence."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.sizes = sizes
-
-    def as_list(self) -> list[int]:
-        return self.sizes
-
-
-class Tensor:
-    """A tensor that converts to an array."""
-
-    def numpy(self) -> Any:
-        return np.array([4, 5])
-
-
-INT64, FLOAT32, STRING = DType("int64", np.int64), DType("float32", np.float32), DType("string", object)
-INT32 = DType("int32", np.int32)
+# Objects with the attributes of those of TensorFlow.
+INT64 = SimpleNamespace(name="int64", as_numpy_dtype=np.int64)
+INT32 = SimpleNamespace(name="int32", as_numpy_dtype=np.int32)
+FLOAT32 = SimpleNamespace(name="float32", as_numpy_dtype=np.float32)
+STRING = SimpleNamespace(name="string", as_numpy_dtype=object)
+SHAPE = SimpleNamespace(as_list=lambda: [2, 3])
+TENSOR = SimpleNamespace(numpy=lambda: np.array([4, 5]))
 R = dtf.RaggedFeature
 
 
@@ -72,9 +54,9 @@ OURS = {
 }
 SUBSTITUTES = {
     "fixed": FixedLenFeature([], INT64, None),
-    "shape": FixedLenFeature(TensorShape([2, 3]), FLOAT32, None),
+    "shape": FixedLenFeature(SHAPE, FLOAT32, None),
     "whole": FixedLenFeature(2, STRING, [b"a", "b"]),
-    "tensor": FixedLenFeature((2,), INT64, Tensor()),
+    "tensor": FixedLenFeature((2,), INT64, TENSOR),
     "varlen": VarLenFeature(STRING),
     "named": VarLenFeature("float32"),
     "sparse": SparseFeature("ix", "val", FLOAT32, 10, False),
@@ -99,8 +81,8 @@ def test_features_are_converted_by_their_fields(name: str) -> None:
         namedtuple("FixedLenFeatures", ["shape", "dtype", "default_value"])((), INT64, None),
         RaggedFeature(INT64, "v", ("l",), INT32, False),
         RaggedFeature(INT64, "v", (namedtuple("RowLengths", ["name"])("l"),), INT32, False),
-        RaggedFeature(INT64, "v", (), DType("int16", np.int16), False),
-        FixedLenFeature((), DType("variant", object()), None),
+        RaggedFeature(INT64, "v", (), SimpleNamespace(name="int16", as_numpy_dtype=np.int16), False),
+        FixedLenFeature((), SimpleNamespace(name="variant", as_numpy_dtype=object()), None),
     ],
 )
 def test_objects_without_the_fields_of_a_feature_are_refused(wrong: Any) -> None:

@@ -23,7 +23,8 @@ LINE = re.compile(
 ELSEWHERE = "image-"
 
 
-def told() -> dict[str, re.Match[str]]:
+@pytest.fixture(scope="module")
+def page() -> dict[str, re.Match[str]]:
     """Return the rows of the page by name."""
     _, differences = PAGE.read_text("utf-8").split("\n## Differences\n")
     lines = [line for line in differences.splitlines() if line.startswith("| `")]
@@ -49,11 +50,6 @@ def depth(array: Any) -> int:
     """Return the number of nested levels of object arrays in a column."""
     below = [depth(row) for row in array.ravel() if isinstance(row, np.ndarray)] if array.dtype == object else []
     return 1 + max(below) if below else 0
-
-
-@pytest.fixture(scope="module")
-def page() -> dict[str, re.Match[str]]:
-    return told()
 
 
 @pytest.mark.parametrize("name", ROWS)

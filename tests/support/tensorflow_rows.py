@@ -6,19 +6,22 @@ library are given by class. ``EMPTY[kind]`` is an empty list, ``UNSET`` a Featur
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.messages import TensorProto, TensorShapeProto
+from dask_tfrecord.messages import BytesList, Feature, FloatList, Int64List, TensorProto, TensorShapeProto
 from support.parsing_compare import Description
-from support.wire import delimited, varint
+from support.wire import delimited, example, feature, varint
+from support.wire import sequence_example as seq
 
-KINDS = {"string": 1, "float32": 2, "int64": 3}  # field number of the list in a Feature
-UNSET = b""
-EMPTY = {kind: delimited(number, b"") for kind, number in KINDS.items()}
+UNSET = Feature()
+EMPTY = {
+    "string": Feature(bytes_list=BytesList()),
+    "float32": Feature(float_list=FloatList()),
+    "int64": Feature(int64_list=Int64List()),
+}
 REFUSED = "refused"
 DIES = "dies"  # the whole process
 
@@ -88,40 +91,19 @@ def ragged(*partitions: Any, dtype: Any = "int64", value_key: str | None = "v", 
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def wire(values: Any) -> bytes:
-    """Encode a Feature; the kind follows from the type of the values."""
-    if isinstance(values, bytes):
-        return values
-    if isinstance(values[0], bytes):
-        return delimited(KINDS["string"], b"".join(delimited(1, value) for value in values))
-    if isinstance(values[0], float):
-        return delimited(KINDS["float32"], delimited(1, struct.pack(f"<{len(values)}f", *values)))
-    return delimited(KINDS["int64"], delimited(1, b"".join(varint(value & (1 << 64) - 1) for value in values)))
-
-
 def entry(key: str, content: bytes, swapped: bool = False) -> bytes:
     parts = [delimited(1, key.encode()), delimited(2, content)]
     return delimited(1, b"".join(reversed(parts) if swapped else parts))
 
 
-def features_of(record: Mapping[str, Any]) -> bytes:
-    return b"".join(entry(key, wire(values)) for key, values in record.items())
-
-
 def ex(**record: Any) -> bytes:
     """Return a serialized Example, never empty: it has an extra key that specs do not read."""
-    return delimited(1, features_of({"other": [1]} | record))
+    return example(**({"other": [1]} | record))
 
 
 def of_a(*contents: bytes) -> bytes:
     """Return a serialized Example with these Features as successive entries of the key `a`."""
     return delimited(1, b"".join(entry("a", content) for content in contents))
-
-
-def seq(context: Mapping[str, Any] | None = None, **lists: Sequence[Any]) -> bytes:
-    """Return a serialized SequenceExample from a list of steps per key."""
-    written = b"".join(entry(key, b"".join(delimited(1, wire(step)) for step in steps)) for key, steps in lists.items())
-    return (b"" if context is None else delimited(1, features_of(context))) + delimited(2, written)
 
 
 # --- FixedLenFeature -------------------------------------------------------------------------------------------------
@@ -395,32 +377,31 @@ add("text-not-utf8", TEXT, ex(a=[b"\xff"]), [b"\xff"], FeatureError)
 BOTH = ex(a=[1, 2], b=[3, 4], i=[0, 1])
 
 
-def of(value_key: str, dtype: str = "int64") -> Description:
-    return ("SparseFeature", {"index_key": "i", "value_key": value_key, "dtype": dtype, "size": 5})
+OF_A, OF_B = sparse(value_key="a"), sparse(value_key="b")
 
 
 def two(name: str, values: Any) -> dict[str, Any]:
     return {f"{name}.indices": [[[0], [1]]], f"{name}.values": [values], f"{name}.shape": [[5]]}
 
 
-add("keys-dense-sparse", {"a": fixed((2,)), "s": of("a")}, BOTH, REFUSED, SchemaError)
+add("keys-dense-sparse", {"a": fixed((2,)), "s": OF_A}, BOTH, REFUSED, SchemaError)
 add("keys-dense-ragged", {"a": fixed((2,)), "r": ragged(value_key="a")}, BOTH, REFUSED, SchemaError)
 add("keys-varlen-ragged", {"a": varlen(), "r": ragged(value_key="a")}, BOTH, REFUSED, {"a": [[1, 2]], "r": [[1, 2]]})
-add("keys-varlen-sparse", {"i": varlen(), "s": of("a")}, BOTH, {"i": [[0, 1]]} | two("s", [1, 2]))
-add("keys-sparse-sparse", {"s": of("a"), "t": of("b")}, BOTH, two("s", [1, 2]) | two("t", [3, 4]))
+add("keys-varlen-sparse", {"i": varlen(), "s": OF_A}, BOTH, {"i": [[0, 1]]} | two("s", [1, 2]))
+add("keys-sparse-sparse", {"s": OF_A, "t": OF_B}, BOTH, two("s", [1, 2]) | two("t", [3, 4]))
 add(
     "keys-ragged-ragged", {"r": ragged(value_key="a"), "q": ragged(value_key="a")}, BOTH, {"r": [[1, 2]], "q": [[1, 2]]}
 )
-add("keys-kinds", {"a": varlen("float32"), "s": of("a")}, BOTH, REFUSED, SchemaError)
+add("keys-kinds", {"a": varlen("float32"), "s": OF_A}, BOTH, REFUSED, SchemaError)
 add("features-none", {}, BOTH, REFUSED, {})
 add("features-unknown-class", {"a": "int64"}, BOTH, REFUSED, SchemaError)
 add("features-name", {1: varlen()}, BOTH, REFUSED, SchemaError)
-add("features-empty-name", {"": varlen()}, delimited(1, features_of({"": [1]})), {"": [[1]]})
+add("features-empty-name", {"": varlen()}, example(**{"": [1]}), {"": [[1]]})
 
 # --- the wire --------------------------------------------------------------------------------------------------------
 
 
-ONE, TWO, HALF = wire([1]), wire([2]), wire([0.5])
+ONE, TWO, HALF = (feature(values).SerializeToString() for values in ([1], [2], [0.5]))
 SEVEN = fixed((), default_value=7)
 add("wire-duplicate", varlen(), of_a(ONE, TWO), [[2]])
 add("wire-duplicate-unset", SEVEN, of_a(ONE, b""), [1], [7])
