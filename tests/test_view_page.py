@@ -77,9 +77,10 @@ class Tab:
     def address(self) -> str:
         return str(self.run("return location.hash"))
 
-    def problems(self) -> list[str]:
-        """Return what the console reported since the last call."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+def problems_of(driver: Any) -> list[str]:
+    """Return what the console reported since the last call."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +117,11 @@ def show(driver: Any) -> Iterator[Show]:
         return Tab(driver, servers[-1].url)
 
     yield start
+    problems = problems_of(driver)
     driver.get("about:blank")
     for server in servers:
         server.close()
+    assert problems == []
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +151,6 @@ def test_rows_show_images_and_the_keyboard_moves_and_opens_a_record(show: Show, 
     tab.wait_for("caption", "dialog")
     tab.press(Keys.ESCAPE)
     tab.wait("document.querySelector('dialog[open]') === null && !location.hash.includes('record=')")
-    assert tab.problems() == []
 
 
 # Scroll by 20 pixels every few milliseconds for 3 seconds, and count the steps after which all rows have values.
@@ -178,7 +180,6 @@ def test_rows_get_their_values_while_the_grid_scrolls(show: Show, numbers: Path)
     assert position > 64 * 34, "the grid did not leave the rows that came first"
     # Of steps that each ask anew and wait for a pause, fewer than half have values: those of the first rows.
     assert filled > 0.6
-    assert tab.problems() == []
 
 
 def test_jump_and_reload_restore_the_row(show: Show, numbers: Path) -> None:
@@ -196,7 +197,6 @@ def test_jump_and_reload_restore_the_row(show: Show, numbers: Path) -> None:
     tab.driver.refresh()
     tab.wait(row)
     assert tab.address() == before
-    assert tab.problems() == []
 
 
 def test_filter_finds_the_rows_of_the_arrays(show: Show, numbers: Path) -> None:
@@ -212,9 +212,11 @@ def test_filter_finds_the_rows_of_the_arrays(show: Show, numbers: Path) -> None:
     tab.press("label == 3", Keys.ENTER)
     tab.wait_for(f"{len(rows):,} found in 3,000 of 3,000 rows")
     tab.wait("document.querySelector('.layer .row .at')?.textContent === arguments[0]", rows[0])
-    assert tab.problems() == []
+    assert problems_of(tab.driver) == []
     tab.open("filter?filter=no_such_column+%3D%3D+3")
     tab.wait_for("no_such_column", ".notice")
+    # The console may have the refused request.
+    problems_of(tab.driver)
 
 
 def test_episode_moves_by_scrubber_and_keys(show: Show, episodes: Path) -> None:
@@ -240,7 +242,6 @@ def test_episode_moves_by_scrubber_and_keys(show: Show, episodes: Path) -> None:
     tab.wait_for("21 / 47", "output")
     tab.press(Keys.ARROW_DOWN)
     tab.wait_for("/ 29", "output")
-    assert tab.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,6 @@ def test_bar_of_the_overview_finds_its_rows(show: Show, gallery: Path, column: s
     assert 0 < np.count_nonzero(found) < 60
     tab.wait_for(f"{np.count_nonzero(found)} found in 60 of 60 rows")
     assert tab.run("return document.getElementById('expression').value") == expression
-    assert tab.problems() == []
 
 
 def test_bars_of_any_name_find_their_rows(show: Show, tmp_path: Path) -> None:
@@ -284,7 +284,6 @@ def test_bars_of_any_name_find_their_rows(show: Show, tmp_path: Path) -> None:
         assert len(charts) == len(set(names))
         charts[at].find_element("css selector", "[role=option]").click()
         tab.wait_for("1 found in 9 of 9 rows")
-    assert tab.problems() == []
 
 
 def test_bars_of_times_find_their_rows(show: Show, tmp_path: Path) -> None:
@@ -303,7 +302,6 @@ def test_bars_of_times_find_their_rows(show: Show, tmp_path: Path) -> None:
         count = label.split(": ")[-1].split(" ")[0]
         tab.wait_for(f"{count} found in 40 of 40 rows")
         assert 0 < int(count) < 9
-    assert tab.problems() == []
 
 
 def test_cards_show_type_mean_and_range_of_columns(show: Show, numbers: Path) -> None:
@@ -319,7 +317,6 @@ def test_cards_show_type_mean_and_range_of_columns(show: Show, numbers: Path) ->
         assert float(mean) == pytest.approx(values.mean(dtype=float), rel=1e-4), name
         shown = [float(number) for number in re.findall(r"^[-\d.e+]+$", card, re.MULTILINE)]
         assert shown == pytest.approx([values.min(), values.max()], rel=1e-4), name
-    assert tab.problems() == []
 
 
 def test_compare_shows_a_conversion_as_equal_and_a_changed_value(show: Show, gallery: Path, tmp_path: Path) -> None:
@@ -336,7 +333,6 @@ def test_compare_shows_a_conversion_as_equal_and_a_changed_value(show: Show, gal
     tab.wait_for("values that differ: 1")
     row = tab.run("return document.querySelector('tr.differs').innerText")
     assert "label" in row
-    assert tab.problems() == []
 
 
 PAGES = ["overview", "rows", "rows?record=2", "filter", "episodes", "bytes", "compare"]
@@ -367,7 +363,6 @@ def test_hostile_names_and_values_are_text(show: Show, tmp_path: Path, width: in
     assert shown - {""} <= set(heads)
     tab.driver.find_element("css selector", ".values.can [role=option]").click()
     tab.wait_for("8 found in 8 of 8 rows")
-    assert tab.problems() == []
 
 
 @pytest.mark.parametrize("name", ["gallery", "episodes"])
@@ -378,7 +373,6 @@ def test_pages_fit_a_phone(show: Show, request: pytest.FixtureRequest, name: str
         tab.open(page)
         tab.settle()
         assert tab.run("return [innerWidth, document.documentElement.scrollWidth]") == [390, 390], page
-    assert tab.problems() == []
 
 
 @pytest.mark.parametrize(
@@ -404,7 +398,6 @@ def test_reload_shows_the_same(show: Show, request: pytest.FixtureRequest, name:
         tab.driver.refresh()
     assert shown[0] == shown[1]
     assert set(address.split("?")[1].split("&")) <= set(shown[0][0].split("?")[1].split("&"))
-    assert tab.problems() == []
 
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -426,7 +419,6 @@ def test_map_shows_the_damage_that_repair_reports(show: Show, name: str) -> None
     assert shown == [f"{each.start:,}" for each in report.lost]
     tab.wait("document.querySelector('.hex')?.textContent.length > 0")
     assert ("No damage" in tab.text()) == (not report.lost)
-    assert tab.problems() == []
 
 
 def test_rows_of_rows_and_damaged_rows_are_shown(show: Show, tmp_path: Path) -> None:
@@ -439,7 +431,6 @@ def test_rows_of_rows_and_damaged_rows_are_shown(show: Show, tmp_path: Path) -> 
     tab.wait_for("CorruptRecordError", ".layer .row .bad")
     title = tab.run("return document.querySelector('.layer .bad').title")
     assert "damaged_payload_bit.tfrecord: record 7" in title
-    assert tab.problems() == []
 
 
 def test_keys_move_through_the_map(show: Show, numbers: Path) -> None:
@@ -464,4 +455,3 @@ def test_keys_move_through_the_map(show: Show, numbers: Path) -> None:
     offset = tab.run("return document.activeElement.title.match(/byte (\\d+)/)[1]")
     tab.wait("location.hash.includes(arguments[0])", f"offset={offset}")
     tab.wait_for(f"Byte {int(offset):,}")
-    assert tab.problems() == []
