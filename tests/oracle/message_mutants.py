@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from support.wire import mutate, mutate_bytes, varint
+from support.wire import mutate, mutate_bytes, read_varint, varint
 
 from oracle.message_columns import Place
 from oracle.message_types import PACKABLE, Field
@@ -56,7 +56,7 @@ def _split(payload: bytes, at: int, place: Place | None, group: int | None) -> t
     known = {one.declared.number: one for one in place.fields} if place else {}
     found = []
     while at < len(payload):
-        tag, at = _read(payload, at)
+        tag, at = read_varint(payload, at)
         number, wire_type = tag >> 3, tag & 7
         if wire_type == END:
             assert number == group
@@ -68,23 +68,14 @@ def _split(payload: bytes, at: int, place: Place | None, group: int | None) -> t
             continue
         begin = at
         if wire_type == DELIMITED:
-            size, begin = _read(payload, at)
+            size, begin = read_varint(payload, at)
             at = begin + size
         else:
-            at = begin + {FIXED64: 8, FIXED32: 4}[wire_type] if wire_type else _read(payload, at)[1]
+            at = begin + {FIXED64: 8, FIXED32: 4}[wire_type] if wire_type else read_varint(payload, at)[1]
         wire = Wire(number, wire_type, payload[begin:at], place=below)
         found.append(replace(wire, inner=split(wire.content, below)) if below and wire_type == DELIMITED else wire)
     assert group is None
     return tuple(found), at
-
-
-def _read(payload: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        value |= (payload[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if payload[at - 1] < 0x80:
-            return value, at
 
 
 def join(fields: tuple[Wire, ...], overlong: random.Random | None = None) -> bytes:
@@ -165,24 +156,24 @@ def _more_fields(
     if change == "unknown":
         # A field that the type probably lacks, of any wire type.
         numbers = [1, 2, 3, 15, 16, 18_999, 19_000, 2**29 - 1, rng.randint(1, 2**29 - 1)]
-        return [_any_wire(rng.choice(numbers), rng)]
+        return [any_wire(rng.choice(numbers), rng)]
     if change == "retype":
         # A known number with any wire type and content.
         numbers = [one.declared.number for one in place.fields] if place else [wire.number for wire in fields]
-        return [_any_wire(rng.choice(numbers), rng)] if numbers else []
+        return [any_wire(rng.choice(numbers), rng)] if numbers else []
     if change == "nest":
         # An unknown group in many others: protobuf limits the depth.
-        wire = _any_wire(rng.randint(1, 20), rng)
+        wire = any_wire(rng.randint(1, 20), rng)
         for _ in range(rng.choice([2, 95, 98, 99, 100, 101])):
             wire = Wire(rng.choice([77, wire.number]), GROUP, inner=(wire,))
         return [wire]
     return []
 
 
-def _any_wire(number: int, rng: random.Random) -> Wire:
+def any_wire(number: int, rng: random.Random) -> Wire:
     wire_type = rng.choice([VARINT, FIXED64, DELIMITED, GROUP, FIXED32])
     if wire_type == GROUP:
-        return Wire(number, GROUP, inner=tuple(_any_wire(rng.randint(1, 20), rng) for _ in range(rng.randint(0, 2))))
+        return Wire(number, GROUP, inner=tuple(any_wire(rng.randint(1, 20), rng) for _ in range(rng.randint(0, 2))))
     content = {
         VARINT: varint(rng.choice([0, 1, 127, 300, 2**31, 2**32 + 1, 2**63, 2**64 - 1])),
         FIXED64: rng.randbytes(8),
@@ -225,7 +216,7 @@ def _revalue(fields: list[Wire], rng: random.Random) -> None:
     """Give a field another content of its wire type: wide varints for narrow types, unknown enum values, bad UTF-8."""
     at = rng.randrange(len(fields))
     if fields[at].inner is None and fields[at].wire_type != GROUP:
-        drawn = _any_wire(fields[at].number, rng)
+        drawn = any_wire(fields[at].number, rng)
         while drawn.wire_type != fields[at].wire_type:
-            drawn = _any_wire(fields[at].number, rng)
+            drawn = any_wire(fields[at].number, rng)
         fields[at] = drawn

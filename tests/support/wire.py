@@ -54,29 +54,29 @@ def sequence_example(context: Mapping[str, Sequence[Any]] | None = None, **lists
     return bytes(message.SerializeToString(deterministic=True))
 
 
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a varint, and the offset after it."""
+    begin = at
+    while data[at] >= 0x80:
+        at += 1
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin : at + 1])), at + 1
+
+
 def wire_fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield number and wire type of each field, its offset, and the start and end of its content."""
     at = 0
-
-    def read_varint() -> int:
-        nonlocal at
-        begin = at
-        while data[at] >= 0x80:
-            at += 1
-        at += 1
-        return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data[begin:at]))
-
     while at < len(data):
         try:
-            first = at
-            number, wire_type = divmod(read_varint(), 8)
-            size = read_varint() if wire_type in (0, 2) else {1: 8, 5: 4}.get(wire_type, 0)
+            tag, begin = read_varint(data, at)
+            size = {1: 8, 5: 4}.get(tag & 7, 0)
+            if tag & 7 in (0, 2):
+                value, begin = read_varint(data, begin)
+                size = value if tag & 7 else 0
         except IndexError:
             return
-        begin = at
-        at += 0 if wire_type == 0 else size
+        first, at = at, begin + size
         if at <= len(data):
-            yield number, wire_type, first, begin, at
+            yield tag >> 3, tag & 7, first, begin, at
 
 
 def mutate(payload: bytes, other: bytes, rng: random.Random) -> bytes:
