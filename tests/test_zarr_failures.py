@@ -104,17 +104,21 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
 
 
 @pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://failing/failing.zarr"])
-def test_a_store_in_memory_is_replaced_completely(ds: dtf.Dataset, shards: Path, make: Callable[[], Any]) -> None:
+def test_a_store_in_memory_is_resumed_and_replaced(ds: dtf.Dataset, shards: Path, make: Callable[[], Any]) -> None:
     memory = make()
     zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")
     with pytest.raises(FileExistsError, match="exists: mode='w' replaces it"):
         ds.to_zarr(memory, component="a")
     damage(shards)
-    with pytest.raises(CorruptRecordError):
-        ds[["label"]].to_zarr(memory, component="a", mode="w", chunks=3)
-    # A store that cannot be removed stays marked incomplete.
-    with pytest.raises((IncompleteStoreError, FileNotFoundError)):
-        dtf.from_zarr(memory, component="a")
+    for options in ({"mode": "w"}, {"resume": True}):
+        with pytest.raises(CorruptRecordError):
+            ds[["label"]].to_zarr(memory, component="a", chunks=3, **options)
+        # A store that cannot be removed stays marked incomplete.
+        with pytest.raises((IncompleteStoreError, FileNotFoundError)):
+            dtf.from_zarr(memory, component="a")
+    damage(shards)  # flips the bit back
+    ds[["label"]].to_zarr(memory, component="a", chunks=3, resume=True)
+    np.testing.assert_array_equal(dtf.from_zarr(memory, component="a")["label"], np.arange(ROWS))
     ds.rows[:30].to_zarr(memory, component="a", mode="w")
     assert dtf.from_zarr(memory, component="a").nrows == 30
     assert "other" not in zarr.open_group(memory, mode="r", path="a")
@@ -212,66 +216,70 @@ def test_memory_that_other_processes_do_not_share(ds: dtf.Dataset) -> None:
 # --------------------------------------------------------------------------------------------------- late writers
 
 
-class SlowDisk:
-    """Disk on which chunks take long: each one ends some time after the event that a test waits for."""
+class Disk:
+    """Disk of a test: chunks end some time after an event, or do not fit after some number of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, put: Callable[..., int]) -> None:
+        self._put = put
+        self.is_slow, self.left, self.under_way = False, 10**9, 0
         self.writing, self.happened = threading.Event(), threading.Event()
-        self.left = 0
 
-    def write(self) -> None:
-        self.writing.set()
-        self.happened.wait(PATIENCE)
-        time.sleep(0.1)
+    def put(self, path: Path, value: Any, exclusive: bool = False) -> int:
+        if "c" not in path.parts[-3:-1]:
+            return self._put(path, value, exclusive)
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.under_way += 1
+        try:
+            self.writing.set()
+            if self.is_slow:
+                self.happened.wait(PATIENCE)
+                time.sleep(0.1)
+            return self._put(path, value, exclusive)
+        finally:
+            self.under_way -= 1
 
 
 @pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     from zarr.storage import _local
 
-    put, disk = _local._put, SlowDisk()
-
-    def slow(path: Path, value: Any, exclusive: bool = False) -> int:
-        if path.name == "zarr.json":
-            return put(path, value, exclusive)
-        disk.left += 1
-        try:
-            disk.write()
-            return put(path, value, exclusive)
-        finally:
-            disk.left -= 1
-
-    monkeypatch.setattr(_local, "_put", slow)
+    disk = Disk(_local._put)
+    monkeypatch.setattr(_local, "_put", disk.put)
     return disk
 
 
-def test_a_failure_waits_for_threads_that_write(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
+def test_a_failure_waits_for_threads_that_write(ds: dtf.Dataset, store: Path, disk: Disk) -> None:
+    disk.is_slow = True
     # The block that fails may be the last one, so the others are not held.
-    slow_disk.happened.set()
+    disk.happened.set()
 
     def fail(blocks: dict[str, Any]) -> dict[str, Any]:
         if blocks["label"][0] == 0:
-            assert slow_disk.writing.wait(PATIENCE)
+            assert disk.writing.wait(PATIENCE)
             raise RuntimeError("while another one writes")
         return blocks
 
     with dask.config.set(scheduler="threads", num_workers=3), pytest.raises(RuntimeError, match="while another"):
         ds[["label"]].map_blocks(fail, LABEL).to_zarr(store, chunks=30)
-    assert not slow_disk.left and not store.exists()
+    assert not disk.under_way and not store.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="one thread can't be sent a signal there")
-def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, slow_disk: SlowDisk) -> None:
+def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, disk: Disk) -> None:
+    disk.is_slow = True
+
     def interrupt() -> None:
-        assert slow_disk.writing.wait(PATIENCE)
+        assert disk.writing.wait(PATIENCE)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        slow_disk.happened.set()
+        disk.happened.set()
 
     config = dask.config.set(scheduler="threads", num_workers=2)
     with in_background(interrupt), config, pytest.raises(KeyboardInterrupt) as caught:
         ds[["label", "tokens"]].to_zarr(store, chunks=30)
     assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
-    assert not slow_disk.left
+    assert not disk.under_way
     with pytest.raises(IncompleteStoreError, match="resume=True"):
         dtf.from_zarr(store)
     ds[["label", "tokens"]].to_zarr(store, chunks=30, resume=True)
@@ -338,41 +346,23 @@ def times(store: Path) -> dict[str, int]:
     return {str(path.relative_to(store)): path.stat().st_mtime_ns for path in files}
 
 
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """A disk that is full after the number of chunks in the list."""
-    from zarr.storage import _local
-
-    put, left = _local._put, [10**9]
-
-    def limited(path: Path, value: Any, exclusive: bool = False) -> int:
-        if "c" in path.parts[-3:-1]:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return put(path, value, exclusive)
-
-    monkeypatch.setattr(_local, "_put", limited)
-    yield left
-
-
-def cut_short(ds: dtf.Dataset, store: Path, broken: list[int], after: int, **options: Any) -> None:
+def cut_short(ds: dtf.Dataset, store: Path, disk: Disk, after: int, **options: Any) -> None:
     """Convert until the disk is full, then free space."""
-    broken[0] = after
+    disk.left = after
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught:
         ds.to_zarr(store, resume=True, **options)
     assert caught.value.__notes__ == ["written units are kept: the same call with resume=True continues it"]
-    broken[0] = 10**9
+    disk.left = 10**9
     with pytest.raises(IncompleteStoreError, match="never finished"):
         dtf.from_zarr(store)
 
 
 @pytest.mark.parametrize("resume", ["to_zarr", "plan", "delayed"])
 def test_only_what_is_missing_is_written_and_nothing_is_counted_again(
-    ds: dtf.Dataset, store: Path, broken: list[int], monkeypatch: pytest.MonkeyPatch, resume: str
+    ds: dtf.Dataset, store: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, resume: str
 ) -> None:
     with dask.config.set(scheduler="sync"):
-        cut_short(ds, store, broken, 20, chunks=7)
+        cut_short(ds, store, disk, 20, chunks=7)
         before, plan = times(store), ds.plan_zarr(chunks=7)
         assert len(before) == 20
         marked = {name for path in store.rglob("units/*.json") for name in marked_by(path)}
@@ -407,12 +397,12 @@ def test_only_what_is_missing_is_written_and_nothing_is_counted_again(
     ],
 )
 def test_a_full_disk_and_damaged_units(
-    ds: dtf.Dataset, store: Path, tmp_path: Path, broken: list[int], harm: str, grid: dict[str, Any]
+    ds: dtf.Dataset, store: Path, tmp_path: Path, disk: Disk, harm: str, grid: dict[str, Any]
 ) -> None:
     ds.to_zarr(tmp_path / "whole.zarr", **grid)
     with dask.config.set(scheduler="threads", num_workers=3):
         for after in (0, 20):
-            cut_short(ds, store, broken, after, **grid)
+            cut_short(ds, store, disk, after, **grid)
             assert (store / ".dask_tfrecord").is_dir()
         if harm != "none":
             mark = min(store.rglob("units/*.json"))
@@ -502,32 +492,11 @@ def test_an_interrupted_first_or_last_task_is_resumed(
     assert not (store / ".dask_tfrecord").exists()
 
 
-def test_a_store_in_memory(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, write = zarr.storage.MemoryStore(), zarr.storage.MemoryStore.set
-
-    async def fail(self: zarr.storage.MemoryStore, key: str, value: Any, *more: Any) -> None:
-        if "tokens.values/c/" in key:
-            raise OSError("no room")
-        await write(self, key, value, *more)
-
-    with dask.config.set(scheduler="sync"):
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
-            patch.setattr(zarr.storage.MemoryStore, "set", fail)
-            ds.to_zarr(store, chunks=7, resume=True)
-        with pytest.raises(IncompleteStoreError, match="never finished"):
-            dtf.from_zarr(store)
-        ds.to_zarr(store, chunks=7, resume=True)
-    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
-    np.testing.assert_array_equal(arrays(store)["tokens.values"], ds.ragged("tokens")[0])
-
-
 # ------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_an_interrupted_conversion_is_not_overwritten_by_default(
-    ds: dtf.Dataset, store: Path, broken: list[int]
-) -> None:
-    cut_short(ds, store, broken, 5, chunks=7)
+def test_an_interrupted_conversion_is_not_overwritten_by_default(ds: dtf.Dataset, store: Path, disk: Disk) -> None:
+    cut_short(ds, store, disk, 5, chunks=7)
     with pytest.raises(FileExistsError, match="resume=True continues it, mode='w' replaces it"):
         ds.to_zarr(store, chunks=7)
     ds.to_zarr(store, chunks=9, mode="w")
@@ -560,10 +529,8 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_changed_inputs_are_refused(
-    ds: dtf.Dataset, shards: Path, store: Path, broken: list[int], finished: bool
-) -> None:
-    cut_short(ds, store, broken, 20, chunks=7)
+def test_changed_inputs_are_refused(ds: dtf.Dataset, shards: Path, store: Path, disk: Disk, finished: bool) -> None:
+    cut_short(ds, store, disk, 20, chunks=7)
     if finished:
         ds.to_zarr(store, chunks=7, resume=True)
     before = files_of(store)
