@@ -63,13 +63,6 @@ def every() -> dtf.Dataset:
 # ------------------------------------------------------------------------------------------------- the same again
 
 
-@pytest.mark.parametrize("grid", [{"shards": 6}, {"chunks": 7, "shards": 70}], ids=str)
-def test_chunks_that_divide_nothing(ds: dtf.Dataset, tmp_path: Path, grid: dict[str, Any]) -> None:
-    back = assert_identity(ds, tmp_path / "store.zarr", **grid)
-    unit = grid["shards"]
-    assert back.chunks == tuple(min(unit, ROWS - start) for start in range(0, ROWS, unit))
-
-
 @pytest.mark.parametrize("grid", [{}, {"chunks": 2, "shards": 4}], ids=str)
 def test_plain_arrays(tmp_path: Path, grid: dict[str, int]) -> None:
     rng, text = np.random.default_rng(0), np.array(["ä", "", "b\0"] + ["c"] * 8)

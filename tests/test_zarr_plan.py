@@ -139,20 +139,6 @@ def test_targets_are_met() -> None:
     assert max(math.prod(array.shards or ()) * 8 for array in plan.arrays) == 8 * MIB
 
 
-def test_chunks_of_many_columns_are_not_small() -> None:
-    def table(rows: int) -> dict[str, Any]:
-        return {f"column_{number}": da.zeros(rows, dtype="i4", chunks=rows) for number in range(40)}
-
-    plan = dtf.plan_zarr(table(500_000))
-    (chunk,) = {array.chunks for array in plan.arrays}
-    # 80 MB are three units of as many rows each, of four times the bytes that one large array would have in a chunk.
-    assert chunk == (166_667,)
-    assert 3.9 * 8 * MIB > 40 * 4 * chunk[0] > 3 * 8 * MIB
-    assert dtf.plan_zarr({"large": da.zeros((10_000, 1024), chunks=(10_000, -1)), **table(10_000)}).arrays[
-        0
-    ].chunks == (1_000, 1024)
-
-
 # --------------------------------------------------------------------------------------------------------- codecs
 
 
