@@ -149,13 +149,10 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def client(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Yield a client of two worker processes; `THREADS` of a test module sets the threads of each."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
+    from support.killing import two_workers
 
-    threads = getattr(request.module, "THREADS", 1)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=threads, processes=True, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with two_workers(getattr(request.module, "THREADS", 1)) as cluster, Client(cluster) as client:
         yield client
 
 

@@ -218,31 +218,18 @@ def _partition_keys(feature: dtf.RaggedFeature) -> list[str]:
     return [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
 
 
-def _one_bytes(record: _Record, key: str) -> bytes:
-    values = record.values(key, "bytes")
-    if record.is_unset(key):
-        raise Mismatch("is missing")
-    value: bytes = _counted(values, ()).item()
-    return value
-
-
-def _several_bytes(record: _Record, key: str, count: int) -> list[bytes]:
-    """Return the values of a record: `count` of them, or any number if it is -1."""
-    values: list[bytes] = record.values(key, "bytes").tolist()
-    if count >= 0 and record.is_unset(key):
-        raise Mismatch("is missing")
-    if count not in (-1, len(values)):
-        raise Mismatch(f"holds {len(values)} values, not {count}")
-    return values
-
-
 def _encoded(record: _Record, key: str, feature: Any) -> Any:
-    if feature.count is not None:
-        return _decoded(_several_bytes(record, key, feature.count), feature)
+    values = record.values(key, "bytes")
     default = feature.default_value if isinstance(feature, dtf.TextFeature) else None
-    if default is not None and not len(record.values(key, "bytes")):
+    if not len(values) and default is not None:
         return default
-    return _decode(_one_bytes(record, key), feature)
+    if feature.count != -1 and record.is_unset(key):
+        raise Mismatch("is missing")
+    if feature.count is None:
+        return _decode(_counted(values, ()).item(), feature)
+    if feature.count not in (-1, len(values)):
+        raise Mismatch(f"holds {len(values)} values, not {feature.count}")
+    return _decoded(values.tolist(), feature)
 
 
 def _inflated(value: bytes, compression_type: str) -> bytes:

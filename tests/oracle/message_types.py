@@ -24,16 +24,10 @@ from google.protobuf import (
 
 Field = descriptor_pb2.FieldDescriptorProto
 WIDTHS = {
-    Field.TYPE_INT32: (-(2**31), 2**31 - 1),
-    Field.TYPE_SINT32: (-(2**31), 2**31 - 1),
-    Field.TYPE_SFIXED32: (-(2**31), 2**31 - 1),
-    Field.TYPE_INT64: (-(2**63), 2**63 - 1),
-    Field.TYPE_SINT64: (-(2**63), 2**63 - 1),
-    Field.TYPE_SFIXED64: (-(2**63), 2**63 - 1),
-    Field.TYPE_UINT32: (0, 2**32 - 1),
-    Field.TYPE_FIXED32: (0, 2**32 - 1),
-    Field.TYPE_UINT64: (0, 2**64 - 1),
-    Field.TYPE_FIXED64: (0, 2**64 - 1),
+    **dict.fromkeys((Field.TYPE_INT32, Field.TYPE_SINT32, Field.TYPE_SFIXED32), (-(2**31), 2**31 - 1)),
+    **dict.fromkeys((Field.TYPE_INT64, Field.TYPE_SINT64, Field.TYPE_SFIXED64), (-(2**63), 2**63 - 1)),
+    **dict.fromkeys((Field.TYPE_UINT32, Field.TYPE_FIXED32), (0, 2**32 - 1)),
+    **dict.fromkeys((Field.TYPE_UINT64, Field.TYPE_FIXED64), (0, 2**64 - 1)),
 }
 FLOATS = {Field.TYPE_FLOAT: 3.4028234663852886e38, Field.TYPE_DOUBLE: 1.7976931348623157e308}
 SCALARS = [*WIDTHS, *FLOATS, Field.TYPE_BOOL, Field.TYPE_STRING, Field.TYPE_BYTES]

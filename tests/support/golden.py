@@ -39,20 +39,14 @@ CASES = [
     "serialized_tensors",
     "images",
 ]
-
-
 Columns = Mapping[str, NDArray[Any]]
+Features = dict[str, Any]
+Arguments = dict[str, Features]
 
 
 def shard(golden: Path, case: str) -> Path:
     [path] = golden.glob(f"{case}.tfrecord*")
     return path
-
-
-Features = dict[str, Any]
-
-
-Arguments = dict[str, Features]
 
 
 def spec(golden: Path, case: str) -> Arguments:

@@ -7,34 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 from zarr.storage import WrapperStore
 
 import dask_tfrecord as dtf
+from support.bits import bits
 
 
 def assert_same(found: Mapping[str, NDArray[Any]], wanted: Mapping[str, NDArray[Any]]) -> None:
     """Assert equal names, shapes, dtypes and bits of columns."""
     assert list(found) == list(wanted)
     for name, array in wanted.items():
-        assert_same_array(found[name], array)
+        assert bits(found[name]) == bits(array), name
 
 
 def assert_same_array(found: NDArray[Any], wanted: NDArray[Any]) -> None:
     """Assert equal shape, dtype and bits of two arrays, nested arrays included."""
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-    if wanted.dtype.kind == "T":
-        assert found.tolist() == wanted.tolist()
-    elif wanted.dtype.kind != "O":
-        assert found.tobytes() == wanted.tobytes()
-    else:
-        for one, other in zip(found.ravel().tolist(), wanted.ravel().tolist(), strict=True):
-            assert type(one) is type(other)
-            if isinstance(other, np.ndarray):
-                assert_same_array(one, other)
-            else:
-                assert one == other
+    assert bits(found) == bits(wanted)
 
 
 def assert_identity(dataset: dtf.Dataset, store: Any, **options: Any) -> dtf.Dataset:
