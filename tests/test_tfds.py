@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
+from oracle.partitions import objects
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import read
@@ -50,17 +52,6 @@ def features_of(path: Path) -> dtf.Schema:
     schema = found(path).schema()
     assert schema is not None
     return schema
-
-
-def rows_of(selection: TFDSSelection) -> list[tuple[str, int]]:
-    """Return the file and record number of each selected record."""
-    assert selection.counts is not None
-    there = [
-        (Path(file).name, number)
-        for file, count in zip(selection.files, selection.counts, strict=True)
-        for number in range(count)
-    ]
-    return there if selection.spans is None else [row for start, stop in selection.spans for row in there[start:stop]]
 
 
 # -- features
@@ -200,7 +191,11 @@ def test_splits_select_the_records_of_tfds() -> None:
     for spec, answer in answers.items():
         wanted = [(file, number) for file, skip, take in answer or () for number in range(skip, skip + take)]
         if wanted:
-            assert rows_of(folder.select(spec)) == wanted, spec
+            selection = folder.select(spec)
+            counted = zip(selection.files, selection.counts or (), strict=True)
+            rows = [(Path(file).name, number) for file, count in counted for number in range(count)]
+            spans = selection.spans or [(0, len(rows))]
+            assert [row for start, stop in spans for row in rows[start:stop]] == wanted, spec
         else:
             with pytest.raises(SchemaError):
                 folder.select(spec)
@@ -365,33 +360,23 @@ STEPS: dict[str, Callable[[Any], Any]] = {
     "png_float": lambda row: row.view("float32"),
 }
 # Images of any size in a row are compared one by one; tensors of several unknown sizes become shape and values.
+PARTS = ("json", "values", "shapes", "lengths")
 APART = {"sequence/image_any", "ragged/video", "raw_dynamic", "raw_dynamic/shape", "raw_dynamic/value"}
 
 
-class Answers:
-    """Values that TFDS reads from each record."""
-
-    def __init__(self, path: Path) -> None:
-        self._arrays = np.load(path)
-
-    def names(self, split: str) -> set[str]:
-        """Return the names of the columns."""
-        return {key.split(":")[1] for key in self._arrays if key.startswith(f"{split}:")}
-
-    def rows(self, split: str, name: str) -> list[Any]:
-        """Return one array per record, or nested lists for ragged tensors, with bytes as latin-1."""
-        key = f"{split}:{name}"
-        if f"{key}:json" in self._arrays:
-            made: list[Any] = json.loads(self._arrays[f"{key}:json"].tobytes())
-            return made
-        values, shapes = self._arrays[f"{key}:values"], self._arrays[f"{key}:shapes"]
-        if f"{key}:lengths" in self._arrays:
-            ends = np.cumsum(self._arrays[f"{key}:lengths"]).tolist()
-            pieces = [values[start:end].tobytes() for start, end in zip([0, *ends], ends, strict=False)]
-            values = np.empty(len(pieces), object)
-            values[:] = pieces
-        cuts = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-        return [row.reshape(shape) for row, shape in zip(np.split(values, cuts), shapes, strict=True)]
+def recorded_rows(split: str, name: str) -> list[Any]:
+    """Return the rows that TFDS read: an array each, or nested lists of ragged tensors with bytes as latin-1."""
+    with np.load(DATA / "every.npz") as stored:
+        parts = {part: stored[f"{split}:{name}:{part}"] for part in PARTS if f"{split}:{name}:{part}" in stored}
+    if "json" in parts:
+        made: list[Any] = json.loads(parts["json"].tobytes())
+        return made
+    values, shapes = parts["values"], parts["shapes"]
+    if "lengths" in parts:
+        ends = np.cumsum(parts["lengths"]).tolist()
+        values = objects([values[start:end].tobytes() for start, end in pairwise([0, *ends])])
+    cuts = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
+    return [row.reshape(shape) for row, shape in zip(np.split(values, cuts), shapes, strict=True)]
 
 
 def plain(row: Any) -> Any:
@@ -417,18 +402,18 @@ def check_row(found: Any, wanted: Any, name: str) -> None:
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_values_equal_those_of_tfds(split: str) -> None:
-    answers = Answers(DATA / "every.npz")
     ds = dtf.read_tfrecord(EVERY, split=split)
     assert ds.nrows == {"train": 7, "test": 3}[split]
-    assert set(ds) - APART == answers.names(split) - APART
+    keys = [key.split(":") for key in np.load(DATA / "every.npz")]
+    assert set(ds) - APART == {name for of, name, _ in keys if of == split} - APART
     columns = ds.compute()
     for name in set(ds) - APART:
-        wanted = answers.rows(split, name)
+        wanted = recorded_rows(split, name)
         step = STEPS.get(name, lambda row: row)
         assert len(columns[name]) == len(wanted)
         for row, answer in zip(columns[name], wanted, strict=True):
             check_row(step(row), answer, name)
-    for images, answer in zip(columns["sequence/image_any"], answers.rows(split, "sequence/image_any"), strict=True):
+    for images, answer in zip(columns["sequence/image_any"], recorded_rows(split, "sequence/image_any"), strict=True):
         assert len(images) == len(answer)
         assert all(map(np.array_equal, images, answer))
     for shape, values in zip(columns["raw_dynamic/shape"], columns["raw_dynamic/value"], strict=True):
@@ -509,10 +494,9 @@ def test_arguments_override_the_metadata(copy: Callable[..., Path], tmp_path: Pa
 
 def test_directories_of_tfds_are_detected(copy: Callable[..., Path], tmp_path: Path) -> None:
     folder = copy()
-    with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
-        dtf.read_tfrecord(folder)
-    with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
-        dtf.read_tfrecord(folder.parent)
+    for path in (folder, folder.parent):
+        with pytest.raises(SchemaError, match="give split=, one of 'train', 'test'"):
+            dtf.read_tfrecord(path)
     # A glob, a list or a file does not use the metadata.
     assert dtf.read_tfrecord(folder / "every-test*", columns=["label"]).nrows == 3
     only = copy(splits=[{"name": "test", "shardLengths": ["1", "1", "1"]}])

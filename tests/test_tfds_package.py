@@ -32,17 +32,7 @@ SEEDS = ("steps", *range(30))
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Features and rows that the package reads from a directory.
-
-    Attributes
-    ----------
-    folder : Path
-        The directory.
-    leaves : mapping of str to mapping
-        Features of the package by the keys of their records.
-    ways : mapping of str to list of mapping, or str
-        Rows by reading function, or the text of its error.
-    """
+    """Features that the package reads from a directory, by key, and rows (or an error's text) by reading function."""
 
     folder: Path
     leaves: Mapping[str, Mapping[str, Any]]

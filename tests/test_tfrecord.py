@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from distributed import Client
 from oracle import read_oracle, read_payloads, write_oracle
+from oracle.partitions import objects
 from support.bits import bits
 from support.commands import run, shown
 from support.waiting import wait_until
@@ -29,13 +30,6 @@ from dask_tfrecord.settings import Limits
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 EVERY = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
-
-
-def objects(rows: list[Any]) -> Any:
-    """Return an object array of rows."""
-    array = np.empty(len(rows), object)
-    array[:] = rows
-    return array
 
 
 def plain(rows: int = 10) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import importlib
 import io
 import pickle
 import shutil
-import struct
 import subprocess
 import sys
 import tomllib
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracle import borders, read_payloads
 from support.engine import PLANNED
 from support.pages import blocks
 
@@ -78,12 +78,10 @@ def damage_all_but(shards: str, kept: int) -> None:
     """Change a byte of the payload of every record but one: reading any other record raises an error."""
     row = 0
     for path in sorted(Path(shards).parent.glob("*.tfrecord")):
-        data, offset = bytearray(path.read_bytes()), 0
-        while offset < len(data):
-            (length,) = struct.unpack_from("<Q", data, offset)
-            if row != kept:
-                data[offset + 12] ^= 1
-            offset, row = offset + 16 + length, row + 1
+        data = bytearray(path.read_bytes())
+        for offset in borders(read_payloads(path))[:-1]:
+            data[offset + 12] ^= row != kept
+            row += 1
         path.write_bytes(data)
 
 

@@ -205,13 +205,7 @@ def leaves(feature: Any, name: str = "", lengths: tuple[Any, ...] = ()) -> Itera
 
 
 def write(seed: Any, folder: Path) -> tuple[Path, list[Any]] | None:
-    """Write a data set of three shards, and again in the format that data sources read.
-
-    Returns
-    -------
-    (Path, list) or None
-        Directory of the shards, and the rows; None if the package refuses the features.
-    """
+    """Write three shards, and again in the format that data sources read; None if the package refuses the features."""
     made = Features(seed)
     try:
         features = f.FeaturesDict(steps() if seed == "steps" else made.tree())
