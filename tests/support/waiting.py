@@ -15,7 +15,7 @@ PATIENCE = 300
 def wait_until(
     condition: Callable[[], Any], alive: Callable[[], bool] = lambda: True, state: Callable[[], object] = str
 ) -> bool:
-    """Wait until a condition holds, or return False once `alive` does; `state` tells the error what was found."""
+    """Wait until a condition holds, or return False once `alive` does; `state` describes what the error found."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if not alive():
