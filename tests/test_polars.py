@@ -13,7 +13,6 @@ import dask
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wire import example
 
 import dask_tfrecord as dtf
 
@@ -38,7 +37,7 @@ TABLE: list[dict[str, Any]] = [
         "small": number,
         "score": float("nan") if number % 9 == 4 else number / 10,
         "half": number / 10,
-        "pair": [number, 1, 2, number % 3],
+        "pair": [[number, 1], [2, number % 3]],
         "name": b"ab"[: number % 3],
         "word": "xyz"[number % 3],
         "tokens": [*range(number % 4)],
@@ -51,10 +50,8 @@ TABLE: list[dict[str, Any]] = [
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("polars")
     for number, start in enumerate(range(0, ROWS, 20)):
-        with dtf.RecordWriter(folder / f"p-{number:05d}-of-00003.tfrecord") as writer:
-            for row in TABLE[start : start + 20]:
-                listed = {name: value if isinstance(value, list) else [value] for name, value in row.items()}
-                writer.write(example(**{**listed, "word": [row["word"].encode()]}))
+        arrays = {name: [row[name] for row in TABLE[start : start + 20]] for name in FEATURES}
+        dtf.to_tfrecord(arrays, folder / f"p-{number:05d}-of-00003.tfrecord", features=FEATURES)
     return folder
 
 
@@ -70,8 +67,7 @@ def expected() -> Any:
         "word": pl.String,
         "tokens": pl.List(pl.Int64),
     }
-    rows = [{**row, "pair": [row["pair"][:2], row["pair"][2:]]} for row in TABLE]
-    return pl.DataFrame(rows, schema=types)
+    return pl.DataFrame(TABLE, schema=types)
 
 
 OPENED: dict[str, Callable[[Path], dtf.Dataset]] = {

@@ -38,9 +38,12 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(params=["s3", "obstore", "http"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, shard: bytes) -> Iterator[Store]:
+    """Store that holds the shard."""
     with ExitStack() as stack, dask.config.set(scheduler="threads", num_workers=2):
-        yield make_store(request.param, request, stack)
+        store = make_store(request.param, request, stack)
+        store.put("x", shard)
+        yield store
 
 
 def open_dataset(store: Store, name: str = "x", **options: object) -> dtf.Dataset:
@@ -106,12 +109,20 @@ def store_object(kind: str, request: pytest.FixtureRequest, **options: Any) -> A
     return open_obstore(address, SECRET, prefix=request.node.name, **options)
 
 
+NAMES = "a/b-{shard:05d}-of-{shards:05d}.tfrecord"
+
+
+def write_columns(options: dict[str, Any], columns: dict[str, Any], name: str = NAMES, **more: Any) -> None:
+    """Write two shards."""
+    shards = {"features": COLUMN_FEATURES, "records_per_shard": ROWS // 2, "storage_options": options}
+    dtf.to_tfrecord(columns, name, **shards, **more)
+
+
 @pytest.fixture
 def store_options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Storage options with a store object that has two shards, which the library wrote."""
     options = {"store": store_object(request.param, request)}
-    name, shards = "a/b-{shard:05d}-of-{shards:05d}.tfrecord", {"records_per_shard": ROWS // 2, "index": True}
-    dtf.to_tfrecord(COLUMNS, name, features=COLUMN_FEATURES, storage_options=options, **shards)
+    write_columns(options, COLUMNS, index=True)
     return options
 
 
@@ -123,7 +134,7 @@ def test_obstore_objects_hold_shards(store_options: dict[str, Any], tmp_path: Pa
     for given in ("/a/", "a/b@2.tfrecord", "**/b*", "obstore://a", names):
         check_columns(dtf.read_tfrecord(given, COLUMN_FEATURES, storage_options=store_options))
     with pytest.raises(FileExistsError, match="obstore://a/b-00000"):
-        dtf.to_tfrecord(COLUMNS, "a/b-{shard:05d}-of-{shards:05d}.tfrecord", storage_options=store_options)
+        write_columns(store_options, COLUMNS)
     # At the top of the store, and to another file system.
     both = {"storage_options": store_options, "target_options": store_options}
     dtf.copy_tfrecord(names, "{shard}.tfrecord", **both)
@@ -148,10 +159,7 @@ def test_obstore_objects_in_graphs_and_processes(store_options: dict[str, Any], 
         with pytest.raises(TypeError, match="cannot pickle 'MemoryStore' object"):
             pickle.dumps(ds)
         other = {"store": store_object("MemoryStore", request)}
-        reversed_columns = {**COLUMNS, "x": COLUMNS["x"][::-1]}
-        names = "a/b-{shard:05d}-of-{shards:05d}.tfrecord"
-        shards = {"features": COLUMN_FEATURES, "records_per_shard": ROWS // 2, "index": True}
-        dtf.to_tfrecord(reversed_columns, names, storage_options=other, **shards)
+        write_columns(other, {**COLUMNS, "x": COLUMNS["x"][::-1]}, index=True)
         # Versions of objects in memory are numbers that both stores have.
         assert dtf.read_tfrecord("a", COLUMN_FEATURES, storage_options=other)["x"].name != ds["x"].name
         return
@@ -264,7 +272,6 @@ def test_the_page_about_obstore_runs() -> None:
 
 @pytest.mark.parametrize("counts", ["scan", None])
 def test_counting_and_reading_take_a_shard_once_each(store: Store, shard: bytes, counts: str | None) -> None:
-    store.put("x", shard)
     store.log.clear()
     ds = open_dataset(store, counts=counts, chunks="shard")
     # In addition to the listing: lookups of the path and of sidecars.
@@ -294,8 +301,7 @@ def test_batches_read_long_records_about_once(store: Store, tmp_path: Path) -> N
     assert store.log.sent <= 2.5 * (tmp_path / "x").stat().st_size
 
 
-def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
+def test_one_row_is_one_range(store: Store) -> None:
     ds = open_dataset(store)
     for row in (0, 5, RECORDS // 2, RECORDS - 1):
         for wanted in (ds["label"][row], ds.rows[row]["label"], ds.rows[[row]]["label"]):
@@ -305,8 +311,7 @@ def test_one_row_is_one_range(store: Store, shard: bytes) -> None:
             assert store.log.sent <= 3 << 20
 
 
-def test_records_that_were_passed_are_read_alone_or_with_those_nearby(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
+def test_records_that_were_passed_are_read_alone_or_with_those_nearby(store: Store) -> None:
     rows = open_dataset(store).as_sequence()
     assert rows[RECORDS - 2]["label"] == RECORDS - 2
     store.log.clear()
@@ -324,7 +329,6 @@ def test_records_that_were_passed_are_read_alone_or_with_those_nearby(store: Sto
 
 
 def test_adjacent_rows_are_read_in_large_ranges(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
     ds = open_dataset(store)
     rows = np.arange(RECORDS)
     for picked in (rows[::7], rows[::-50], np.random.default_rng(0).permutation(rows)[:1000]):
@@ -341,7 +345,6 @@ def test_adjacent_rows_are_read_in_large_ranges(store: Store, shard: bytes) -> N
 
 
 def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
     ds = open_dataset(store, chunks=RECORDS // 3)
     store.log.clear()
     assert ds["label"].compute().tolist() == list(range(RECORDS))
@@ -351,7 +354,6 @@ def test_chunks_read_their_own_bytes(store: Store, shard: bytes) -> None:
 
 
 def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) -> None:
-    store.put("x", shard)
     ds = open_dataset(store, counts=None, chunks="6 MiB")
     assert ds.npartitions == 3
     store.log.clear()
@@ -364,7 +366,6 @@ def test_splits_read_little_more_than_their_bytes(store: Store, shard: bytes) ->
 def test_sidecars_spare_the_shards(store: Store, shard: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(shard)
     [index] = dtf.build_index(tmp_path / "x")
-    store.put("x", shard)
     store.put("x.idx", Path(index).read_bytes())
     store.log.clear()
     ds = open_dataset(store)
@@ -387,9 +388,7 @@ def gcs_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """Store with two shards that the library wrote."""
     with ExitStack() as stack, replaced_limits(first_retry_wait=0.001), dask.config.set(scheduler="sync"):
         store = make_store("gcs", request, stack)
-        path = f"{store.url}/a-{{shard:05d}}-of-{{shards:05d}}.tfrecord"
-        shards = {"records_per_shard": ROWS // 2, "storage_options": store.options}
-        dtf.to_tfrecord(COLUMNS, path, features=COLUMN_FEATURES, **shards)
+        write_columns(store.options, COLUMNS, f"{store.url}/a-{{shard:05d}}-of-{{shards:05d}}.tfrecord")
         store.log.clear()
         yield store
         store.log.fault = lambda number: None
