@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import random
 import struct
 import threading
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,7 @@ from dask_tfrecord.columns.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.records.index import Run, scan_shard
+from dask_tfrecord.records.index import Run, full_run, scan_shard
 from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage.listing import find_shards
@@ -42,7 +45,7 @@ INTS = delimited(3, delimited(1, b"\x05"))
 def read(path: Path, schema: Mapping[str, Feature], count: int | None = None, **options: Any) -> dict[str, Block]:
     """Decode all records of a file; with a count, into arrays of that many rows."""
     [shard] = find_shards(path)
-    run = Run(shard, first=0, count=count, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
+    run = replace(full_run(shard), count=count)
     known = schema if isinstance(schema, Schema) else Schema(schema)
     return decode([run], Decoder(known), list(schema), rows=count, **options)
 
@@ -214,22 +217,6 @@ def test_verdicts_on_mutated_records_are_those_of_protobuf(
     compare_verdicts(real_payloads(folders), number, seed)
 
 
-@pytest.mark.parametrize("depth", [1, 90, 95, 96, 97, 98, 99, 100, 101, 5000])
-def test_unknown_groups_nest_as_deep_as_in_protobuf(depth: int) -> None:
-    group = b"\x3b" * depth + b"\x3c" * depth
-    for payload in (
-        group + delimited(1, entry(b"k", INTS)),
-        delimited(1, group + entry(b"k", INTS)),
-        delimited(1, delimited(1, group + delimited(1, b"k") + delimited(2, INTS))),
-        delimited(1, entry(b"k", group + INTS)),
-        delimited(1, entry(b"k", delimited(3, group + delimited(1, b"\x05")))),
-    ):
-        found = by_decoder(payload, {})
-        expected = by_protobuf(payload)
-        assert found == (expected[1] if expected else Fault.MALFORMED)
-        assert (expected is None) == (depth > 100) or 95 < depth <= 100
-
-
 @pytest.mark.parametrize("key", [b"\xff", b"a\x80", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80"], ids=repr)
 def test_keys_that_are_no_utf8_are_refused(key: bytes, tmp_path: Path) -> None:
     entries = [
@@ -291,11 +278,11 @@ def test_every_flipped_byte_is_reported(small: Path, count: int | None) -> None:
         refusal(small, record, count)
 
 
-@pytest.mark.parametrize("check_crc", [True, False])
-def test_every_cut_is_reported(small: Path, check_crc: bool) -> None:
+@pytest.mark.parametrize(("check_crc", "compress"), [(True, bytes), (False, bytes), (True, gzip.compress)])
+def test_every_cut_is_reported(small: Path, check_crc: bool, compress: Callable[[bytes], bytes]) -> None:
     data = small.read_bytes()
     for cut in range(len(data)):
-        small.write_bytes(data[:cut])
+        small.write_bytes(compress(data[:cut]))
         record = sum(border <= cut for border in BORDERS) - 1
         refusal(small, record, 3, check_crc=check_crc)
         if cut not in BORDERS:
@@ -334,16 +321,6 @@ def test_absurd_lengths(small: Path, length: int) -> None:
     small.write_bytes(data[: BORDERS[1]] + header + data[BORDERS[1] + 12 :])
     for count in (3, None):
         assert f"truncated payload: expected {length:,} bytes" in str(refusal(small, 1, count))
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_records_larger_than_any_block(tmp_path: Path, compression: str | None) -> None:
-    sizes = [5, 3 << 20, 0, (1 << 20) - 1, 5 << 20, 17]
-    payloads = [example(b=[random.Random(size).randbytes(size)], i=[size]) for size in sizes]
-    oracle.write_oracle(tmp_path / "x", payloads, compression)
-    schema = {"b": dtf.FixedLenFeature((), "bytes"), "i": dtf.FixedLenFeature((), "int64")}
-    for count in (len(sizes), None):
-        assert_blocks_equal(read(tmp_path / "x", schema, count), oracle.expected_columns(payloads, schema))
 
 
 @pytest.mark.parametrize("dtype", ["<u1", ">i2", ">u4", ">i8", ">f2", ">f8", ">c8", ">c16", "<c16"])
@@ -485,19 +462,6 @@ def test_millions_of_empty_rows_share_one_object(tmp_path: Path) -> None:
         assert peak < 2 * steps * 60
 
 
-def test_paddings_keep_the_sign_of_zero_and_sizes_are_those_of_valid_text(tmp_path: Path) -> None:
-    schema = Schema(
-        {"s": dtf.FixedLenSequenceFeature((), "float32", True, -0.0, length=2), "t": dtf.TextFeature(count=-1)}
-    )
-    oracle.write_oracle(tmp_path / "x", [example(s=[1.0], t=[b"a", b"bc"])])
-    assert np.signbit(read(tmp_path / "x", schema, 1)["s"]).tolist() == [[False, True]]
-    oracle.write_oracle(tmp_path / "x", [example(s=[], t=[b"\xff"])])
-    [shard] = find_shards(tmp_path / "x")
-    run = Run(shard, first=0, count=1, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
-    with pytest.raises(FeatureError, match="'t' in value 0 is not valid UTF-8"):
-        decode([run], Decoder(schema, "sizes"), ["t"], rows=1)
-
-
 # ---- errors
 
 
@@ -505,7 +469,7 @@ def test_paddings_keep_the_sign_of_zero_and_sizes_are_those_of_valid_text(tmp_pa
     "read",
     [
         lambda paths: dtf.read_tfrecord(
-            paths, {"i": dtf.VarLenFeature("int64")}, counts=[8_000] * 4 + [80] * 8
+            paths, {"i": dtf.VarLenFeature("int64")}, counts=[2_000] * 4 + [20] * 8
         ).compute(),
         lambda paths: dtf.infer_schema(paths, sample=None),
     ],
@@ -517,7 +481,7 @@ def test_the_first_damaged_shard_in_order_is_named(read: Callable[[list[Path]], 
     record = (tmp_path / "one").read_bytes()
     paths = [tmp_path / f"{number:02}" for number in range(12)]
     for number, path in enumerate(paths):
-        data = bytearray(record * (8_000 if number < 4 else 80))
+        data = bytearray(record * (2_000 if number < 4 else 20))
         data[-5] ^= 1
         path.write_bytes(data)
     with dask.config.set(scheduler="threads", num_workers=4), pytest.raises(CorruptRecordError) as caught:
@@ -525,52 +489,31 @@ def test_the_first_damaged_shard_in_order_is_named(read: Callable[[list[Path]], 
     assert caught.value.place is not None and caught.value.place.file == str(paths[0])
 
 
-@pytest.mark.parametrize("damage", ["payload", "length", "cut", "grown"])
-def test_damage_has_a_remedy(damage: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    oracle.write_oracle(path, [example(i=[row]) for row in range(9)])
-    data = bytearray(path.read_bytes())
-    size = len(data) // 9
-    if damage in ("payload", "length"):
-        data[4 * size + (8 if damage == "length" else size - 5)] ^= 1
-    path.write_bytes(data[:-5] if damage == "cut" else data + b"more" * (damage == "grown"))
-    with pytest.raises(CorruptRecordError, match=r'errors="skip".* and repair ') as caught:
-        dtf.read_tfrecord(path, {"i": dtf.VarLenFeature("int64")}).compute()
-    assert caught.value.place is not None and caught.value.place.record in (4, 8, 9)
-    assert len(dtf.read_tfrecord(path, {"i": dtf.VarLenFeature("int64")}, errors="skip").compute()["i"]) in (8, 9)
-
-
 # ---- threads
 
 
-def test_a_decoder_works_for_one_thread_at_a_time() -> None:
-    record = frame(example(k=[*range(1000)]))
-    block = np.tile(record, 5000)
-    seen = threading.Event()
+def a_decoder() -> Callable[[], object]:
+    block = np.tile(frame(example(k=[*range(1000)])), 5000)
+    decoder = _native.Decoder([spec(b"k")], False, False)
+    return lambda: decoder.feed(block, 0, len(block), -1)
 
-    def disturb(decoder: _native.Decoder, done: threading.Event) -> None:
-        while not done.is_set():
-            try:
-                decoder.problem()
-            except RuntimeError as error:
-                assert "in use by another thread" in str(error)
-                seen.set()
 
-    for _ in range(100):
-        decoder, done = _native.Decoder([spec(b"k")], False, False), threading.Event()
-        other = threading.Thread(target=disturb, args=(decoder, done))
-        other.start()
-        try:
-            # The other thread may have come first: then it is this one that is turned away.
-            assert decoder.feed(block, 0, len(block), -1).records == 5000
-        except RuntimeError:
-            seen.set()
-        finally:
-            done.set()
-            other.join()
-        if seen.is_set():
-            return
-    raise AssertionError("two threads were never in the decoder at once")
+def an_encoder() -> Callable[[], object]:
+    values = np.full(500_000, -1)
+    encoder = _native.Encoder([_native.Field(b"x", INT64, values.view(np.uint8), count=len(values))], 1)
+    return lambda: encoder.encode(0, np.zeros(10 * len(values) + 4096, np.uint8))
+
+
+@pytest.mark.parametrize("make", [a_decoder, an_encoder])
+def test_one_thread_at_a_time_works_with_an_object(make: Callable[[], Callable[[], object]]) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(100):
+            work = make()
+            calls = [threads.submit(work), threads.submit(work)]
+            errors = [error for error in (call.exception() for call in calls) if error is not None]
+            if errors:
+                break
+    assert isinstance(errors[0], RuntimeError) and "in use by another thread" in str(errors[0])
 
 
 # ---- misuse is an error, whatever it is

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from numpy.typing import NDArray
 from oracle import read_payloads
 
 import dask_tfrecord as dtf
-from dask_tfrecord import _native, messages
-from dask_tfrecord._native import Kind
+from dask_tfrecord import messages
 from dask_tfrecord.columns.blocks import RaggedBlock
 from dask_tfrecord.columns.encode import Encoder, listed_features
 from dask_tfrecord.errors import FeatureError, SchemaError
@@ -229,26 +227,3 @@ def test_images_that_would_change_and_invalid_encodings_are_refused(
 ) -> None:
     with pytest.raises((FeatureError, SchemaError), match=said):
         one(tmp_path, dtf.ImageFeature(dtype=image.dtype), image, encoding={"x": encoding})
-
-
-def test_an_encoder_works_for_one_thread_at_a_time() -> None:
-    values = np.full(500_000, -1)
-    encoder = _native.Encoder([_native.Field(b"x", Kind.INT64, values.view(np.uint8), count=len(values))], 1)
-    outputs = [np.zeros(10 * len(values) + 4096, np.uint8) for _ in range(2)]
-    errors: list[str] = []
-
-    def encode(out: NDArray[np.uint8]) -> None:
-        try:
-            encoder.encode(0, out)
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    for _ in range(100):
-        threads = [threading.Thread(target=encode, args=(out,)) for out in outputs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            break
-    assert "in use by another thread" in errors[0]

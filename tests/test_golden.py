@@ -83,9 +83,10 @@ def test_resized_images_equal_tensorflow(golden: Path) -> None:
 
 @pytest.mark.integration
 def test_golden_files_on_processes(golden: Path) -> None:
-    for case in ["unicode_names", "sequence_example", "ragged_partitions", "images"]:
-        ds = dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=20)
-        check(ds.compute(scheduler="processes"), expected(golden, case))
+    cases = ["unicode_names", "sequence_example", "ragged_partitions", "images"]
+    sets = [dtf.read_tfrecord(shard(golden, case), **spec(golden, case), chunks=20) for case in cases]
+    for case, found in zip(cases, dask.compute(*sets, scheduler="processes"), strict=True):
+        check(found, expected(golden, case))
 
 
 @pytest.mark.parametrize("case", ["scalars", "fixed_shapes", "one_record", "unicode_names", "varlen", "wire_encodings"])
@@ -97,18 +98,8 @@ def test_inferred_features_equal_tensorflow(golden: Path, case: str) -> None:
     check(dtf.read_tfrecord(shard(golden, case), columns=list(wanted), chunks=17).compute(), wanted)
 
 
-def test_several_files_at_once(golden: Path) -> None:
-    names = ["scalars", "scalars_gzip", "scalars_zlib"]
-    one = expected(golden, "scalars")
-    ds = dtf.read_tfrecord([shard(golden, name) for name in names], **spec(golden, "scalars"), chunks=61)
-    assert ds.chunks == (61, 61, 61, 61, 47)
-    check(ds.compute(), {name: np.concatenate([array] * 3) for name, array in one.items()})
-
-
 def test_an_empty_file(golden: Path) -> None:
     path = shard(golden, "empty_file")
-    with pytest.raises(SchemaError, match="no record to infer features from: give features="):
-        dtf.read_tfrecord(path)
     features = {"x": dtf.FixedLenFeature((2,), "int64"), "v": dtf.VarLenFeature("float32")}
     for counts in ("auto", None, [0]):
         ds = dtf.read_tfrecord(path, features, counts=counts)
@@ -146,23 +137,21 @@ def features(golden: Path) -> dict[str, Any]:
     return dict(dtf.infer_schema(golden / "damaged_none.tfrecord", sample=None))
 
 
-@pytest.fixture(scope="module")
-def whole(golden: Path, features: dict[str, Any]) -> dict[str, Any]:
-    found = dtf.read_tfrecord(golden / "damaged_none.tfrecord", features).compute()
-    assert all(len(column) == 20 for column in found.values())
-    return found
-
-
 @pytest.mark.parametrize("name", AT_OPEN | WHEN_READ)
 def test_damage_is_reported_when_it_is_read(golden: Path, features: dict[str, Any], name: str) -> None:
     path = golden / f"damaged_{name}.tfrecord"
     record, offset, message = (AT_OPEN | WHEN_READ)[name]
     place = Location(str(path), record, offset)
+    advised = message if name == "not_a_tfrecord" else rf'({message}).*errors="skip".* and repair '
     if name in AT_OPEN:
-        assert_reported(place, message, lambda: dtf.read_tfrecord(path, features))
+        assert_reported(place, advised, lambda: dtf.read_tfrecord(path, features))
     records: list[bytes] = []
     assert_reported(place, message, lambda: records.extend(dtf.read_records(path)))
-    assert records == read_payloads(golden / "damaged_none.tfrecord")[:record]
+    intact = read_payloads(golden / "damaged_none.tfrecord")
+    assert records == intact[:record]
+    if name in WHEN_READ:
+        unchecked = list(dtf.read_records(path, check_crc=False))
+        assert [row for row in range(20) if unchecked[row] != intact[row]] == [record][: name == "payload_bit"]
     if "length" in name and name != "length_crc":
         # Without CRCs, a wrong length is detected only at the next header.
         with pytest.raises(CorruptRecordError, match=r"CRC of the length does not hold|truncated"):
@@ -177,88 +166,7 @@ def test_damage_is_reported_when_it_is_read(golden: Path, features: dict[str, An
     for read in ways:
         # Without a scan, the task that reads the damage reports the same record and byte.
         ds = dtf.read_tfrecord(path, features, counts=None)
-        assert_reported(place, message, lambda read=read, ds=ds: read(ds))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", WHEN_READ)
-def test_damaged_payloads_affect_only_tasks_that_read_them(
-    golden: Path, features: dict[str, Any], whole: dict[str, Any], name: str
-) -> None:
-    path = golden / f"damaged_{name}.tfrecord"
-    record, offset, message = WHEN_READ[name]
-    ds = dtf.read_tfrecord(path, features, chunks=3)
-    for rows in (slice(0, record), slice(record + 1, 20)):
-        check(ds.rows[rows].compute(), {key: array[rows] for key, array in whole.items()})
-    for part in (ds, ds.rows[record : record + 1], ds.rows[[0, record, 19]]):
-        assert_reported(Location(str(path), record, offset), message, part.compute)
-    unchecked = list(dtf.read_records(path, check_crc=False))
-    intact = read_payloads(golden / "damaged_none.tfrecord")
-    assert [row for row in range(20) if unchecked[row] != intact[row]] == ([] if name == "payload_crc" else [record])
-    if name == "payload_crc":
-        # Only the stored CRC is wrong here.
-        check(dtf.read_tfrecord(path, features, check_crc=False).compute(), whole)
-
-
-@pytest.mark.parametrize("counts", ["scan", None, "given"])
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 13])
-def test_no_tail_is_dropped_silently(
-    golden: Path, tmp_path: Path, features: dict[str, Any], counts: Any, compression: str | None, step: int
-) -> None:
-    """A cut of the last two records is an error, unless it falls between records; by default not every payload byte."""
-    data = (golden / "damaged_none.tfrecord").read_bytes()
-    offsets = json.loads((golden / "damaged.json").read_text())["record_offsets"]
-    path = tmp_path / "cut.tfrecord"
-    borders = [*offsets[18:], len(data)]
-    for length in range(offsets[18], len(data)):
-        if length % step and all(not -2 <= length - border <= 2 for border in borders):
-            continue
-        cut = data[:length]
-        path.write_bytes(gzip.compress(cut, 1) if compression else cut)
-        whole = [19, 18][length < offsets[19]]
-        given = [20] if counts == "given" else counts
-        if length in offsets and counts != "given":
-            assert dtf.read_tfrecord(path, features, counts=given).count() == whole
-            continue
-        place = Location(str(path), whole, offsets[whole])
-        assert_reported(place, ".", lambda given=given: dtf.read_tfrecord(path, features, counts=given).compute())  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("counts", ["scan", None])
-def test_other_files_are_refused(golden: Path, tmp_path: Path, counts: str | None) -> None:
-    (tmp_path / "png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(200)))
-    ints: dict[str, Any] = {"id": dtf.FixedLenFeature((), "int64")}
-    place = Location(str(tmp_path / "png"), 0, 0)
-    for given in (None, ints):
-        with pytest.raises(CorruptRecordError, match="a PNG image") as caught:
-            dtf.read_tfrecord(tmp_path / "png", given, counts=counts).compute()
-        assert caught.value.place == place
-    path = shard(golden, "sequence_example")
-    for given in (None, ints, {"id": dtf.VarLenFeature("int64")}):
-        with pytest.raises(FeatureError, match="expected an Example, found a SequenceExample"):
-            dtf.read_tfrecord(path, given, counts=counts).compute()
-
-
-def test_a_file_that_changes_after_it_was_counted(golden: Path, tmp_path: Path, features: dict[str, Any]) -> None:
-    path = tmp_path / "data.tfrecord"
-    data = (golden / "damaged_none.tfrecord").read_bytes()
-    path.write_bytes(data)
-    ds = dtf.read_tfrecord(path, features)
-    ds.compute()
-    # A file that another program appends to is refused.
-    path.write_bytes(data + data[:56])
-    with pytest.raises(CorruptRecordError, match=r"had 6,789 bytes when it was listed .* read the collection again"):
-        ds.compute()
-    assert dtf.read_tfrecord(path, features).nrows == 21
-    for changed, found in [(data[:-67], "truncated"), (data[:6718], "truncated|ends"), (b"", "truncated|ends")]:
-        path.write_bytes(changed)
-        with pytest.raises(CorruptRecordError, match=found) as caught:
-            ds.compute()
-        assert caught.value.place is not None
-        assert caught.value.place.file == str(path)
-    path.unlink()
-    with pytest.raises((TFRecordError, OSError), match=re.escape(str(path))):
-        ds.compute()
+        assert_reported(place, advised, lambda read=read, ds=ds: read(ds))  # type: ignore[misc]
 
 
 # -- other features ----------------------------------------------------------------------------------------------------
@@ -298,16 +206,6 @@ def test_features_that_records_do_not_have(
     for counts in ("scan",) if lists else ("scan", None):
         place = Location(str(path), 0, 0, name)
         assert_reported(place, re.escape(message), lambda counts=counts: read(counts), FeatureError)  # type: ignore[misc]
-
-
-def test_invalid_utf8_is_refused(golden: Path) -> None:
-    path = shard(golden, "scalars")
-    texts = expected(golden, "scalars")["b"].tolist()
-    bad = next(number for number, text in enumerate(texts) if text.decode(errors="replace").encode() != text)
-    ds = dtf.read_tfrecord(path, {"b": dtf.TextFeature()}, chunks=9)
-    place = Location(str(path), bad, None, "b")
-    assert_reported(place, "is not valid UTF-8 where TextFeature", ds.compute, FeatureError)
-    assert ds.rows[:bad]["b"].compute().tolist() == [text.decode() for text in texts[:bad]]
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
