@@ -1,18 +1,21 @@
-"""Many records for every feature class, in unusual encodings, some of them invalid.
+"""Many records for every feature class, in unusual encodings, some invalid: their arrays, and their sizes alone.
 
-The library reads the same arrays, bit for bit, as the oracle derives from protobuf\'s parser. Where one refuses a
-record, so does the other, and both name the same record and feature.
+The library reads the same arrays, bit for bit, as the oracle derives from protobuf's parser. Where one refuses a
+record, so does the other, and both name the same record and feature. Splits, shapes and errors of rows that are only
+counted equal those of decoding, and values need no memory.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 from google.protobuf.internal import api_implementation
@@ -20,15 +23,21 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle.strategies import CLASSES, ITEMS, STEPS
+from support.any_columns import FEATURES, fitting_rows, written_as
 from support.bits import bits
 from support.few import rising
-from test_counting import compare_sizes
+from support.golden import shard
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.errors import FeatureError
+from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.columns.decoder import Decoder, decode
+from dask_tfrecord.errors import FeatureError, TFRecordError
 from dask_tfrecord.features import RowLengths
+from dask_tfrecord.records.index import full_run
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.listing import find_shards
 
 pytestmark = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"
@@ -58,6 +67,46 @@ def collections(
     misfits = draw(st.integers(0, 3)) > 0
     some = [draw(records(schema, others=True, misfits=misfits)) for _ in range(RECORDS)]
     return schema, [draw(oracle.wire_encodings(one))[1] for one in some]
+
+
+def sizes(block: Block) -> Any:
+    """Return a block with dtype and shape in place of ragged values."""
+    if isinstance(block, np.ndarray):
+        return bits(block)
+    values = block.values
+    inner = (values.dtype, values.shape) if isinstance(values, np.ndarray) else sizes(values)
+    if isinstance(block, BytesBlock):
+        return "bytes", block.shape, bits(block.splits), inner
+    if isinstance(block, ArraysBlock):
+        return "arrays", bits(block.row_splits), bits(block.shapes), inner
+    return "rows", bits(block.row_splits), inner
+
+
+def flat(block: Block) -> Any:
+    """The values of the innermost rows."""
+    return block if isinstance(block, np.ndarray) else flat(block.values)
+
+
+def blocks_of(path: Path, parser: Decoder, count: int) -> dict[str, Block]:
+    [shard] = find_shards(path)
+    return decode([replace(full_run(shard), count=count)], parser, list(parser.columns), rows=count)
+
+
+def outcome(path: Path, parser: Decoder, count: int) -> Any:
+    """Return the sizes of all columns, or the error and its record."""
+    try:
+        blocks = blocks_of(path, parser, count)
+    except TFRecordError as error:
+        return type(error), str(error), error.place
+    return {name: sizes(block) for name, block in blocks.items()}
+
+
+def compare_sizes(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
+    """Count and decode the same records; return whether they raise."""
+    oracle.write_oracle(path, payloads)
+    wanted = outcome(path, Decoder(schema), len(payloads))
+    assert outcome(path, Decoder(schema, "sizes"), len(payloads)) == wanted
+    return not isinstance(wanted, dict)
 
 
 class Shards:
@@ -202,4 +251,71 @@ def test_defaults_without_bytes_values(tmp_path: Path, default: Any) -> None:
 @pytest.mark.parametrize("default", [0.0, -0.0, None, math.nan])
 def test_steps_are_padded_with_the_default_to_the_bit(tmp_path: Path, default: float | None) -> None:
     schema = Schema({"x": dtf.FixedLenSequenceFeature((), "float32", True, default, length=2)})
-    assert check(tmp_path, schema, [b""], random.Random(0)) == set()
+    assert check(tmp_path, schema, [b"", example(x=[1.0])], random.Random(0)) == set()
+
+
+# ---- rows that are only counted
+
+
+COUNTED = ("ragged", "boxes", "words", "bytes", "samples", "nested", "deep", "tensor", "strings")
+KEPT = ("dense", "text", "raw", "pairs", "captions")
+
+
+def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> None:
+    columns = {name: fitting_rows(FEATURES[name], 9, np.random.default_rng(1)) for name in (*COUNTED, *KEPT)}
+    schema = written_as({name: FEATURES[name] for name in columns}, steps=False)
+    dtf.to_tfrecord(columns, tmp_path / "x", features=schema)
+    counted, read = (blocks_of(tmp_path / "x", parser, 9) for parser in (Decoder(schema, "sizes"), Decoder(schema)))
+    for name in COUNTED:
+        assert sizes(counted[name]) == sizes(read[name]), name
+        values = flat(counted[name])
+        assert values.size and not any(values.strides), name
+        assert not any(values.tobytes()) and any(flat(read[name]).tobytes()), name
+    for name in KEPT:
+        assert bits(counted[name]) == bits(read[name]), name
+
+
+@pytest.mark.parametrize("already_sorted", [False, True])
+@pytest.mark.parametrize("dtype", ["bytes", "float32"])
+def test_sparse_values_are_counted_in_the_order_of_their_places(
+    dtype: str, already_sorted: bool, tmp_path: Path
+) -> None:
+    values: list[Any] = [b"abc", b"", b"d"] if dtype == "bytes" else [1.0, 2.0, 3.0]
+    schema = Schema({"s": dtf.SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
+    payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
+    assert not compare_sizes(tmp_path / "x", schema, payloads)
+    blocks = blocks_of(tmp_path / "x", Decoder(schema, "sizes"), 3)
+    assert flat(blocks["s.indices"]).ravel().tolist() == ([7, 0, 3, 8] if already_sorted else [0, 3, 7, 8])
+    assert not any(flat(blocks["s.values"]).strides)
+    assert compare_sizes(tmp_path / "x", schema, [example(i=[9], v=values[:1])])
+    assert compare_sizes(tmp_path / "x", schema, [example(i=[1, 2], v=values[:1])])
+
+
+def test_bytes_that_are_to_be_booleans_or_text_are_looked_at(tmp_path: Path) -> None:
+    assert compare_sizes(tmp_path / "x", Schema({"t": dtf.TextFeature(count=-1)}), [example(t=[b"\xff"])])
+    schema = Schema({"b": dtf.RawFeature((-1,), "bool")})
+    assert not compare_sizes(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b""])])
+    assert compare_sizes(tmp_path / "x", schema, [example(b=[b"\0\1"]), example(b=[b"\1\2"])])
+
+
+def test_images_have_their_headers_read(golden: Path) -> None:
+    ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": dtf.ImageFeature()})
+    assert ds._source is not None
+    blocks = ds._source.measure().read(["jpeg"], slice(None))
+    assert sizes(blocks["jpeg"]) == sizes(ds._source.read(["jpeg"], slice(None))["jpeg"])
+    assert not any(flat(blocks["jpeg"]).strides)
+
+
+def repeated(blocks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rows whose first value is their length."""
+    rows = blocks["i"]
+    ends = np.append(0, np.cumsum(rows.values[rows.row_splits[:-1]]))
+    return {"o": RaggedBlock(np.ones(ends[-1]), ends)}
+
+
+def test_functions_are_given_values(tmp_path: Path) -> None:
+    oracle.write_oracle(tmp_path / "x", [example(i=[row, 9]) for row in range(10)])
+    ds = dtf.read_tfrecord(tmp_path / "x", {"i": dtf.VarLenFeature("int64")})
+    ds.map_blocks(repeated, template={"o": dtf.VarLenFeature("float64")}).to_zarr(tmp_path / "z")
+    found = dtf.from_zarr(tmp_path / "z")["o"].compute()
+    assert [row.tolist() for row in found] == [[1.0] * row for row in range(10)]
