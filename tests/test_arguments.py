@@ -10,15 +10,10 @@ import numpy as np
 import oracle
 import pytest
 import zarr
-from click.testing import CliRunner, Result
+from support.commands import run
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import SchemaError
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(tfrecord, [str(argument) for argument in arguments], prog_name="dask-tfrecord")
 
 
 @pytest.fixture(scope="module")

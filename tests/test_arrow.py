@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.any_columns import any_features, dataset_of, every_column, rows_like
 from support.arrow_rows import check_chunks, check_table
+from support.damage import flip
 from support.golden import shard, spec
 from support.waiting import wait_until
 
@@ -153,9 +154,7 @@ def damaged(tmp_path: Path) -> Path:
     """Shard whose record 812 is damaged; all records have one size."""
     path = tmp_path / "damaged.tfrecord"
     dtf.to_tfrecord({"x": np.arange(1000, 2000)}, path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 1000 * 812 + 14] ^= 1
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 1000 * 812 + 14)
     return path
 
 

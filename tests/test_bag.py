@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import dask
 import oracle
 import pytest
+from support.damage import flip
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
@@ -115,8 +114,6 @@ class Held:
 
 
 def test_values_are_made_as_they_are_consumed(lines: Path) -> None:
-    gc.collect()
-    Held.most = 0
     with dask.config.set(scheduler="sync"):
         assert dtf.read_bag(lines, decode=Held).map(lambda held: 1).sum().compute() == len(ROWS)
     assert 1 <= Held.most <= 3
@@ -144,24 +141,12 @@ def test_a_failing_function_is_reported_with_its_record(lines: Path) -> None:
 
 def test_damage_is_met_where_it_is(lines: Path) -> None:
     path = lines / "part-2"
-    data = bytearray(path.read_bytes())
-    data[-6] ^= 1
-    path.write_bytes(data)
+    flip(path, -6)
     bag = dtf.read_bag(path, decode=row)
     assert bag.take(39) == tuple(range(200, 239))
     with pytest.raises(CorruptRecordError, match="record 39"):
         bag.compute()
     assert len(dtf.read_bag(path, check_crc=False).compute()) == 40
-
-
-# -- of every kind --------------------------------------------------------------------------
-
-
-# -- on workers --------------------------------------------------------------------------
-
-
-def on_processes(bag: Any) -> Any:
-    return bag.compute(scheduler="processes", num_workers=2)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +161,10 @@ def test_wrong_counts_are_reported_at_the_end_of_a_shard(tmp_path: Path, count: 
 
 @pytest.mark.slow
 def test_in_processes(lines: Path) -> None:
-    assert on_processes(dtf.read_bag(lines, decode=row, chunks=50)) == ROWS
-    assert_failure_is_told(lines, on_processes)
-
-
-def assert_failure_is_told(lines: Path, compute: Callable[[Any], Any]) -> None:
-    with pytest.raises(FeatureError, match=r"decode \(failing\) raised KeyError\('five'\)") as caught:
-        compute(dtf.read_bag(lines, decode=failing))
+    with dask.config.set(scheduler="processes", num_workers=2):
+        assert dtf.read_bag(lines, decode=row, chunks=50).compute() == ROWS
+        with pytest.raises(FeatureError, match=r"decode \(failing\) raised KeyError\('five'\)") as caught:
+            dtf.read_bag(lines, decode=failing).compute()
     assert caught.value.place is not None
     assert (caught.value.place.file, caught.value.place.record) == (str(lines / "part-2"), 5)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.programs import run_program
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SUMS = "from pathlib import Path; print(Path({sums!r}).read_text())"
@@ -24,9 +25,8 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return __import__("peers")
 
 
-def run(script: str, *arguments: Any, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return run_program(sys.executable, BENCHMARKS / script, *arguments)
 
 
 def make_peer(environments: Path, name: str, program: str) -> None:
@@ -163,7 +163,7 @@ def test_frames_are_those_of_openpi(episodes: Path) -> None:
         pytest.skip("DASK_TFRECORD_OPENPI is not an interpreter and the repositories of openpi and dlimp")
     python, openpi, dlimp = paths
     options = ["--peer", python, "--openpi", openpi, "--dlimp", dlimp, "--batches", 150]
-    done = run("robot.py", "compare", episodes, *options, timeout=550)
+    done = run("robot.py", "compare", episodes, *options)
     assert done.returncode == 0, done.stderr
     stored, bilinear, lanczos = done.stdout.splitlines()
     for line in (stored, bilinear, lanczos):

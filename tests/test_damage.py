@@ -9,13 +9,13 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from oracle import borders, framed, read_payloads, write_oracle
 from support.any_columns import listed
+from support.commands import run
+from support.damage import flip
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.damage import ShardReport, check_shard
 from dask_tfrecord.storage.listing import find_shards
@@ -243,10 +243,9 @@ def damaged_shards(folder: Path) -> Path:
     """Write three shards of 400 records, and damage the beginning, the middle and the end."""
     for shard in range(3):
         payloads = [example(number=[1000 * shard + number], text=[b"x" * (number % 50)]) for number in range(400)]
-        data, at = bytearray(framed(payloads)), borders(payloads)
-        for number in LOST:
-            data[at[number] + 14] ^= 1
-        (folder / f"{shard}.tfrecord").write_bytes(data)
+        at, path = borders(payloads), folder / f"{shard}.tfrecord"
+        write_oracle(path, payloads)
+        flip(path, *(at[number] + 14 for number in LOST))
     return folder
 
 
@@ -288,9 +287,7 @@ def test_filled_rows_of_every_kind_of_column(tmp_path: Path) -> None:
     features = {name: feature for name, (feature, *_) in FILLED.items()}
     dtf.to_tfrecord({name: rows for name, (_, rows, *_) in FILLED.items()}, path, features=features)
     whole = dtf.read_tfrecord(path, features).compute()
-    data = bytearray(path.read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
+    flip(path, 20)
     values = {name: value for name, (_, _, value, _, _) in FILLED.items()}
 
     def filled(fill_values: dict[str, Any]) -> dict[str, Any]:
@@ -370,18 +367,17 @@ def test_repair_writes_the_intact_records(compression: str, tmp_path: Path) -> N
 
 def test_commands(tmp_path: Path) -> None:
     folder = damaged_shards(tmp_path)
-    run = CliRunner().invoke
-    found = run(tfrecord, ["verify", str(folder / "*.tfrecord")])
+    found = run("verify", folder / "*.tfrecord")
     assert found.exit_code == 1
     assert found.output.startswith("3 files, 1,185 records, damage in 3: 15 records lost\n")
     assert "0.tfrecord: bytes 0 to " in found.output
-    found = run(tfrecord, ["verify", "--json", str(folder / "*.tfrecord")])
+    found = run("verify", "--json", folder / "*.tfrecord")
     assert found.exit_code == 1
     assert json.loads(found.output)["lost_records"] == 15
-    found = run(tfrecord, ["repair", str(folder / "2.tfrecord"), str(folder / "repaired")])
+    found = run("repair", folder / "2.tfrecord", folder / "repaired")
     assert found.exit_code == 0, found.output
     assert "395 records; 4 ranges of bytes lost" in found.output
-    found = run(tfrecord, ["repair", "--json", str(folder / "2.tfrecord"), str(folder / "again")])
+    found = run("repair", "--json", folder / "2.tfrecord", folder / "again")
     assert json.loads(found.output)["records"] == 395
-    found = run(tfrecord, ["verify", str(folder / "repaired")])
+    found = run("verify", folder / "repaired")
     assert (found.exit_code, found.output) == (0, "1 file, 395 records, no damage\n")

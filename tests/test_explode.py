@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from oracle import read_payloads, write_oracle
 from support.any_columns import FEATURES, dataset_of, listed, rows_like, rows_of
+from support.damage import flip
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -89,12 +90,8 @@ def test_rows_read_only_their_records(tmp_path: Path) -> None:
     write_oracle(path, map(payload, RECORDS))
     steps = dtf.read_tfrecord(path, FEATURES_OF_EPISODES).explode("steps")
     dtf.build_index(path)
-    stored = bytearray(path.read_bytes())
-    for number in (0, 2, 7):
-        at = stored.index(RECORDS[number]["name"].encode())
-        stored[at] ^= 255
-    information = path.stat()
-    path.write_bytes(stored)
+    stored, information = path.read_bytes(), path.stat()
+    flip(path, *(stored.index(RECORDS[number]["name"].encode()) for number in (0, 2, 7)))
     os.utime(path, ns=(information.st_atime_ns, information.st_mtime_ns))
     # Items 8 to 15 belong to records 3 and 6.
     assert rows_of(steps.rows[8:16].compute()) == ITEMS[8:16]
@@ -266,9 +263,7 @@ def test_lost_records_are_filled(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     write_oracle(path, map(payload, RECORDS))
     dtf.build_index(path)
-    stored = bytearray(path.read_bytes())
-    stored[stored.index(b"episode 2")] ^= 255
-    path.write_bytes(stored)
+    flip(path, path.read_bytes().index(b"episode 2"))
     os.utime(path.with_name("a.tfrecord.idx"))
     features = {"steps/reward": dtf.VarLenFeature("int64"), "id": dtf.FixedLenFeature((), "int64", -1)}
     ds = dtf.read_tfrecord(path, features, errors="fill", fill_values={"steps/reward": [-5, -6]})

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import oracle
 import pytest
-from click.testing import CliRunner
+from support.commands import run
+from support.damage import flip
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.runtime.workers import PathCheck, WorkerCheck, WorkersReport
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb\u2028c"
@@ -37,9 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def damaged(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("damaged") / f"{HOSTILE}.tfrecord"
-    data = bytearray((folder / f"{HOSTILE}-0.tfrecord").read_bytes())
-    data[20] ^= 1
-    path.write_bytes(data)
+    shutil.copy(folder / f"{HOSTILE}-0.tfrecord", path)
+    flip(path, 20)
     return path
 
 
@@ -144,7 +143,7 @@ COMMANDS = [
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands_escape_names(arguments: list[str], folder: Path, damaged: Path) -> None:
     path = damaged if "verify" in arguments else folder
-    result = CliRunner().invoke(tfrecord, [*arguments, str(path)])
+    result = run(*arguments, path)
     assert_printable(result.output + ESCAPED)
     assert "Traceback" not in result.output
     if "--json" in arguments:
@@ -166,4 +165,4 @@ def test_commands_that_write_escape_names(folder: Path, tmp_path: Path) -> None:
         ["copy", copied, f"{target}.tfrecord"],
         ["repair", copied / f"{HOSTILE}-0.tfrecord", f"{target}-repaired.tfrecord"],
     ):
-        assert_printable(CliRunner().invoke(tfrecord, list(map(str, arguments))).output)
+        assert_printable(run(*arguments).output)

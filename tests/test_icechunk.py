@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import zarr
 from distributed import Client, LocalCluster
 from support.any_columns import FEATURES, dataset_of, rows_like
 from support.pages import ROOT, blocks
+from support.programs import run_python
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -170,7 +169,7 @@ def test_virtual_references(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subprocess.run([sys.executable, str(ROOT / "examples" / "sample_shards.py"), str(tmp_path)], check=True)
+    run_python(ROOT / "examples" / "sample_shards.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     found = blocks("docs/how-to/icechunk.md", "py")
     assert found
