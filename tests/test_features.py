@@ -150,7 +150,7 @@ def test_selected_schemas_keep_classes_and_feature_lists() -> None:
         dtf.Schema(context, sequence_features={"id": dtf.VarLenFeature("int64")})
 
 
-def test_an_unknown_name_is_compared_with_a_bounded_number_of_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_names_a_bounded_number_that_begin_alike_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     matches = difflib.get_close_matches
 
@@ -161,8 +161,12 @@ def test_an_unknown_name_is_compared_with_a_bounded_number_of_names(monkeypatch:
     monkeypatch.setattr(difflib, "get_close_matches", count)
     names = [f"other-{number}" for number in range(20_000)]
     schema = dtf.Schema(dict.fromkeys([*names, "label"], dtf.FixedLenFeature((), "int64")))
-    for name, close in (("Labels", "label"), ("other-1x", "other-1")):
-        with pytest.raises(SchemaError, match=f"did you mean '{close}'"):
+    for name, said in (
+        ("Labels", "did you mean 'label'"),
+        ("other-1x", "did you mean 'other-1'"),
+        ("ather-1", "'ather-1'; there are 'other-0', 'other-1'"),
+    ):
+        with pytest.raises(UnknownFeatureError, match=said):
             schema[name]
     assert 0 < len(compared) < 5_000
 
@@ -173,14 +177,6 @@ def test_error_for_an_empty_list_recommends_a_default(tmp_path: Path) -> None:
     with pytest.raises(dtf.FeatureError, match=r"record 1 .* holds 0 values where .* takes 1; a default_value fills"):
         dtf.read_tfrecord(path, {"text": dtf.TextFeature()}).compute()
     assert dtf.read_tfrecord(path, {"text": dtf.TextFeature("")})["text"].compute().tolist() == ["a", ""]
-
-
-def test_of_many_names_only_those_that_begin_alike_are_compared() -> None:
-    schema = dtf.Schema({f"name_{number:04}": dtf.FixedLenFeature((), "int64") for number in range(2_500)})
-    with pytest.raises(UnknownFeatureError, match="did you mean 'name_1345'"):
-        schema["name_12345"]
-    with pytest.raises(UnknownFeatureError, match="'nbme_0001'; there are 'name_0000', 'name_0001'"):
-        schema["nbme_0001"]
 
 
 ENTRY = {"name": "x", "class": "FixedLenFeature", "shape": [], "dtype": "int64"}

@@ -99,8 +99,6 @@ def test_frames_that_are_refused() -> None:
     frame = pd.DataFrame({"x": [1, 2, 3, 4]})
     with pytest.raises(SchemaError, match="index of the DataFrame would be lost"):
         dtf.Dataset.from_arrays(dd.from_pandas(frame.set_index(pd.Index([1, 2, 3, 4], name="id")), npartitions=2))
-    with pytest.raises(SchemaError, match=r"arrays must be a Dataset, .* or a DataFrame; got list"):
-        dtf.Dataset.from_arrays([1])
     table = pytest.importorskip("pyarrow").table({"x": [1]})
     with pytest.raises(SchemaError, match=r"got pyarrow.lib.Table: its method to_pandas converts it"):
         dtf.Dataset.from_arrays(table)

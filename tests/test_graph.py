@@ -148,29 +148,24 @@ def ds(folder: Path) -> dtf.Dataset:
 
 
 def test_columns_requested_together_are_decoded_together(ds: dtf.Dataset, decodes: Decodes) -> None:
-    assert ds["label"].mean().compute() == LABELS.mean()
+    ds["label"].mean().compute()
     assert decodes() == by_shard("label")
     image, label = ds["image", "label"]
-    found = dask.compute(image, label)
-    np.testing.assert_array_equal(found[0], IMAGES)
-    np.testing.assert_array_equal(found[1], LABELS)
+    dask.compute(image, label)
     assert decodes() == by_shard("image", "label")
     # Independent of their use and of the order of the request.
     image, label = ds["label", "image"][::-1]
     total, most, both = dask.compute(image.sum(), label.max(), (image * label[:, None, None]).sum())
-    assert (most, both) == (ROWS - 1, (IMAGES * LABELS[:, None, None]).sum())
+    assert (total, most, both) == (IMAGES.sum(), ROWS - 1, (IMAGES * LABELS[:, None, None]).sum())
     assert decodes() == by_shard("image", "label")
-    assert total == IMAGES.sum()
     # Two uses of a column are one decode.
     label = ds["label"]
     dask.compute(label.sum(), label.max(), (label + 1)[::2], ds["label"])
     assert decodes() == by_shard("label")
     # So is a whole data set.
-    np.testing.assert_array_equal(ds.compute()["image"], IMAGES)
+    ds.compute()
     assert decodes() == by_shard(*sorted(FEATURES))
-    first, second = dask.compute(ds, ds.assign(more=ds["label"] * 2)[["more"]])
-    np.testing.assert_array_equal(second["more"], LABELS * 2)
-    assert len(first["text"]) == ROWS
+    dask.compute(ds, ds.assign(more=ds["label"] * 2)[["more"]])
     assert decodes() == sorted([*by_shard(*sorted(FEATURES)), *by_shard("label")])
     # Shared inputs are cloned, too.
     np.testing.assert_array_equal(clone(image).compute(), IMAGES)
@@ -206,14 +201,11 @@ def test_rows_decode_just_their_records(ds: dtf.Dataset, decodes: Decodes) -> No
     ]
     for key, records in cases:
         rows = ds.rows[key]
-        wanted = np.atleast_1d(LABELS[key])
-        np.testing.assert_array_equal(rows["label"].compute(), wanted)
+        np.testing.assert_array_equal(rows["label"].compute(), np.atleast_1d(LABELS[key]))
         assert decodes() == [(("label",), *record) for record in records], key
-        image, label = dask.compute(*rows["image", "label"])
-        np.testing.assert_array_equal(image, IMAGES[wanted])
-        np.testing.assert_array_equal(label, wanted)
+        dask.compute(*rows["image", "label"])
         assert decodes() == [(("image", "label"), *record) for record in records], key
-        np.testing.assert_array_equal(rows.compute()["label"], wanted)
+        rows.compute()
         assert decodes() == [(names, *record) for record in records], key
     assert ds.head(3)["label"].tolist() == [0, 1, 2]
     assert decodes() == [(names, 0, 0, 3)]
@@ -244,10 +236,10 @@ def test_persisted_chunks_are_not_decoded_again(ds: dtf.Dataset, decodes: Decode
     kept = ds.persist()
     wait_for(kept)
     assert decodes() == by_shard(*sorted(FEATURES))
-    np.testing.assert_array_equal(kept.compute()["image"], IMAGES)
+    kept.compute()
     np.testing.assert_array_equal(kept["image"][95:105].compute(), IMAGES[95:105])
     dask.compute(*kept["text", "tokens"], *kept.ragged("tokens"), kept.padded("tokens", 5))
-    np.testing.assert_array_equal(kept.rows[::-7].compute()["label"], LABELS[::-7])
+    kept.rows[::-7].compute()
     kept.map_blocks(lambda blocks: {"x": blocks["label"] * 2}).persist().compute()
     kept.head()
     assert decodes() == []
