@@ -6,7 +6,6 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import dask
@@ -16,7 +15,6 @@ import numpy as np
 from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
 from numpy.typing import NDArray
 
-import dask_tfrecord
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.counting import check_shards
 from dask_tfrecord.arrays.engine import da
@@ -33,29 +31,15 @@ from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advic
 
 if TYPE_CHECKING:
     import xarray
+    from dask.delayed import Delayed
 
     from dask_tfrecord.batches.iterator import BatchIterator
     from dask_tfrecord.batches.rows import RowSequence
     from dask_tfrecord.metadata.labels import Labels
     from dask_tfrecord.preview.preview import Preview
     from dask_tfrecord.statistics.statistics import Statistics
-    from dask_tfrecord.stores.files import lerobot, parquet, tfrecord
-    from dask_tfrecord.stores.zarr import write, zarr_plan
+    from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
     from dask_tfrecord.view.server import Server
-
-
-class _FunctionMethod:
-    """Function of the package as a method of its first argument, which shares signature and docstring with it.
-
-    Its module, which imports this one, is imported on first use.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, dataset: Dataset | None, owner: type | None = None) -> Any:
-        function = getattr(dask_tfrecord, self._name)
-        return function if dataset is None else MethodType(function, dataset)
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
@@ -667,18 +651,168 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
         return DamageReport(tuple(check_shards(shards)))
 
-    if TYPE_CHECKING:
-        plan_zarr = zarr_plan.plan_zarr
-        to_zarr = write.to_zarr
-        to_tfrecord = tfrecord.to_tfrecord
-        to_parquet = parquet.to_parquet
-        to_lerobot = lerobot.to_lerobot
-    else:
-        plan_zarr = _FunctionMethod()
-        to_zarr = _FunctionMethod()
-        to_tfrecord = _FunctionMethod()
-        to_parquet = _FunctionMethod()
-        to_lerobot = _FunctionMethod()
+    def plan_zarr(
+        self,
+        *,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+    ) -> ZarrPlan:
+        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
+        from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
+
+        return plan_zarr(
+            self,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+        )
+
+    def to_zarr(
+        self,
+        store: Any,
+        *,
+        component: str | None = None,
+        mode: Literal["w", "w-"] = "w-",
+        resume: bool = False,
+        chunks: int | str | Mapping[str, int] | None = None,
+        shards: int | str | Mapping[str, int] | None = None,
+        compressors: Any = "auto",
+        filters: Any = "auto",
+        groups: Mapping[str, str | Sequence[str]] | None = None,
+        dimension_names: Mapping[str, Sequence[str]] | None = None,
+        fill_values: Mapping[str, Any] | None = None,
+        consolidated: bool = True,
+        memory_limit: int | str | None = "auto",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
+        from dask_tfrecord.stores.zarr.write import to_zarr
+
+        return to_zarr(
+            self,
+            store,
+            component=component,
+            mode=mode,
+            resume=resume,
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+            filters=filters,
+            groups=groups,
+            dimension_names=dimension_names,
+            fill_values=fill_values,
+            consolidated=consolidated,
+            memory_limit=memory_limit,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_tfrecord(
+        self,
+        urlpath: str | os.PathLike[str],
+        *,
+        features: Mapping[str, Any] | None = None,
+        sequence_features: Mapping[str, Any] | None = None,
+        example_features: Mapping[str, Any] | None = None,
+        message: Any = None,
+        encoding: str | Mapping[str, Any] | None = None,
+        compression: str | None = None,
+        records_per_shard: int | None = None,
+        index: bool = False,
+        mode: Literal["w", "w-"] = "w-",
+        tfds: Mapping[str, Any] | None = None,
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents the arguments."""
+        from dask_tfrecord.stores.files.tfrecord import to_tfrecord
+
+        return to_tfrecord(
+            self,
+            urlpath,
+            features=features,
+            sequence_features=sequence_features,
+            example_features=example_features,
+            message=message,
+            encoding=encoding,
+            compression=compression,
+            records_per_shard=records_per_shard,
+            index=index,
+            mode=mode,
+            tfds=tfds,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str | None = "snappy",
+        tensors: bool = True,
+        mode: Literal["w-", "w"] = "w-",
+        compute: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Delayed | None:
+        """Write all columns to Parquet files; `dask_tfrecord.to_parquet` documents the arguments."""
+        from dask_tfrecord.stores.files.parquet import to_parquet
+
+        return to_parquet(
+            self,
+            path,
+            compression=compression,
+            tensors=tensors,
+            mode=mode,
+            compute=compute,
+            storage_options=storage_options,
+        )
+
+    def to_lerobot(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fps: int,
+        names: Mapping[str, str | None] | None = None,
+        task: str | None = None,
+        robot_type: str | None = None,
+        video: str | Mapping[str, Any] | None = "libx264",
+        episodes_per_file: int | None = None,
+        episode: str = "record",
+        mode: Literal["w-", "w"] = "w-",
+        resume: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write frames as a LeRobot data set; `dask_tfrecord.to_lerobot` documents the arguments."""
+        from dask_tfrecord.stores.files.lerobot import to_lerobot
+
+        to_lerobot(
+            self,
+            path,
+            fps=fps,
+            names=names,
+            task=task,
+            robot_type=robot_type,
+            video=video,
+            episodes_per_file=episodes_per_file,
+            episode=episode,
+            mode=mode,
+            resume=resume,
+            storage_options=storage_options,
+        )
 
     def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
