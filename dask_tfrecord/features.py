@@ -338,15 +338,15 @@ def partition_arguments(partition: Partition) -> dict[str, Any]:
     return {field.name: getattr(partition, field.name) for field in fields(partition)}  # type: ignore[arg-type]
 
 
-def checked_partition(partition: Any, owner: str) -> Partition:
-    """Return a partition of this library, converted from one of TensorFlow if necessary."""
-    if isinstance(partition, Partition):
-        return partition
-    cls: type[Partition] | None = _PARTITIONS.get(type(partition).__name__)
-    names = [field.name for field in fields(cls)] if cls is not None else []  # type: ignore[arg-type]
-    if cls is None or not all(hasattr(partition, name) for name in names):
-        raise SchemaError(f"{owner}: expected a partition, for example RowLengths(key); got {partition!r:.100}")
-    return cls(*(getattr(partition, name) for name in names))
+def _from_tensorflow(given: Any, base: type, classes: Mapping[str, Any], owner: str, expected: str) -> Any:
+    """Return an object of a class of this library, converted from one of `tf.io` that has its positional arguments."""
+    if isinstance(given, base):
+        return given
+    cls = classes.get(type(given).__name__)
+    names = [] if cls is None else [each.name for each in fields(cls) if not each.kw_only]
+    if cls is None or not all(hasattr(given, name) for name in names):
+        raise SchemaError(f"{owner}: expected {expected}; got {given!r:.100}")
+    return cls(*(getattr(given, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -787,7 +787,10 @@ class RaggedFeature(_Parsed):
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "RaggedFeature")
-        partitions = tuple(checked_partition(partition, "RaggedFeature") for partition in self.partitions)
+        expected = "a partition, for example RowLengths(key)"
+        partitions = tuple(
+            _from_tensorflow(each, Partition, _PARTITIONS, "RaggedFeature", expected) for each in self.partitions
+        )
         if self.value_key is not None:
             checked_key(self.value_key, "RaggedFeature")
         splits = numpy_dtype(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
@@ -1330,17 +1333,10 @@ _FEATURES: dict[str, type[Feature]] = {
 
 def from_tensorflow(feature: Any, owner: str) -> Feature:
     """Convert a feature of `tf.io`; return a feature of this library unchanged."""
-    if isinstance(feature, Feature):
-        return feature
-    cls = _FEATURES.get(type(feature).__name__)
-    # Classes of `tf.io` have the positional arguments.
-    shared = [each.name for each in fields(cls) if not each.kw_only] if cls else []  # type: ignore[arg-type]
-    if cls is None or not issubclass(cls, _Parsed) or not all(hasattr(feature, name) for name in shared):
-        raise SchemaError(
-            f"{owner}: expected a feature of this library or of tf.io, for example FixedLenFeature((), 'int64'); got "
-            f"{feature!r:.100}"
-        )
-    return cls(**{name: getattr(feature, name) for name in shared})
+    classes = {name: cls for name, cls in _FEATURES.items() if issubclass(cls, _Parsed)}
+    expected = "a feature of this library or of tf.io, for example FixedLenFeature((), 'int64')"
+    made: Feature = _from_tensorflow(feature, Feature, classes, owner, expected)
+    return made
 
 
 def json_of_feature(feature: Feature) -> dict[str, Any]:
