@@ -17,6 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 from oracle.partitions import objects
+from support.corpus import TRAX
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import read
@@ -35,7 +36,6 @@ from dask_tfrecord.metadata.tfds import schema_from_features
 DATA = Path(__file__).parent / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"
 OCTO = "octo-models__octo/tests/debug_dataset/bridge_dataset"
-TRAX = "google__trax/trax/data/testdata"
 
 
 def scalar(dtype: str) -> FixedLenFeature:

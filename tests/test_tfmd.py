@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from oracle import expected_columns, read_payloads
+from support.corpus import TFX
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -28,9 +29,6 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.metadata.tfmd import from_tfmd, pbtxt
 from dask_tfrecord.schema import Schema
-
-TFX = "tensorflow__tfx/tfx/components/testdata"
-
 
 # -- reading
 

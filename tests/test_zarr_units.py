@@ -70,10 +70,11 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest, many: str, few: str) -> tuple[dtf.Dataset, dict[str, Any]]:
+def case(request: pytest.FixtureRequest) -> tuple[dtf.Dataset, dict[str, Any]]:
     """Columns of some shards, and the chunks and shards to convert them to."""
     name: str = request.param
-    ds = dtf.read_tfrecord(few if name in ("rows", "row shards") else many, SCHEMA)
+    shards = request.getfixturevalue("few" if name in ("rows", "row shards") else "many")
+    ds = dtf.read_tfrecord(shards, SCHEMA)
     return ds[["raw", "dense", "ragged"]] if name == "two tasks" else ds, GRIDS[name]
 
 
