@@ -17,6 +17,7 @@ from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.blocks import RaggedBlock, splits_of
+from dask_tfrecord.features import Encoded
 
 Columns = Mapping[str, NDArray[Any]]
 CHUNK = 7
@@ -105,6 +106,8 @@ def tfrecord(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
         dtf.to_tfrecord(ds, shards, features=schema, records_per_shard=rows, compression=compression)
         again = dtf.read_tfrecord(f"{folder}/{number}-*", schema)[list(wanted)]
         assert_same(again.compute(), wanted)
+        arrays = [name for name in ds if isinstance(ds.schema[name], Encoded)]
+        assert again.schema.select(arrays) == ds.schema.select(arrays)
 
 
 def arrow(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
