@@ -101,7 +101,9 @@ def tfrecord(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
     """Write shards, compressed and not, of lists and of steps, and read them with the features of their records."""
     rows = (ds.nrows or 0) // 3 + 1
     for number, compression in enumerate((None, "gzip")):
-        schema = written_as(ds.schema, steps=number == 1) if ds.schema.message == "Example" else ds.schema
+        # Steps have lengths of their own.
+        columns = {name: each for name, each in ds.schema.items() if not (number and name.endswith(".lengths"))}
+        schema = written_as(columns, steps=number == 1)
         shards = f"{folder}/{number}-{{shard}}.tfrecord"
         dtf.to_tfrecord(ds, shards, features=schema, records_per_shard=rows, compression=compression)
         again = dtf.read_tfrecord(f"{folder}/{number}-*", schema)[list(wanted)]
