@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,20 +73,6 @@ def difference(ds: dtf.Dataset, messages: Sequence[Any], unrolled: Unrolled) -> 
     return ""
 
 
-def verdict(path: Path, message_type: Any, payload: bytes, unrolled: Unrolled) -> str:
-    """Read one record; return the difference from what protobuf says of it, empty if there is none."""
-    message = unrolled.parse(payload)
-    refused = message is None or not holds(unrolled, message)
-    ds = opened(path, message_type, [payload])
-    if not refused:
-        return difference(ds, [message], unrolled)
-    try:
-        ds.compute()
-    except TFRecordError:
-        return ""
-    return "accepted, but protobuf refuses it" if message is None else "accepted, but a column can't hold it"
-
-
 def holds(unrolled: Unrolled, message: Any) -> bool:
     """Return whether the columns can hold a message."""
     try:
@@ -94,33 +80,6 @@ def holds(unrolled: Unrolled, message: Any) -> bool:
     except Refused:
         return False
     return True
-
-
-def reproducer(path: Path, message: Any, payload: bytes, unrolled: Unrolled) -> str:
-    """Describe a difference by the shortest payload that has one."""
-    failing = shrunk(payload, lambda one: bool(verdict(path, message, one, unrolled)), unrolled)
-    return f"payload {failing.hex()}: {verdict(path, message, failing, unrolled)}"
-
-
-def shrunk(payload: bytes, fails: Callable[[bytes], bool], unrolled: Unrolled) -> bytes:
-    """Drop fields, then bytes, as long as the payload fails."""
-    while True:
-        for shorter in shorter_ones(payload, unrolled):
-            if fails(shorter):
-                payload = shorter
-                break
-        else:
-            return payload
-
-
-def shorter_ones(payload: bytes, unrolled: Unrolled) -> Iterator[bytes]:
-    try:
-        fields = split(payload, unrolled.root)
-    except (AssertionError, IndexError, KeyError):
-        fields = ()
-    yield from (join(fields[:at] + fields[at + 1 :]) for at in range(len(fields)))
-    if len(payload) <= 60:
-        yield from (payload[:at] + payload[at + 1 :] for at in range(len(payload)))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -137,7 +96,7 @@ def test_the_unrolled_type_has_the_same_encoding(seed: int) -> None:
 
 # Numbers that the seeds of one test have in common: types, and messages or mutants of each.
 VALUES = [
-    *((seed, 20) for seed in range(2)),
+    (0, 20),
     *(pytest.param(seed, 50, marks=pytest.mark.slow) for seed in range(4)),
     *(pytest.param(seed, 50, marks=pytest.mark.nightly) for seed in range(4, 100)),
 ]
@@ -148,26 +107,18 @@ MUTANTS = [
 ]
 
 
-def check_values(path: Path, message: Any, cls: type[Any], unrolled: Unrolled, payloads: Sequence[bytes]) -> str:
-    """Compare the columns of legal records; return the difference."""
-    messages = [unrolled.parse(payload) for payload in payloads]
-    found = difference(opened(path, message, payloads), messages, unrolled)
-    if not found:
-        return ""
-    wrong = next((one for one in payloads if verdict(path, message, one, unrolled)), None)
-    return f"rows together: {found}" if wrong is None else reproducer(path, message, wrong, unrolled)
+def check_values(path: Path, message: Any, unrolled: Unrolled, payloads: Sequence[bytes]) -> str:
+    """Compare the columns of legal records; return the first difference."""
+    return difference(opened(path, message, payloads), [unrolled.parse(one) for one in payloads], unrolled)
 
 
 def check_mutants(path: Path, message: Any, unrolled: Unrolled, payloads: Sequence[bytes]) -> str:
-    """Compare the values of legal records and the verdicts on others; return the differences."""
+    """Compare the values of legal records and the verdicts on others; return what differs."""
     messages = [unrolled.parse(payload) for payload in payloads]
     legal = [row for row, parsed in enumerate(messages) if parsed is not None and holds(unrolled, parsed)]
     ds = opened(path, message, payloads)
-    wrong = []
-    if legal and (found := difference(ds.rows[legal], [messages[row] for row in legal], unrolled)):
-        wrong = [row for row in legal if verdict(path.with_suffix(".one"), message, payloads[row], unrolled)]
-        if not wrong:
-            return f"rows together: {found}"
+    found = difference(ds.rows[legal], [messages[row] for row in legal], unrolled) if legal else ""
+    accepted = []
     for row in sorted({*range(len(payloads))} - {*legal}):
         try:
             ds.rows[[row]].compute()
@@ -175,9 +126,8 @@ def check_mutants(path: Path, message: Any, unrolled: Unrolled, payloads: Sequen
             assert error.place is not None, error
             assert (error.place.file, error.place.record) == (str(path), row), error
         else:
-            wrong.append(row)
-    told = [reproducer(path, message, payloads[row], unrolled) for row in wrong[:3]]
-    return f"{len(wrong)} of {len(payloads)} mutants\n" + "\n".join(told) if wrong else ""
+            accepted.append(payloads[row].hex())
+    return found or (f"{len(accepted)} mutants are accepted: {accepted[:3]}" if accepted else "")
 
 
 @pytest.mark.parametrize(("seed", "rows"), VALUES)
@@ -185,7 +135,7 @@ def test_columns_equal_protobuf(seed: int, rows: int, tmp_path: Path) -> None:
     for drawn, files, unrolled in types_of(seed, TYPES):
         cls, rng = message_class(files), random.Random(drawn)
         payloads = [random_message(cls, rng).SerializePartialToString() for _ in range(rows)]
-        assert not (found := check_values(tmp_path / "a", cls, cls, unrolled, payloads)), f"type {drawn}: {found}"
+        assert not (found := check_values(tmp_path / "a", cls, unrolled, payloads)), f"type {drawn}: {found}"
 
 
 def _takes_a_length_of_six_bytes() -> bool:
@@ -267,7 +217,7 @@ def test_types_of_other_projects(name: str, tmp_path: Path) -> None:
     message, cls, unrolled = real_type(name)
     rng = random.Random(name)
     payloads = [random_message(cls, rng, fill=0.8).SerializeToString() for _ in range(20)]
-    assert not check_values(tmp_path / "a", message, cls, unrolled, payloads)
+    assert not check_values(tmp_path / "a", message, unrolled, payloads)
     if not OLD_PROTOBUF:
         assert not check_mutants(tmp_path / "a", message, unrolled, mutants_of(cls, unrolled, 50, name))
 
