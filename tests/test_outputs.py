@@ -23,7 +23,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from google.protobuf.wrappers_pb2 import Int64Value
 from hypothesis import Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
@@ -247,15 +254,7 @@ class Outputs(RuleBasedStateMachine):
                 fs.rm(path, recursive=True)
 
 
-Outputs.TestCase.settings = settings(deadline=None, max_examples=3, stateful_step_count=6, phases=[Phase.generate])
-TestOutputs = Outputs.TestCase
-
-
-class Thorough(Outputs):
-    """The same with more examples."""
-
-
-Thorough.TestCase.settings = settings(
-    deadline=None, max_examples=20, stateful_step_count=10, phases=[Phase.generate], print_blob=True
-)
-TestThoroughOutputs = pytest.mark.slow(Thorough.TestCase)
+@pytest.mark.parametrize(("examples", "steps"), [(3, 6), pytest.param(20, 10, marks=pytest.mark.slow)])
+def test_an_output_holds_what_the_last_whole_run_wrote(examples: int, steps: int) -> None:
+    chosen = settings(max_examples=examples, stateful_step_count=steps, phases=[Phase.generate])
+    run_state_machine_as_test(Outputs, settings=chosen)
