@@ -6,13 +6,12 @@ The interpreter at ``DASK_TFRECORD_LOADERS`` belongs to an environment with torc
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.numbered_shards import write_shards
 from support.pages import ROOT, blocks
+from support.programs import run_program, run_python
 
 pytestmark = pytest.mark.loaders
 
@@ -117,9 +116,7 @@ def run(python: str, script: str, folder: Path) -> None:
     (folder / "program.py").write_text(script, "utf-8")
     # This package alone: other packages of this environment must not replace those of the other one.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "torch"}
-    done = subprocess.run(
-        [python, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=500
-    )
+    done = run_program(python, "program.py", cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-5000:]
 
 
@@ -144,9 +141,7 @@ def test_blocks_of_the_documentation_run(python: str, page: str, kind: str, tmp_
     shared = () if page == "training" else ("python",)
     found = blocks(f"docs/how-to/{page}.md", f"python {kind}", *shared)
     assert any(block.kind == f"python {kind}" for block in found)
-    script = ROOT / "examples" / "sample_shards.py"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, env=environment, timeout=300)
+    run_python(ROOT / "examples" / "sample_shards.py", tmp_path)
     run(python, "\n".join(block.text for block in found), tmp_path)
 
 

@@ -16,7 +16,7 @@ from oracle.encodings import WireEncoder
 from oracle.strategies import STEPS
 from support.bits import bits
 from support.golden import CASES, check, expected, shard, spec
-from support.wire import example
+from support.wire import example, sequence_example
 
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.errors import FeatureError, Location
@@ -111,11 +111,7 @@ STEPS_REFUSED: list[tuple[Any, dict[str, list[Any]], str]] = [
 
 def steps_of(**lists: list[list[Any]]) -> SequenceExample:
     """Return a SequenceExample of steps."""
-    record = SequenceExample(context=Example.FromString(example(c=[7])).features)
-    for name, steps in lists.items():
-        for step in steps:
-            made = Example.FromString(example(s=step)).features.feature["s"]
-            record.feature_lists.feature_list[name].feature.add().CopyFrom(made)
+    record: SequenceExample = SequenceExample.FromString(sequence_example({"c": [7]}, **lists))
     return record
 
 

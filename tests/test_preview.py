@@ -19,7 +19,7 @@ from PIL import Image
 from rich.cells import cell_len
 from rich.console import Console
 from support.any_columns import any_features, dataset_of, rows_like
-from support.images import by_pillow
+from support.images import by_pillow, noise
 from support.notebooks import executed, needs_jupyter
 from support.numbered_shards import damage
 from support.wire import example
@@ -87,14 +87,8 @@ def coloured(preview: Preview, width: int = 80) -> str:
         return file.getvalue()
 
 
-@pytest.fixture
-def photos() -> np.ndarray[Any, Any]:
-    return np.random.default_rng(1).integers(0, 256, (6, 8, 8, 3), np.uint8)
-
-
-def test_pixels_labels_and_class_names(
-    photos: np.ndarray[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_labels_and_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = noise(6, 8, 8, 3)
     columns = {
         "photo": photos,
         "label": np.arange(6) % 2,
@@ -165,7 +159,8 @@ def test_images_of_every_kind_are_scaled(tmp_path: Path) -> None:
     drawn(found, tmp_path / "a.png")
 
 
-def test_encoded_images_of_own_size_and_of_inferred_bytes(photos: np.ndarray[Any, Any], tmp_path: Path) -> None:
+def test_encoded_images_of_own_size_and_of_inferred_bytes(tmp_path: Path) -> None:
+    photos = noise(3, 8, 8, 3)
     large = np.kron(photos[0], np.ones((64, 48, 1), np.uint8))
     images = np.empty(3, object)
     images[:] = [photos[1], large, photos[2, :4]]

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from oracle import write_oracle
+from support.programs import run_program
 from support.waiting import PATIENCE, wait_until
 from support.wire import example
 
@@ -193,11 +194,8 @@ def test_processes_and_threads_read_at_once(folder: Path, method: str, tmp_path:
     script = tmp_path / "at_once.py"
     script.write_text(AT_ONCE)
     # Newer versions of Python warn where a process with threads is forked.
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", str(script), method]
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGES)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", script, method]
+    done = run_program(*command, cwd=folder, env={**os.environ, "PYTHONPATH": str(PACKAGES)})
     assert done.returncode == 0, done.stderr
     number, distinct, labels, values, lone = done.stdout.split()
     assert number == "6"

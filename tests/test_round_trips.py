@@ -26,9 +26,10 @@ from support.corpus import EXAMPLES, ROUND_TRIPS, SEQUENCES
 from support.few import mostly_slow, rising
 from support.golden import shard, spec
 from support.store_round_trip import assert_same
-from support.wire import example
+from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
+from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.messages import Example, SequenceExample
@@ -242,12 +243,10 @@ def steps(tmp_path: Path) -> dtf.Dataset:
         "sparse": dtf.SparseFeature("at", "of", "float32", 9),
         "cut": dtf.RaggedFeature("int64", "values", [dtf.RaggedFeature.RowLengths("lengths")]),
     }
-    of_context = example(label=[1], at=[2, 5], of=[0.5, -0.0], values=[1, 2, 3], lengths=[2, 0, 1])
-    record = SequenceExample(context=Example.FromString(of_context).features)
-    for size in (2, 0, 1):
-        record.feature_lists.feature_list["frames"].feature.add().float_list.value.extend(range(size))
-        record.feature_lists.feature_list["tokens"].feature.add().int64_list.value.append(size)
-    write_oracle(tmp_path / "steps", [record.SerializeToString()] * 3)
+    of_context = {"label": [1], "at": [2, 5], "of": [0.5, -0.0], "values": [1, 2, 3], "lengths": [2, 0, 1]}
+    none = messages.Feature(float_list=messages.FloatList())
+    record = sequence_example(of_context, frames=[[0.0, 1.0], none, [0.0]], tokens=[[2], [0], [1]])
+    write_oracle(tmp_path / "steps", [record] * 3)
     return dtf.read_tfrecord(tmp_path / "steps", context, sequence_features=lists)
 
 

@@ -238,7 +238,7 @@ def test_a_sequence_of_shards(here: Path) -> None:
     assert "2 files, 3 bytes" in repr(shards)
     with pytest.raises(IndexError):
         shards[2]
-    count = 20_000
+    count = 5_000
     paths = tuple(f"s3://bucket/train-{index:05}-of-99999" for index in range(count))
     many = Shards(paths, np.ones(count, np.int64), ("v",) * count, None, {})
     pickled = pickle.dumps(many)
