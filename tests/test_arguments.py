@@ -76,27 +76,22 @@ def test_chunks_and_shards_of_a_store_accept_sizes(shard: Path, tmp_path: Path) 
     assert array.chunks == (2, 8)
 
 
+NO_NUMBER = "a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows"
+NO_SIZE = "a number of rows or a size such as '4 MiB'"
+
+
 @pytest.mark.parametrize("option", ["chunks", "shards"])
 @pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"x": (2, 2)}, r"['x'] must be a number of rows, 1 or more; got (2, 2)"),
-        (
-            (2, 2),
-            " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got (2, 2)",
-        ),
-        (True, " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got True"),
-        (0, " must be a number of rows, 1 or more, a size such as '8 MiB' or a mapping of names to rows; got 0"),
-        ("MiB", " must be a number of rows or a size such as '4 MiB'; got 'MiB'"),
-        ("a few", " must be a number of rows or a size such as '4 MiB'; got 'a few'"),
-        ("0 B", " must be a number of rows or a size such as '4 MiB'; got '0 B'"),
-    ],
+    ("expected", "value"),
+    [*((NO_NUMBER, value) for value in ((2, 2), True, 0)), *((NO_SIZE, value) for value in ("MiB", "a few", "0 B"))],
 )
-def test_chunks_of_a_store_that_are_no_number_and_no_size(shard: Path, option: str, value: Any, said: str) -> None:
+def test_chunks_of_a_store_that_are_no_number_and_no_size(shard: Path, option: str, expected: str, value: Any) -> None:
     ds = dtf.read_tfrecord(shard)
     with pytest.raises(ValueError) as caught:
         ds.plan_zarr(**{option: value})
-    assert str(caught.value) == option + said
+    assert str(caught.value) == f"{option} must be {expected}; got {value!r}"
+    with pytest.raises(ValueError, match=rf"{option}\['x'\] must be a number of rows, 1 or more; got \(2, 2\)"):
+        ds.plan_zarr(**{option: {"x": (2, 2)}})
 
 
 @pytest.mark.parametrize("value", ["0B", "MiB", "-3", "3 apples"])

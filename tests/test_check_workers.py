@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from distributed import Client, LocalCluster
 from support import servers
+from support.programs import environment
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
@@ -41,10 +42,9 @@ def started_worker(cluster: LocalCluster, client: Client, *options: str) -> Iter
     """A worker that `dask worker` starts."""
     number = len(client.scheduler_info(n_workers=-1)["workers"])
     command = [sys.executable, "-m", "dask", "worker", cluster.scheduler_address, "--no-nanny", "--nthreads", "3"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen(
         [*command, "--memory-limit", "1 GiB", "--no-dashboard", *options],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         client.wait_for_workers(number + 1, timeout=PATIENCE)

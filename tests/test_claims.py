@@ -54,7 +54,7 @@ def check_rows(target: Path | str, **options: Any) -> None:
 
 
 def race(ds: dtf.Dataset, write: Callable[[dtf.Dataset], object], runs: int = 2) -> list[str]:
-    """Begin runs at once, of which one writes when the others have been refused; return the errors of the others."""
+    """Begin runs at once: one writes when the others have been refused. Return the errors of the others."""
     barrier, refused, waited = threading.Barrier(runs), threading.Semaphore(0), list[bool]()
 
     def wait(blocks: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def test_every_file_of_the_corpus_has_its_test(corpus: Path) -> None:
     sidecars = {".json", ".csv", ".pbtxt", ".md", ".txt"}
     files = {str(path.relative_to(corpus)) for path in corpus.rglob("*") if path.is_file()}
     records = {name for name in files if Path(name).suffix not in sidecars}
-    # A shard without records has no column.
+    # The features of an empty shard are unknown.
     assert records <= {*EXAMPLES, *FOREIGN, EMPTY}
 
 

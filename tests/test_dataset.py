@@ -211,13 +211,10 @@ def test_samples(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns) -> No
             ds.sample(n)
     with pytest.raises(ValueError, match="a sample is drawn from rows that are counted"):
         uncounted.sample(1)
-
-
-@pytest.mark.parametrize("n", ["3", None, 2.5, True])
-def test_numbers_of_rows_are_ints(ds: dtf.Dataset, uncounted: dtf.Dataset, n: Any) -> None:
-    for call in (ds.sample, ds.head, uncounted.head):
-        with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
-            call(n)
+    for wrong in ("3", None, 2.5, True):
+        for call in (ds.sample, ds.head, uncounted.head):
+            with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
+                call(wrong)
 
 
 def test_rows_by_a_dask_mask(ds: dtf.Dataset, wanted: Columns) -> None:
