@@ -28,7 +28,7 @@ from dask_tfrecord.stores.zarr.plan import (
     array_attributes,
     check_axis_lengths,
     check_axis_names,
-    feature_attributes,
+    column_attributes,
     zarr_layout,
 )
 
@@ -88,7 +88,10 @@ def variable_specs(
         feature = schema[column]
         axes = given[column] if column in given else _axes(column, feature, taken, labels)
         dims = (rows, *_checked_axes(column, axes, feature, rows))
-        shape, attributes = (nrows, *feature.block_shape), _attributes(column, schema, labels)
+        shape, attributes = (nrows, *feature.block_shape), column_attributes(column, schema)
+        if labels is not None:
+            # Those of an xarray Dataset that was written.
+            attributes = dict(labels.attributes.get(column, {}))
         dtype = _dtype(column, feature, labels)
         specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
     check_axis_lengths((spec.column, spec.dims, spec.shape) for spec in specs.values())
@@ -121,16 +124,6 @@ def _check_distinct(names: Mapping[str, str]) -> None:
                 f"columns {columns} would all be the variable {name!r}: select one of them, as by columns= or "
                 f"ds[[{columns[0]!r}]]"
             )
-
-
-def _attributes(column: str, schema: Schema, labels: Labels | None) -> Mapping[str, Any]:
-    """Return the attributes of an xarray Dataset that was written, else those of the feature."""
-    if labels is not None:
-        return labels.attributes.get(column, {})
-    attributes = feature_attributes(column, schema)
-    if column in schema.classes:
-        attributes["class_names"] = list(schema.classes[column])
-    return attributes
 
 
 def _dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any]:

@@ -290,6 +290,12 @@ def feature_attributes(name: str, schema: Schema) -> dict[str, Any]:
     return {"feature": name, "feature_class": type(schema[name]).__name__}
 
 
+def column_attributes(name: str, schema: Schema) -> dict[str, Any]:
+    """Return attributes of the values of a feature, which may have class names."""
+    classes = schema.classes.get(name)
+    return feature_attributes(name, schema) | ({"class_names": list(classes)} if classes else {})
+
+
 def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
     """Check the names of the axes of one array."""
     option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
@@ -1151,8 +1157,6 @@ def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping
     """Return the attributes of an array; those of the user, by feature, are for dense arrays and values."""
     if spec.group is not None:
         return {}
-    attributes = feature_attributes(spec.feature, schema)
     if spec.part not in ("dense", "values"):
-        return attributes
-    classes = schema.classes.get(spec.feature)
-    return {**user.get(spec.feature, {}), **attributes, **({"class_names": list(classes)} if classes else {})}
+        return feature_attributes(spec.feature, schema)
+    return {**user.get(spec.feature, {}), **column_attributes(spec.feature, schema)}
