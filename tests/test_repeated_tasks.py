@@ -261,6 +261,21 @@ def test_stores_of_repeated_tasks(grid: dict[str, Any], seed: int, source: Path,
         assert dtf.from_zarr(tmp_path / folder).nrows == 100
 
 
+def test_units_that_are_recorded_are_not_read_again(source: Path, tmp_path: Path) -> None:
+    read: list[int] = []
+
+    def note(blocks: dict[str, Any]) -> dict[str, Any]:
+        read.extend(blocks["label"].tolist())
+        return blocks
+
+    ds = dtf.read_tfrecord(source, columns=["label"])
+    # Two copies at once may both read their units.
+    repeating = Repeating(0, alone="")
+    with dask.config.set(scheduler=repeating.get()):
+        ds.map_blocks(note, dict(ds.schema)).to_zarr(tmp_path / "store", chunks=10)
+    assert sorted(read) == sorted(dtf.from_zarr(tmp_path / "store")["label"].compute().tolist())
+
+
 # -- what killed workers leave
 
 
