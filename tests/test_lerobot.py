@@ -202,6 +202,10 @@ def test_a_store_has_the_files_of_a_directory(robot: Path, tmp_path: Path) -> No
     steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
     with pytest.raises(FileExistsError, match="of another data set or conversion"):
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=1, resume=True)
+    # Data sets of earlier formats list their tasks in another file.
+    fs.rm("/robot-store/out/meta/tasks.parquet")
+    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+        steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
 
 
 def test_a_failed_conversion_leaves_nothing_or_is_resumed(robot: Path, tmp_path: Path) -> None:
