@@ -261,7 +261,8 @@ def test_stores_of_repeated_tasks(grid: dict[str, Any], seed: int, source: Path,
         assert dtf.from_zarr(tmp_path / folder).nrows == 100
 
 
-def test_units_that_are_recorded_are_not_read_again(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["zarr", "tfrecord"])
+def test_what_is_written_is_not_read_again(kind: str, source: Path, tmp_path: Path) -> None:
     read: list[int] = []
 
     def note(blocks: dict[str, Any]) -> dict[str, Any]:
@@ -272,8 +273,12 @@ def test_units_that_are_recorded_are_not_read_again(source: Path, tmp_path: Path
     # Two copies at once may both read their units.
     repeating = Repeating(0, alone="")
     with dask.config.set(scheduler=repeating.get()):
-        ds.map_blocks(note, dict(ds.schema)).to_zarr(tmp_path / "store", chunks=10)
-    assert sorted(read) == sorted(dtf.from_zarr(tmp_path / "store")["label"].compute().tolist())
+        mapped = ds.map_blocks(note, dict(ds.schema))
+        if kind == "zarr":
+            mapped.to_zarr(tmp_path / "store", chunks=10)
+        else:
+            mapped.to_tfrecord(tmp_path / MANY, records_per_shard=10)
+    assert sorted(read) == list(range(100))
 
 
 # -- what killed workers leave
