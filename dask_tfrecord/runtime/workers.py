@@ -425,11 +425,21 @@ def open_path(path: str, options: Mapping[str, Any]) -> str:
     except FileNotFoundError:
         if not set("*?[@") & set(inside):
             raise
-        # Templates like `train@8` have meaning for the library alone.
-        shards = importlib.import_module("dask_tfrecord.storage.listing").find_shards(path, storage_options=options)
-        with fs.open(fs._strip_protocol(shards.paths[0]), "rb") as file:
+        try:
+            # Templates like `train@8` have meaning for the library alone.
+            listing = importlib.import_module("dask_tfrecord.storage.listing")
+        except ImportError:
+            files = fs.glob(inside)
+            nbytes = sum(fs.info(name)["size"] for name in files)
+        else:
+            shards = listing.find_shards(path, storage_options=options)
+            files = [fs._strip_protocol(shard.path) for shard in shards]
+            nbytes = int(shards.sizes.sum())
+        if not files:
+            raise
+        with fs.open(files[0], "rb") as file:
             file.read(1)
-        return f"{len(shards):,} files of {int(shards.sizes.sum()):,} bytes"
+        return f"{len(files):,} files of {nbytes:,} bytes"
     if info["type"] == "directory":
         return f"directory of {len(fs.ls(inside, detail=False)):,} entries"
     with fs.open(inside, "rb") as file:
