@@ -283,7 +283,7 @@ def _hint(text: str) -> None:
 
 
 # Records and shards from which features are inferred.
-_SAMPLE = 256
+SAMPLE = 256
 _SHARDS = 8
 
 
@@ -339,7 +339,7 @@ def infer_intact(collection: Collection) -> Schema:
     """Infer features from the first intact records of some shards."""
     shards = np.flatnonzero(collection.counts)
     chosen = shards[np.unique(np.linspace(0, max(len(shards) - 1, 0), _SHARDS).round().astype(int))[: len(shards)]]
-    share = -(-_SAMPLE // max(len(chosen), 1))
+    share = -(-SAMPLE // max(len(chosen), 1))
     firsts = collection.starts[chosen]
     lasts = np.minimum(firsts + share, collection.starts[chosen + 1])
     spans = zip(firsts.tolist(), lasts.tolist(), strict=True)

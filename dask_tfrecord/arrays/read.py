@@ -25,6 +25,7 @@ from dask_tfrecord.arrays.collection import (
     distinct,
 )
 from dask_tfrecord.arrays.counting import (
+    SAMPLE,
     closed_shards,
     index_entries_of_shards,
     index_shards,
@@ -353,7 +354,7 @@ def _inferred(shards: Shards, intact: Collection | None) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
     from dask_tfrecord.inspection.report import infer_examples, sample_records
 
-    return infer_examples(sample_records(shards, 256), shards) if intact is None else infer_intact(intact)
+    return infer_examples(sample_records(shards, SAMPLE), shards) if intact is None else infer_intact(intact)
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
