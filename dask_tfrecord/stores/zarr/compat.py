@@ -83,8 +83,9 @@ _SEQUENTIAL: dict[str, Any] = {
     "async.concurrency": 1,
     "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
 }
-# Settings before the first of the tasks of this process that write now, once per task.
-_before: list[dict[str, Any]] = []
+# Tasks of this process that write now, and the settings before the first of them.
+_writing = 0
+_before: dict[str, Any] = {}
 _settings_lock = threading.Lock()
 
 
@@ -97,19 +98,21 @@ def write_sequentially() -> Iterator[None]:
     whatever the array is configured to, and negative zeros with them. The settings are process-wide: the first task to
     enter changes them, and the last one to leave restores them.
     """
+    global _writing
     with _settings_lock:
-        _before.append(_before[0] if _before else {name: zarr.config.get(name) for name in _SEQUENTIAL})
-        if len(_before) == 1:
+        if not _writing:
+            _before.update((name, zarr.config.get(name)) for name in _SEQUENTIAL)
             zarr.config.set(_SEQUENTIAL)
+        _writing += 1
     try:
         yield
     finally:
         with _settings_lock:
-            before = _before.pop()
-            if not _before:
+            _writing -= 1
+            if not _writing:
                 # Keep a setting that the user changed meanwhile.
                 ours = (name for name, value in _SEQUENTIAL.items() if zarr.config.get(name) == value)
-                zarr.config.set({name: before[name] for name in ours})
+                zarr.config.set({name: _before[name] for name in ours})
 
 
 class _EagerSelector(selectors.DefaultSelector):
