@@ -136,7 +136,7 @@ def memory() -> Iterator[Callable[..., str]]:
         return "memory://storage"
 
     yield put
-    # `rm` looks up each of thousands of files.
+    # `rm` would look up thousands of files, one by one.
     for name in [name for name in fs.store if name.startswith("/storage/")]:
         del fs.store[name]
     fs.pseudo_dirs[:] = [name for name in fs.pseudo_dirs if not name.startswith("/storage")]

@@ -202,7 +202,7 @@ def merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
 class FeatureCounts:
     """Counts of one feature or feature list."""
 
-    present: int = 0  # records that have the key and set a kind; of a feature list, all that have the key
+    present: int = 0  # records with the key and a kind; of a feature list, records with the key
     unset: int = 0  # records that have the key without a kind; of a feature list, steps without a kind
     kinds: dict[str, KindCounts] = field(default_factory=dict)  # records by kind
     mixed: int = 0  # records whose feature list has steps of several kinds

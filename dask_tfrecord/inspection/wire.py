@@ -176,7 +176,7 @@ class _Node:
 def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
     """Read the fields of one payload from the wire format, as a field with number 0; None if it is not a message.
 
-    Where a payload has more fields than `limit`, each path is read about equally often. Length-delimited values have
+    Of more than `limit` fields, each path is read about equally often. Length-delimited values have
     children where `protoc --decode_raw` shows a message, up to 10 levels deep.
     """
     view = memoryview(payload)

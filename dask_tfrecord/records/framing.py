@@ -42,7 +42,7 @@ _REMEDY = Spelled(
 MAX_RECORD_BYTES = 1 << 31
 
 _HEAD_SIZE = 64
-# Bytes from which compression is detected.
+# First bytes of a file, by which compression is detected.
 _PROBE_NBYTES = 512
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
 # First bytes of other formats, and their names.

@@ -476,8 +476,8 @@ def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> Spl
     """Find the first record of a split of an uncompressed shard; None if no record begins in it.
 
     An entry without a record number is likely, but not certain. With `check_crc` the caller checks all CRCs and detects
-    a wrong first header, so headers are not followed here to the end of the split. Raises CorruptRecordError if the
-    shard is damaged before the split, as far as it was read.
+    a wrong first header, so headers are not followed here to the end of the split. Raises CorruptRecordError if it
+    reads damage before the split.
     """
     if split.start == 0:
         return SplitEntry(0, 0)
@@ -603,7 +603,7 @@ class Run:
     count: int | None  # None for all records from the first one to the end of the shard
     entry_record: int  # number of an index entry at or before the first record
     offset: int  # of the header of that entry, in the decompressed stream
-    stop_offset: int  # at or after the end of the run, as far as it is known; limits remote ranges
+    stop_offset: int  # at or after the known end of the run; limits remote ranges
     ends_shard: bool  # bytes that follow the run are an error
     split: ByteSplit | None = None  # if set, the run is all records that begin in this split
     # Ascending numbers of the records in the shard; None if they are consecutive.

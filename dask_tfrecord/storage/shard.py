@@ -61,14 +61,14 @@ def normalize_compression(compression: object, *others: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """File of a collection, as it was listed."""
+    """File of a collection, with its properties when it was listed."""
 
     path: str  # absolute local path, or URL
     size: int  # stored bytes
     version: str  # changes with the content: an ETag, a modification time or a digest of the properties of the file
     compression: str | None  # None, "gzip", "zlib", or "infer" to detect it when the file is opened
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
-    # Whether a sidecar holds access points into the gzip data.
+    # True if a sidecar holds access points into the gzip data.
     access: bool = field(default=False, hash=False, compare=False)
 
 

@@ -962,7 +962,7 @@ def _is_by_name(value: Any) -> bool:
 
 
 def _pick(value: Any, spec: ArraySpec, auto: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the codecs of one array; "auto" stands in for those of a mapping that lacks the array."""
+    """Return the codecs of one array; a mapping without the array has "auto"."""
     if _is_by_name(value):
         own = spec.group is not None or (spec.name in value and spec.part != "dense")
         value = value.get(spec.name if own else spec.feature, "auto")

@@ -713,8 +713,8 @@ def _report(unit: Mapping[str, Any]) -> WriteReport:
 def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:
     """Return identity and layout of an interrupted conversion of the same request.
 
-    There is no identity if no unit is written, and no layout if all of them are. Raises ResumeError if inputs or
-    options differ from those of the interrupted conversion.
+    The identity is None if no unit is written, and the layout is None if all of them are. Raises ResumeError if inputs
+    or options differ from those of the interrupted conversion.
     """
     attributes = target.stored_attributes()
     identity = str(attributes.get("id"))
