@@ -277,7 +277,7 @@ def print_peer(result: PeerResult) -> None:
 
 
 def compare_named(arguments: Any, names: list[str]) -> list[dict[str, Any]]:
-    """Compare with the peers on the command line of `compare.py`, in its environments or temporary ones."""
+    """Compare with the peers of the command line, in its environments or temporary ones."""
     peers = arguments.peers.split(",")
     unknown = [peer for peer in peers if peer not in PEERS]
     if unknown:
