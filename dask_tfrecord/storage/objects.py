@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord.errors import IncompleteStoreError, redact_url
 from dask_tfrecord.storage.object_store import StoreFileSystem
-from dask_tfrecord.storage.remote import file_system, join, list_directory, with_retries
+from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, join, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
 from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
 
@@ -313,14 +314,16 @@ def check_files(
     names of files that are missing or differ.
     """
     listed = {
-        directory: list_files(directory, storage_options) for directory in dict.fromkeys(map(directory_of, expected))
+        directory: list_files(directory, storage_options)
+        for directory, files in Counter(map(directory_of, expected)).items()
+        if files >= MIN_LOOKUPS_TO_LIST
     }
     wrong = []
     for path, written in expected.items():
-        info = listed[directory_of(path)].get(path.rpartition("/")[2])
+        info = listed.get(directory_of(path), {}).get(path.rpartition("/")[2])
         found = None if info is None else StoredFile(int(info.get("size") or 0), version_of(info))
         if not _is_as_written(found, written) or (info is not None and info.get("islink")):
-            # Some file systems cannot list, and listings may describe a link instead of its target.
+            # Few files are not listed, some file systems cannot list, and listings may describe a link, not its target.
             found = file_identity(path, storage_options)
         if _is_as_written(found, written) or (found is not None and owns(path)):
             continue

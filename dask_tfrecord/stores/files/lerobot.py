@@ -428,14 +428,15 @@ class _Names(ShardNames):
         found = (str(name).removeprefix(inside).lstrip("/") for name in fs.find(inside))
         return sorted(join(self.root, name) for name in found if _FILE.fullmatch(name))
 
-    def check_free(self, paths: Sequence[str], mode: str, own: Any = ()) -> None:
-        """Refuse an existing data set under ``mode="w-"``."""
+    def check_free(self, paths: Sequence[str], mode: str, own: Any = ()) -> list[str]:
+        """Return the existing files, except those of the run itself; refuse them under ``mode="w-"``."""
         existing = [path for path in self.existing(paths) if path not in own]
         if existing and mode == "w-":
             raise FileExistsError(
                 f"{existing[0]} exists, of another data set or conversion: mode='w' replaces it, and resume=True "
                 f"continues a conversion of the same rows with the same options that was started with resume=True"
             )
+        return existing
 
     def conversion(self) -> str | None:
         """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""

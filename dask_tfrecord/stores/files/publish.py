@@ -159,14 +159,17 @@ class ShardNames:
 
     def existing(self, paths: Sequence[str]) -> list[str]:
         """List existing files of this template in the directories of `paths`, for any number of shards."""
+        if not self.allows_many and not is_local(self.template):
+            # The directory may have very many other files.
+            return [path for path in paths if file_identity(path, self.storage_options) is not None]
         existing = []
         for directory in dict.fromkeys(directory_of(path) for path in paths):
             files = (join(directory, name) for name in list_files(directory, self.storage_options))
             existing += [file for file in files if self.pattern.fullmatch(file)]
         return sorted(existing)
 
-    def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> None:
-        """Raise FileExistsError if existing shards forbid the write, except those of the run itself.
+    def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> list[str]:
+        """Return the existing shards, except those of the run itself; raise FileExistsError if they forbid the write.
 
         Shards of the same template and another number of shards always do: a pattern would read both sets.
         """
@@ -179,6 +182,7 @@ class ShardNames:
                 f"{_first_of(other)} exists, of the same template and another number of shards: a pattern reads both "
                 f"sets. Remove it, or write under another name"
             )
+        return existing
 
     def directories(self, paths: Sequence[str]) -> list[Path]:
         """List the directories of local shards, and the parents of these."""
@@ -302,9 +306,8 @@ class Files:
             # A folder with a new file is not an abandoned one.
             self._put(_RUNNING, b"")
         remove_abandoned(map(directory_of, paths), names.storage_options)
-        names.check_free(paths, self.mode, own)
+        replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
         names.create_directories(paths)
-        replaced = sorted({*names.existing(paths)} & {*paths} - own)
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
             names.set_aside(replaced, self.token)
