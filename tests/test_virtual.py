@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dask
 import fsspec
@@ -252,7 +253,9 @@ def read_manifests(store: Any) -> dict[str, Any]:
 
 def test_virtualizarr_reads_references(tmp_path: Path, urlpath: str, registry: Any) -> None:
     parser = pytest.importorskip("virtualizarr.parsers").KerchunkJSONParser()
-    # This parser encodes spaces and percent signs of local paths, and then finds no such file.
+    if quote(str(tmp_path)) != str(tmp_path):
+        pytest.skip("this parser encodes spaces and percent signs of local paths, and then finds no such file")
+    # The directory of `urlpath` has some.
     shutil.copytree(Path(urlpath).parent, tmp_path / "shards")
     virtual = dtf.virtual_zarr(tmp_path / "shards", FEATURES)
     virtual.to_json(tmp_path / "refs.json")
