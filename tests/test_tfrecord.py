@@ -15,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 from distributed import Client
+from fsspec.implementations.memory import MemoryFileSystem
 from oracle import read_oracle, read_payloads, write_oracle
 from oracle.partitions import objects
 from support.bits import bits
@@ -515,3 +516,19 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown("copy", *shards, "few", "--columns", "label")
     assert [list(message.features.feature) for message in read_oracle(tmp_path / "few")] == [["label"]] * 10
     assert run("copy", *shards, "few", "--columns", "labels", "--overwrite").exit_code == 1
+
+
+def test_single_files_of_a_store_list_their_directory_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Both calls remove what killed runs left.
+    listed: list[str] = []
+    ls = MemoryFileSystem.ls
+
+    def count(self: MemoryFileSystem, path: str, *arguments: Any, **options: Any) -> Any:
+        listed.append(path)
+        return ls(self, path, *arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", count)
+    dtf.to_tfrecord({"x": [1]}, "memory://single/1.tfrecord")
+    assert listed.count("/single") == 2
+    with pytest.raises(FileExistsError, match=r"memory://single/1\.tfrecord exists already"):
+        dtf.to_tfrecord({"x": [2]}, "memory://single/1.tfrecord")
