@@ -1,4 +1,4 @@
-"""How time and memory grow: records and chunks, columns, planning, storage, memory and start-up.
+"""Measure how time and memory grow: records and chunks, columns, planning, storage, memory and start-up.
 
 python benchmarks/scale.py {records,columns,planning,storage,memory,startup} --help
 """

@@ -160,7 +160,7 @@ class ShardNames:
     def existing(self, paths: Sequence[str]) -> list[str]:
         """List existing files of this template in the directories of `paths`, for any number of shards."""
         if not self.allows_many and not is_local(self.template):
-            # The directory may have very many other files.
+            # The directory may have many other files. Local ones are listed: a lookup misses links without a target.
             return [path for path in paths if file_identity(path, self.storage_options) is not None]
         existing = []
         for directory in dict.fromkeys(directory_of(path) for path in paths):
