@@ -542,6 +542,14 @@ def _checked_groups(
     return checked
 
 
+def lengths_column(name: str, columns: Mapping[str, Feature]) -> str | None:
+    """Return the column with the row lengths of a padded column: ``NAME.lengths``, if it is one integer per row."""
+    feature = columns.get(f"{name}.lengths")
+    if feature is None or feature.ragged_rank or feature.own_shapes or feature.block_shape:
+        return None
+    return f"{name}.lengths" if feature.block_dtype.kind in "iu" else None
+
+
 def group_lines(schema: Schema) -> list[str]:
     """Return a line for each group: its name and its features."""
     return [f"group {group!r}: {printable(', '.join(names))}" for group, names in schema.groups.items()]

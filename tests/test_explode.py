@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,51 @@ def test_unequal_lengths(tmp_path: Path, shards: Path) -> None:
         ds.persist().explode("steps")
     with pytest.raises(dtf.FeatureError, match=r"a.tfrecord.*row 1 of the chunk: feature 'steps/reward' holds 3 items"):
         dtf.read_tfrecord(path, FEATURES_OF_EPISODES, counts=None).explode("steps").compute()
+
+
+PADDED = {
+    "x": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True),
+    "x.lengths": dtf.FixedLenFeature((), "int64"),
+}
+
+
+@pytest.mark.parametrize("stated", [4, 9, 2**40, 2**63 - 1, -1])
+def test_lengths_beyond_the_padded_steps(tmp_path: Path, stated: int) -> None:
+    path = tmp_path / "a.tfrecord"
+    lengths = [1, stated, 3]
+    records = [example(**{"x": [11, 12, 13][:number], "x.lengths": [lengths[number - 1]]}) for number in (1, 2, 3)]
+    write_oracle(path, records)
+    ds = dtf.read_tfrecord(path, PADDED)
+    held = f"holds 3 steps, padding included, and its length in 'x.lengths' is {stated:,}; expected 0 to 3"
+    expected = rf"a.tfrecord: record 1 \(byte \d+\): feature 'x' {held}"
+    assigned = ds[["x"]].assign(**{"x.lengths": np.array(lengths)})
+    for rows, message in ((ds, expected), (ds.map_blocks(dict), expected), (ds.persist(), held), (assigned, held)):
+        for divide in (lambda rows: rows.explode(["x"]), lambda rows: rows.windows(["x"], past=1, pad="drop")):
+            with pytest.raises(dtf.FeatureError, match=message):
+                divide(rows)
+    uncounted = dtf.read_tfrecord(path, {**PADDED, "x": replace(PADDED["x"], length=3)}, counts=None)
+    for name in ("x", "record"):
+        with pytest.raises(dtf.FeatureError, match=rf"a.tfrecord.*row 1 of the chunk: feature 'x' {held}"):
+            uncounted.explode(["x"], repeat=["x.lengths"])[name if name == "x" else "x.lengths"].compute()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
+def test_lengths_are_integers(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "a.tfrecord"
+    stored = [1.0, 2.0] if dtype == "float32" else [1, 2]
+    records = [example(**{"x": [11, 12][: int(length)], "x.lengths": [length]}) for length in stored]
+    write_oracle(path, records)
+    ds = dtf.read_tfrecord(path, PADDED | {"x.lengths": dtf.FixedLenFeature((), dtype)})
+    if dtype == "float32":
+        with pytest.raises(SchemaError, match=r"'x.lengths' is FixedLenFeature\(\(\), 'float32'\), not one integer"):
+            ds.explode(["x"])
+        # It is a column of its own, and all steps are written.
+        ds.to_tfrecord(tmp_path / "b.tfrecord")
+        again = dtf.read_tfrecord(tmp_path / "b.tfrecord", ds.schema)
+        assert again["x"].compute().tolist() == [[11, 0], [11, 12]]
+        assert again["x.lengths"].compute().tolist() == stored
+    else:
+        assert ds.explode(["x"])["x"].compute().tolist() == [11, 11, 12]
 
 
 def test_rows_that_change_after_they_were_counted(episodes: dtf.Dataset) -> None:

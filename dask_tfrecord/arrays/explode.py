@@ -23,16 +23,15 @@ from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
     ItemPlan,
+    LengthError,
     StepWindow,
-    UnequalLengths,
     item_feature,
-    lengths_column,
 )
 from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.schema import Schema, prefix_groups
+from dask_tfrecord.schema import Schema, lengths_column, prefix_groups
 
 _INT = np.dtype(np.int64)
 
@@ -209,8 +208,9 @@ def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
 
 
 def _is_divisible(schema: Schema, name: str) -> bool:
-    lengths = lengths_column(name, schema[name])
-    return item_feature(schema[name]) is not None and (lengths is None or lengths in schema)
+    if isinstance(schema[name], FixedLenSequenceFeature) and lengths_column(name, schema) is None:
+        return False
+    return item_feature(schema[name]) is not None
 
 
 def _plan_items(
@@ -232,7 +232,9 @@ def _plan_items(
         if number in features or number == RECORD:
             raise SchemaError(f"explode: number={number!r} is the name of another column; give a new name")
         features[number] = FixedLenFeature((), "int64")
-    needed = dict.fromkeys([*names, *(lengths_column(name, schema[name]) or name for name in names), *repeated])
+    padded = [name for name in names if isinstance(schema[name], FixedLenSequenceFeature)]
+    lengths = [found for name in padded if (found := lengths_column(name, schema)) is not None]
+    needed = dict.fromkeys([*names, *lengths, *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
     groups, inner_groups = schema.groups_of(repeated), dict[str, tuple[str, ...]]()
     for name in (*names, *repeated):
@@ -300,9 +302,11 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
 def _dense_message(schema: Schema, name: str) -> str:
     feature = schema[name]
     if isinstance(feature, FixedLenSequenceFeature):
+        lengths = f"{name}.lengths"
+        held = f"{lengths!r} is {schema[lengths]}, not" if lengths in schema else f"there is no column {lengths!r} of"
         return (
-            f"explode: column {name!r} is padded, and there is no column {name + '.lengths'!r} that tells items from "
-            f"padding; read it as VarLenFeature({feature.dtype!r}, shape={(-1, *feature.shape)})"
+            f"explode: column {name!r} is padded, and {held} one integer per row, which tells items from padding; read "
+            f"it as VarLenFeature({feature.dtype!r}, shape={(-1, *feature.shape)})"
         )
     return (
         f"explode: column {name!r} is {feature}: its rows do not vary in length, so they have no items; "
@@ -395,5 +399,5 @@ def _explode_chunk(
 def _chunk_lengths(chunk: Chunk, plan: ItemPlan, first: int) -> NDArray[np.int64]:
     try:
         return plan.check_lengths(chunk.blocks, None)
-    except UnequalLengths as error:
+    except LengthError as error:
         raise FeatureError(f"row {first + error.row}: feature {error.name!r} " + error.message) from None

@@ -57,7 +57,7 @@ from dask_tfrecord.columns.decoder import (
     rows_of_no_fields,
 )
 from dask_tfrecord.columns.encoded_values import image_values
-from dask_tfrecord.columns.items import ItemPlan, UnequalLengths
+from dask_tfrecord.columns.items import ItemPlan, LengthError
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
 from dask_tfrecord.errors import (
     CorruptRecordError,
@@ -1205,11 +1205,11 @@ class ExplodedSource(Source):
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
         try:
             return self.plan.check_lengths(blocks, expected)
-        except UnequalLengths as error:
+        except LengthError as error:
             raise length_error(error, self.source, key) from None
 
 
-def length_error(error: UnequalLengths, source: Source, key: Any) -> FeatureError | MemoryLimitError:
+def length_error(error: LengthError, source: Source, key: Any) -> FeatureError | MemoryLimitError:
     """Return the public error of a row of a source whose columns differ in length, with its record."""
     if source.rows is None:
         where = f"{source.describe(key)}: row {error.row} of the chunk"
@@ -1226,7 +1226,7 @@ def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArr
     for blocks in source.measure().read_spans(names, spans):
         try:
             found.append(plan.check_lengths(blocks, None))
-        except UnequalLengths as error:
+        except LengthError as error:
             raise length_error(error, source, slice(*spans.span)) from None
         # Sources that do not count without decoding hold the values of these rows.
         spans.adapt(sum(map(block_nbytes, blocks.values())))

@@ -59,7 +59,7 @@ from dask_tfrecord.features import (
     stored_kind,
 )
 from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.schema import Schema, given_features, split_item_name
+from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 
 # Initial size of the buffer for records.
 _BUFFER = 1 << 20
@@ -68,14 +68,15 @@ _MOST = (1 << 31) - 1
 
 
 def source_columns(
-    name: str, feature: Feature, columns: Container[str], own: Container[str], *, steps: bool
+    name: str, feature: Feature, columns: Mapping[str, Feature], own: Container[str], *, steps: bool
 ) -> tuple[str, ...] | None:
     """Return the columns that a feature is written from."""
     required, optional = [name], []
     if isinstance(feature, SparseFeature):
         required, optional = [f"{name}.indices", f"{name}.values"], [f"{name}.shape"]
     elif steps or isinstance(feature, FixedLenSequenceFeature):
-        optional = [f"{name}.lengths"]
+        lengths = lengths_column(name, columns)
+        optional = [] if lengths is None else [lengths]
     if not all(column in columns for column in required):
         return None
     return (*required, *(column for column in optional if column in columns and column not in own))

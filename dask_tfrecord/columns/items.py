@@ -46,17 +46,12 @@ from dask_tfrecord.features import (
     ValueRowIds,
     VarLenFeature,
 )
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.schema import Schema, lengths_column
 
 # Column of the record that an item belongs to.
 RECORD = "record"
 # Column that tells the steps of a window from its padding.
 MASK = "mask"
-
-
-def lengths_column(name: str, feature: Feature) -> str | None:
-    """Return the column that holds the row lengths of a padded column; None for other columns."""
-    return f"{name}.lengths" if isinstance(feature, FixedLenSequenceFeature) else None
 
 
 def item_feature(feature: Feature) -> Feature | None:
@@ -89,14 +84,13 @@ def _item_of_decoded(values: Encoded, feature: RaggedFeature) -> Feature:
     return values
 
 
-def row_lengths(block: Block) -> NDArray[np.int64]:
+def row_lengths(block: Block) -> NDArray[Any]:
     """Return the number of items of each row: of ragged rows, of arrays along their first axis, or as listed."""
     if isinstance(block, RaggedBlock):
         return np.diff(block.row_splits)
     if isinstance(block, ArraysBlock):
         return block.shapes[:, 0]
-    lengths: NDArray[np.int64] = to_array(block)
-    return lengths
+    return to_array(block)
 
 
 def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> Block:
@@ -219,7 +213,9 @@ class ItemPlan:
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
-        return lengths_column(name, self.records[name]) or name
+        if not isinstance(self.records[name], FixedLenSequenceFeature):
+            return name
+        return lengths_column(name, self.records) or name
 
     def undecoded(self, names: Sequence[str]) -> ItemPlan:
         """Return a plan whose rows hold the bytes of some of the encoded images."""
@@ -312,32 +308,53 @@ class ItemPlan:
 
     def check_lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """Return the row lengths of the columns of the group among some blocks."""
-        found = [(name, row_lengths(blocks[at])) for name in self.group if (at := self.lengths_of(name)) in blocks]
         other = ""
-        for name, lengths in found:
+        for name in self.group:
+            at = self.lengths_of(name)
+            if at not in blocks:
+                continue
+            lengths = row_lengths(blocks[at])
+            if at != name:
+                lengths = self._within_padding(name, at, lengths)
             if expected is None:
                 expected, other = lengths, name
             if (row := first_true(lengths != expected)) is not None:
-                raise UnequalLengths(row, name, int(expected[row]), int(lengths[row]), other)
+                raise LengthError(row, name, _unequal(int(expected[row]), int(lengths[row]), other))
         assert expected is not None
         return expected
 
-
-class UnequalLengths(RowError):
-    """Column of a group whose length differs in one row from another column, or from the counted length."""
-
-    def __init__(self, row: int, name: str, expected: int, found: int, other: str) -> None:
-        message = f"holds {plural(found, 'item')}; expected {expected:,}, "
-        if other:
-            message += (
-                f"as in {other!r}: columns that are exploded together have equal lengths in every record; give "
-                + Spelled("explode a list of columns", "--explode a list of features")
-                + " that share theirs"
+    def _within_padding(self, name: str, lengths_name: str, lengths: NDArray[Any]) -> NDArray[np.int64]:
+        """Check the stated lengths of a padded column: none is negative or exceeds the padded steps."""
+        most = self.records[name].item_shape[0]
+        if (row := first_true((lengths < 0) | (lengths > most))) is not None:
+            steps = plural(most, "step")
+            raise LengthError(
+                row,
+                name,
+                f"holds {steps}, padding included, and its length in {lengths_name!r} is {int(lengths[row]):,}; "
+                f"expected 0 to {most:,}",
             )
-        else:
-            message += "as counted by explode: the rows have changed since, or a function returns other rows each time"
+        return lengths.astype(np.int64, copy=False)
+
+
+class LengthError(RowError):
+    """Error of the length of one row of a column of a group."""
+
+    def __init__(self, row: int, name: str, message: str) -> None:
         super().__init__(row, message)
         self.name = name
+
+
+def _unequal(expected: int, found: int, other: str) -> str:
+    """Describe a length that differs from that of column `other`, or from the counted length."""
+    message = f"holds {plural(found, 'item')}; expected {expected:,}, "
+    if other:
+        return message + (
+            f"as in {other!r}: columns that are exploded together have equal lengths in every record; give "
+            + Spelled("explode a list of columns", "--explode a list of features")
+            + " that share theirs"
+        )
+    return message + "as counted by explode: the rows have changed since, or a function returns other rows each time"
 
 
 def _picked(block: Block, picked: slice | NDArray[np.int64]) -> Block:
