@@ -497,8 +497,10 @@ def _manifest_array(array: VirtualArray, paths: NDArray[Any]) -> Any:
         chunk_shape=(1, *array.shape[1:]),
         dimension_names=array.dimensions,
     )
+    # VirtualiZarr types the paths as text, which NumPy's stubs can't express for every version.
+    text: Any = paths.reshape(grid)
     manifest = ChunkManifest.from_arrays(
-        paths=paths.reshape(grid),
+        paths=text,
         offsets=array.offsets.astype(np.uint64).reshape(grid),
         lengths=np.full(grid, array.nbytes, np.uint64),
         validate_paths=False,
