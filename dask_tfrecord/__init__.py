@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.read import read_tfrecord
     from dask_tfrecord.batches.mixing import Pad
     from dask_tfrecord.batches.mixtures import sample_from_datasets
-    from dask_tfrecord.columns.blocks import BytesBlock, RaggedBlock
+    from dask_tfrecord.blocks import BytesBlock, RaggedBlock
     from dask_tfrecord.columns.resizing import resize_images
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
     from dask_tfrecord.features import (
@@ -94,7 +94,7 @@ _PUBLIC = {
     "arrays.read": ("read_tfrecord",),
     "batches.mixing": ("Pad",),
     "batches.mixtures": ("sample_from_datasets",),
-    "columns.blocks": ("BytesBlock", "RaggedBlock"),
+    "blocks": ("BytesBlock", "RaggedBlock"),
     "columns.resizing": ("resize_images",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
     "features": (

@@ -16,7 +16,7 @@ from support.arrow_rows import check_chunks, check_table
 from support.store_round_trip import assert_identity, assert_same
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import RaggedBlock, splits_of
+from dask_tfrecord.blocks import RaggedBlock, splits_of
 from dask_tfrecord.features import Encoded
 
 Columns = Mapping[str, NDArray[Any]]

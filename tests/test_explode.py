@@ -19,7 +19,7 @@ from support.damage import flip
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example
 

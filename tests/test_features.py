@@ -21,11 +21,8 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import schema_code
 
-# A repr names public classes of the module alone.
-CLASSES = {
-    name: value for name, value in vars(features).items() if getattr(value, "__module__", "") == features.__name__
-}
-NAMES = {name: value for name, value in CLASSES.items() if not name.startswith("_")} | {
+# A repr names public classes of the package alone.
+NAMES = {name: value for name, value in vars(features).items() if isinstance(value, type)} | {
     "nan": math.nan,
     "inf": math.inf,
 }

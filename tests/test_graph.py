@@ -28,7 +28,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.columns.blocks import Block
+from dask_tfrecord.blocks import Block
 from dask_tfrecord.schema import Schema
 
 # Workers cannot import this module: its functions are pickled by value.

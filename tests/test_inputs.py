@@ -22,7 +22,7 @@ from support.engine import PLANNED, da
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import RaggedBlock
+from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
 from dask_tfrecord.messages import Example
 

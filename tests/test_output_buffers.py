@@ -12,7 +12,7 @@ from support.store_round_trip import assert_same_array
 from test_zarr_units import SCHEMA, write_every_kind
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import to_array
+from dask_tfrecord.blocks import to_array
 from dask_tfrecord.stores.units import flatten_block, is_flat
 
 SIZES = (31, 0, 1, 40)

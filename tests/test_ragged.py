@@ -22,7 +22,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Chunk
-from dask_tfrecord.columns.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
+from dask_tfrecord.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 

@@ -12,7 +12,7 @@ from support.images import by_pillow, noise
 from support.programs import run_python
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock
+from dask_tfrecord.blocks import ArraysBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError
 
 METHODS: tuple[Any, ...] = ("bilinear", "nearest", "area", "lanczos3")

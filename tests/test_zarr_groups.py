@@ -21,7 +21,7 @@ from support.raced_writes import RecordingStore, ShuffledPool, events, recorded
 from support.store_round_trip import CountingStore
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import Block, RaggedBlock, splits_of, take_rows
+from dask_tfrecord.blocks import Block, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.errors import FeatureError, IncompleteStoreError, ResumeError, SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature, RowLengths
 

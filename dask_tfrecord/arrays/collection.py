@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import splits_of
+from dask_tfrecord.blocks import splits_of
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex, kept_offsets

@@ -22,7 +22,7 @@ from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_col
 from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
 from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
-from dask_tfrecord.columns.blocks import to_array
+from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
-from dask_tfrecord.columns.blocks import RaggedBlock, pad_levels, to_array, zero_rows
+from dask_tfrecord.blocks import RaggedBlock, pad_levels, to_array, zero_rows
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,

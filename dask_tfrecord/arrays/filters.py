@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.collection import RowNumbers
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
 from dask_tfrecord.arrays.sources import Source, fill, located, user_blocks
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,

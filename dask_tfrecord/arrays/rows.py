@@ -37,7 +37,7 @@ from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     Block,
     RaggedBlock,
     allocating,

@@ -31,11 +31,9 @@ from dask_tfrecord.arrays.collection import (
     row_numbers,
     row_runs,
 )
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     Block,
     BytesBlock,
-    ColumnDecoder,
-    Decoded,
     MemoryLimit,
     RaggedBlock,
     RowError,
@@ -47,6 +45,7 @@ from dask_tfrecord.columns.blocks import (
     to_array,
     zero_rows,
 )
+from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.decoder import (
     Decoder,
     Where,
@@ -72,6 +71,7 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, VarLenFeature, default_array
+from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.mixing import CHOICES, EpochUnits, RowOrder, ascending_rows, permutation, random_bits
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import Block, concatenate, zero_rows
+from dask_tfrecord.blocks import Block, concatenate, zero_rows
 
 # Rows of a mixture whose choices are computed together, and bits of the random number of a choice.
 _CHOICE_ROWS, _CHOICE_BITS = 4096, 53

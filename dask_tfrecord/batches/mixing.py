@@ -20,15 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.columns.blocks import (
-    Block,
-    BytesBlock,
-    RaggedBlock,
-    gather_padded,
-    gather_rows,
-    gather_splits,
-    pad_levels,
-)
+from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, gather_padded, gather_rows, gather_splits, pad_levels
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import ImageError

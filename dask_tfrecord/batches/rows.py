@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
-from dask_tfrecord.columns.blocks import Block, block_nbytes, take_rows, to_array
+from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.settings import limits

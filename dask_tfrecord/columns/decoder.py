@@ -24,20 +24,9 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.columns import blocks, encoded_values
-from dask_tfrecord.columns.blocks import (
-    MESSAGES,
-    Assemble,
-    Block,
-    ColumnDecoder,
-    Decoded,
-    KeyOutput,
-    KeySpec,
-    MemoryLimit,
-    RowError,
-    RowLimitError,
-    allocating,
-)
+from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
+from dask_tfrecord.columns import assembly, encoded_values
+from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
 from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.columns.message_fields import (
@@ -77,6 +66,7 @@ from dask_tfrecord.features import (
     default_array,
     stored_kind,
 )
+from dask_tfrecord.features.keys import MESSAGES, Assemble, Decoded, KeyOutput, KeySpec
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
@@ -176,7 +166,7 @@ def wanted_schema(
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
     """Return the specs whose values are kept, or determine the sizes of rows."""
     made = column.feature
-    if column.assembler is blocks.lengths:
+    if column.assembler is assembly.lengths:
         return ()
     if not (made.ragged_rank or made.own_shapes or made.is_bytes or isinstance(column.parsed, SparseFeature)):
         return column.specs
@@ -209,7 +199,9 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
     for name, column in columns.items():
         if name == column.source and isinstance(column.parsed, FixedLenSequenceFeature):
             specs = tuple(replace(spec, counted=True) for spec in column.specs)
-            counted[name] = replace(column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=blocks.lengths)
+            counted[name] = replace(
+                column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembly.lengths
+            )
     return counted
 
 
@@ -228,7 +220,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
         elif schema.message == "SequenceExample":
             column = _repeated_column(name, name, feature, "step")
             count = FixedLenFeature((), "int64")
-            lengths = ColumnDecoder(count, name, feature, column.specs[:1], blocks.lengths, unit="step")
+            lengths = ColumnDecoder(count, name, feature, column.specs[:1], assembly.lengths, unit="step")
             found = {name: column, f"{name}.lengths": lengths}
         else:
             found = {name: _repeated_column(name, schema.key_of(name), feature, "item")}
@@ -246,7 +238,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     # A field may have several columns, such as the names and the numbers of an enum.
     uses = Counter(spec for column in columns.values() for spec in column.specs)
     return {
-        name: replace(column, assembler=blocks.numbers)
+        name: replace(column, assembler=assembly.numbers)
         if column.assembler is None and uses[column.specs[0]] > 1
         else column
         for name, column in columns.items()
@@ -296,17 +288,17 @@ def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...],
     """Return the key specs and the assembler of a feature of an Example, or of a context."""
     match feature:
         case FixedLenFeature():
-            return (_fixed_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
+            return (_fixed_spec(name, feature),), assembly.fixed_bytes if feature.is_bytes else None
         case VarLenFeature() if feature.ragged_rank == 1:
-            return (_ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), blocks.ragged
+            return (_ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), assembly.ragged
         case FixedLenSequenceFeature() if feature.allow_missing:
-            return (_ragged_spec(name, feature.dtype, math.prod(feature.shape)),), blocks.padded
+            return (_ragged_spec(name, feature.dtype, math.prod(feature.shape)),), assembly.padded
         case RaggedFeature():
             return _partition_specs(name, feature), partitioned
         case TensorFeature() if feature.count is None and feature.own_shapes:
             return (tensor_spec(name, feature),), encoded_values.tensors
         case TensorFeature() if feature.count is None:
-            return (tensor_spec(name, feature),), blocks.fixed_bytes if feature.is_bytes else None
+            return (tensor_spec(name, feature),), assembly.fixed_bytes if feature.is_bytes else None
         case RawFeature() if feature.count is None and feature.compression_type is None and -1 not in feature.shape:
             dtype = feature.stored_dtype
             swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
@@ -342,13 +334,13 @@ def _repeated(key: str, feature: Feature, unit: str) -> tuple[Feature, tuple[Key
         case FixedLenSequenceFeature() if unit == "step":
             each = math.prod(feature.shape)
             spec = KeySpec(key, feature.dtype, ValueLayout.FIXED, each, steps=True, optional=feature.allow_missing)
-            return feature, (spec,), blocks.padded
+            return feature, (spec,), assembly.padded
         case FixedLenFeature() if unit == "item" and 0 not in feature.shape:
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
-            return column, (replace(_fixed_spec(key, feature), steps=True),), blocks.ragged
+            return column, (replace(_fixed_spec(key, feature), steps=True),), assembly.ragged
         case VarLenFeature() if feature.ragged_rank == 1:
             spec = _ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
-            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), blocks.ragged
+            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), assembly.ragged
         case RaggedFeature() if feature.values is None:
             column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
             return column, _partition_specs(key, feature, steps=True), partitioned
@@ -407,9 +399,9 @@ def _partition_specs(name: str, feature: RaggedFeature, *, steps: bool = False) 
 def _sparse_columns(name: str, feature: SparseFeature) -> dict[str, ColumnDecoder]:
     indices = [_ragged_spec(key, "int64") for key in feature.index_key]
     specs = (*indices, _ragged_spec(feature.value_key, feature.dtype))
-    assemblers: tuple[Assemble, ...] = (blocks.sparse_indices, blocks.sparse_values, blocks.sparse_shape)
+    assemblers: tuple[Assemble, ...] = (assembly.sparse_indices, assembly.sparse_values, assembly.sparse_shape)
     return {
-        column: ColumnDecoder(of, name, feature, specs, assembler, blocks.sorted_indices)
+        column: ColumnDecoder(of, name, feature, specs, assembler, assembly.sorted_indices)
         for (column, of), assembler in zip(feature.columns(name).items(), assemblers, strict=True)
     }
 

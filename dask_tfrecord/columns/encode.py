@@ -19,21 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import (
-    KINDS,
-    MESSAGES,
+from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
     RaggedBlock,
     RowError,
-    check_indices,
     first_true,
     place,
     placing,
     splits_of,
     take_rows,
 )
+from dask_tfrecord.columns.assembly import check_indices
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.encoded_values import encode_images, serialize_tensors, tensor_head
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
@@ -58,6 +56,7 @@ from dask_tfrecord.features import (
     dtype_name,
     stored_kind,
 )
+from dask_tfrecord.features.keys import KINDS, MESSAGES
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 

@@ -21,13 +21,10 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, ValueLayout
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     ArraysBlock,
-    Assemble,
     Block,
     BytesBlock,
-    Decoded,
-    KeySpec,
     RaggedBlock,
     RowError,
     RowLimitError,
@@ -48,6 +45,7 @@ from dask_tfrecord.features import (
     TensorFeature,
     TextFeature,
 )
+from dask_tfrecord.features.keys import Assemble, Decoded, KeySpec
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
 from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes

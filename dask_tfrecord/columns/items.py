@@ -10,12 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
-    Decoded,
-    KeyOutput,
     RaggedBlock,
     RowError,
     concatenate,
@@ -46,6 +44,7 @@ from dask_tfrecord.features import (
     ValueRowIds,
     VarLenFeature,
 )
+from dask_tfrecord.features.keys import Decoded, KeyOutput
 from dask_tfrecord.schema import Schema, lengths_column
 
 # Column of the record that an item belongs to.

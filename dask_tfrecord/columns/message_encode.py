@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import Block, BytesBlock, ColumnDecoder, Decoded, RowError, first_true, placing
+from dask_tfrecord.blocks import Block, BytesBlock, RowError, first_true, placing
+from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.encode import check_column, check_items, formed, locating, value_bytes
 from dask_tfrecord.columns.encoded_values import text_values
 from dask_tfrecord.columns.message_fields import (
@@ -26,6 +27,7 @@ from dask_tfrecord.columns.message_fields import (
 )
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ImageFeature, ProtoFeature, TextFeature
+from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.message_types import MessageType, is_map, is_utf8
 from dask_tfrecord.schema import Schema

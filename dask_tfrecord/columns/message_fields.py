@@ -17,14 +17,9 @@ import numpy as np
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, FieldType
-from dask_tfrecord.columns import blocks
-from dask_tfrecord.columns.blocks import (
-    Assemble,
+from dask_tfrecord.blocks import (
     Block,
     BytesBlock,
-    ColumnDecoder,
-    Decoded,
-    KeyOutput,
     MemoryLimit,
     RaggedBlock,
     RowError,
@@ -34,6 +29,8 @@ from dask_tfrecord.columns.blocks import (
     placing,
     splits_of,
 )
+from dask_tfrecord.columns import assembly
+from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.encoded_values import values_assembler
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, near_misses
 from dask_tfrecord.features import (
@@ -47,6 +44,7 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
+from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput
 from dask_tfrecord.message_types import (
     MessageType,
     enum_names,
@@ -324,9 +322,9 @@ def _made(
     if assembler is None and isinstance(values, Encoded):
         assembler = values_assembler(values)
     elif assembler is None and path.rank:
-        assembler = blocks.ragged
+        assembler = assembly.ragged
     elif assembler is None and values.is_bytes:
-        assembler = blocks.fixed_bytes
+        assembler = assembly.fixed_bytes
     if path.rank > 1:
         assert assembler is not None
         assembler = partial(_nested, assembler)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.columns.blocks import ArraysBlock, RaggedBlock, to_array
+from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, to_array
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.images.pixels import LONGEST_SIDE
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
 from dask_tfrecord.columns.encode import cast, castable
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import (

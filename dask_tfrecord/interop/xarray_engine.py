@@ -43,7 +43,7 @@ class IndexedColumn(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:
-        from dask_tfrecord.columns.blocks import to_array
+        from dask_tfrecord.blocks import to_array
 
         rows, *inner = key
         is_single = not isinstance(rows, slice) and np.ndim(rows) == 0

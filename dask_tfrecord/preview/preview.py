@@ -30,7 +30,7 @@ from rich.text import Text
 
 from dask_tfrecord.arrays.collection import checked_number, joined_parts
 from dask_tfrecord.arrays.sources import Source, memory_limit
-from dask_tfrecord.columns.blocks import to_array
+from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none

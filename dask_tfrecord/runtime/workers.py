@@ -21,7 +21,7 @@ from dask.base import get_scheduler
 from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes, parse_timedelta
 
-from dask_tfrecord.columns.blocks import release_memory
+from dask_tfrecord.blocks import release_memory
 from dask_tfrecord.errors import ClusterError, describe_error, plural, printable, redact, redact_url
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.runtime.dask_private import active_client, pool_threads

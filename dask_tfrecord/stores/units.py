@@ -21,7 +21,7 @@ from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, probe_rows
-from dask_tfrecord.columns.blocks import (
+from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, RaggedBlock, to_array
+from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import encode_png, shrink_image
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text

@@ -15,7 +15,7 @@ import numpy as np
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import intact_records
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
-from dask_tfrecord.columns.blocks import Block, block_nbytes, rows_of
+from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.columns.blocks import block_nbytes, release_memory
+from dask_tfrecord.blocks import block_nbytes, release_memory
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.markup import time_text
 from dask_tfrecord.settings import limits

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.columns.blocks import Block
+from dask_tfrecord.blocks import Block
 from dask_tfrecord.errors import TFRecordError, describe_error, printable
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.view.cells import Column, cell, columns_of, curves_of, groups_of, image, record_json

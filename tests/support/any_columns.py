@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.features import Encoded, Feature, Partition, RowLengths, UniformRowLength
 from support.engine import da
 

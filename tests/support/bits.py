@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.blocks import Block, to_array
+from dask_tfrecord.blocks import Block, to_array
 
 
 def bits(value: Any) -> Any:

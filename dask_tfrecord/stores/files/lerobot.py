@@ -32,7 +32,7 @@ from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Chunk
 from dask_tfrecord.arrays.sources import Source
-from dask_tfrecord.columns.blocks import block_nbytes, splits_of, texts, to_array
+from dask_tfrecord.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
 from dask_tfrecord.errors import (
     IncompleteStoreError,

@@ -18,7 +18,7 @@ from dask.delayed import Delayed
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
-from dask_tfrecord.columns.blocks import block_nbytes
+from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.storage.remote import url_to_fs

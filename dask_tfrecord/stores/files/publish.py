@@ -29,7 +29,7 @@ from dask.delayed import Delayed
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
-from dask_tfrecord.columns.blocks import release_memory
+from dask_tfrecord.blocks import release_memory
 from dask_tfrecord.errors import (
     OVERWRITE,
     IncompleteStoreError,

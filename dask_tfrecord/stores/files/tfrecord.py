@@ -25,7 +25,7 @@ from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.sources import GrowingSpans, Source
-from dask_tfrecord.columns.blocks import Block, block_nbytes
+from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import MessageEncoder, message_schema
 from dask_tfrecord.errors import (

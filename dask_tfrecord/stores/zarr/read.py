@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
-from dask_tfrecord.columns.blocks import Block, concatenate, take_rows, zero_rows
+from dask_tfrecord.blocks import Block, concatenate, take_rows, zero_rows
 from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, Location, SchemaError, Spelled
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import BorderCounts, Levels

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
-from dask_tfrecord.columns.blocks import Block, block_nbytes, concatenate, zero_rows
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled
 from dask_tfrecord.runtime.progress import (
     add_path_to_errors,

@@ -1,4 +1,4 @@
-"""Blocks: decoded rows in flat buffers, their assembly from the outputs of the native decoder, and the memory limit.
+"""Blocks: decoded rows in flat NumPy arrays, copies of their rows, and the memory limit.
 
 A block of bytes, of ragged rows or of arrays consists of two or more NumPy arrays. It pickles as those buffers (out of
 band, by protocol 5), and `sys.getsizeof`, which dask calls, returns their size.
@@ -10,24 +10,49 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
-from dask_tfrecord.errors import Location, MemoryLimitError, plural
-from dask_tfrecord.features import (
-    Encoded,
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    TensorFeature,
-    default_array,
-    stored_kind,
-)
+from dask_tfrecord.errors import Location, MemoryLimitError
+
+
+class Layout(Protocol):
+    """Dtype and shape of the rows of a block; a `Feature` has them."""
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of the values of a block: object for bytes."""
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of a row, or of the values of a ragged row."""
+
+    @property
+    def ragged_rank(self) -> int:
+        """Levels of rows of variable length."""
+
+    @property
+    def own_shapes(self) -> int:
+        """Number of axes if each row has its own shape, otherwise 0."""
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of one record in a column."""
+
+    @property
+    def block_dtype(self) -> np.dtype[Any]:
+        """The dtype of a column."""
+
+    @property
+    def is_bytes(self) -> bool:
+        """Values of a block are bytes."""
+
+    @property
+    def is_dense(self) -> bool:
+        """Blocks are arrays of numbers."""
 
 
 class _Buffers:
@@ -417,7 +442,7 @@ def weightless(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def zero_rows(feature: Feature) -> Block:
+def zero_rows(feature: Layout) -> Block:
     """Return an empty block of the feature."""
     shape = (0, *feature.item_shape)
     block: Any = BytesBlock.of([], shape) if feature.is_bytes else np.empty(shape, feature.item_dtype)
@@ -472,7 +497,7 @@ class MemoryLimit:
     nbytes: int
     setting: str
 
-    def check_rows(self, rows: int, feature: Feature) -> None:
+    def check_rows(self, rows: int, feature: Layout) -> None:
         """Check rows of a fixed size; rows of other features pass."""
         if not feature.is_dense or feature.block_dtype.kind in "OT":
             return
@@ -497,7 +522,7 @@ class MemoryLimit:
 
 
 @contextmanager
-def allocating(name: str, feature: Feature, runs: Sequence[Any] = ()) -> Iterator[None]:
+def allocating(name: str, feature: Layout, runs: Sequence[Any] = ()) -> Iterator[None]:
     """Add the feature and its shape to the error if memory for a block cannot be allocated."""
     try:
         yield
@@ -505,312 +530,3 @@ def allocating(name: str, feature: Feature, runs: Sequence[Any] = ()) -> Iterato
         text = f"feature {name!r}, shape {feature.block_shape} of {feature.block_dtype} for each row: {error}"
         location = Location(runs[0].shard.path, runs[0].first, None, name) if runs else None
         raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", location) from error
-
-
-_CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
-MESSAGES = {
-    "Example": Message.EXAMPLE,
-    "SequenceExample": Message.SEQUENCE_EXAMPLE,
-    "ExampleListWithContext": Message.EXAMPLE_LIST,
-}
-KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
-
-
-@dataclass(frozen=True, slots=True)
-class KeySpec:
-    """Kind and layout of the values of one key of a record, or of one feature list or key of items."""
-
-    key: str
-    dtype: str  # of the values after casting; "bytes" for everything that is stored as bytes
-    layout: ValueLayout
-    # Fixed: values per record or step; ragged: divisor of their number; raw: bytes; located: floats, or bytes.
-    count: int = 1
-    swap: int = 1  # raw: bytes per item whose order is reversed
-    text: bool = False  # values are UTF-8
-    boolean: bool = False  # raw bytes are 0 or 1
-    steps: bool = False  # a feature list, or a key of items
-    optional: bool = False  # a record may lack the feature list, or, if the shape is empty, the feature
-    counted: bool = False  # values are validated, but only splits and shapes are kept
-    fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
-    tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
-
-    @property
-    def kind(self) -> Kind:
-        """List of a Feature message that holds the values."""
-        return KINDS[stored_kind(self.dtype)]
-
-    def to_native(self) -> _native.ColumnSpec:
-        """Return the specification that the native decoder takes."""
-        tensor: dict[str, Any] = {}
-        if self.tensor is not None:
-            dtype, shape = self.tensor
-            item_dtype = TensorFeature((), dtype).item_dtype
-            tensor = {
-                "tensor_dtype": DataType[dtype.upper()],
-                "tensor_item": 0 if dtype == "bytes" else item_dtype.itemsize,
-                "tensor_shape": shape,
-            }
-        return _native.ColumnSpec(
-            self.key.encode(),
-            self.kind,
-            self.layout,
-            count=self.count,
-            swap=self.swap,
-            text=self.text,
-            boolean=self.boolean,
-            list=self.steps,
-            optional=self.optional,
-            counted=self.counted,
-            cast=_CASTS.get(self.dtype, Cast.NONE),
-            fallback=self.fallback,
-            **tensor,
-        )
-
-
-class KeyOutput(NamedTuple):
-    """Decoded values of one key, or of one field of messages, in all records."""
-
-    spec: Any  # of type KeySpec, or FieldSpec
-    values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
-    value_splits: NDArray[np.int64] | None  # of bytes values
-    step_splits: NDArray[np.int64] | None  # of values by steps of a ragged feature list, or by items
-    row_splits: NDArray[np.int64] | None  # of values, or of steps, by record; of nested fields by item
-    shapes: NDArray[np.int64] | None  # of tensors, flattened
-    outer: tuple[NDArray[np.int64], ...] = ()  # row splits of the repeated messages around, the outermost first
-
-    @classmethod
-    def from_native(cls, output: _native.ColumnOutput, spec: Any) -> KeyOutput:
-        """Copy the references to the arrays of a native output."""
-        return cls(spec, output.values, output.value_splits, output.step_splits, output.row_splits, output.shapes)
-
-    @property
-    def total(self) -> int:
-        """Number of values of all records; for bytes values their total size."""
-        ends = next(ends for ends in (self.value_splits, self.step_splits, self.row_splits) if ends is not None)
-        in_steps = self.spec.steps and self.spec.layout == ValueLayout.FIXED and self.value_splits is None
-        return int(ends[-1]) * (self.spec.count if in_steps else 1)
-
-    @property
-    def levels(self) -> tuple[NDArray[np.int64], ...]:
-        """Row splits of all levels, the outermost first."""
-        return self.outer if self.row_splits is None else (*self.outer, self.row_splits)
-
-    @property
-    def record_splits(self) -> NDArray[np.int64]:
-        """Offsets between records."""
-        assert self.row_splits is not None
-        return self.row_splits
-
-    def encoded(self) -> BytesBlock:
-        """Return the bytes values."""
-        assert self.value_splits is not None
-        values = weightless(np.uint8, self.total) if self.values is None else self.values
-        return BytesBlock(values, self.value_splits, (len(self.value_splits) - 1,))
-
-    def flat(self, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
-        """Return the values in an array or a block of bytes, each of shape `shape`."""
-        if self.value_splits is not None:
-            values = self.encoded()
-            return values.reshape((len(values) // math.prod(shape), *shape))
-        numbers = weightless(dtype, self.total) if self.values is None else self.values.view(dtype)
-        return numbers.reshape(-1, *shape)
-
-
-class Decoded(NamedTuple):
-    """Outputs of the keys of a feature for a chunk, to assemble its block from."""
-
-    keys: Sequence[KeyOutput]
-    rows: int
-    out: NDArray[Any] | None = None  # of a dense block
-    limit: MemoryLimit | None = None
-
-    @classmethod
-    def of(cls, values: BytesBlock) -> Decoded:
-        """Return values, one per row, as if they were decoded."""
-        spec = KeySpec("", "bytes", ValueLayout.FIXED)
-        return cls([KeyOutput(spec, values.values, values.splits, None, None, None)], len(values))
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """Offsets between records, in bytes values of the first key."""
-        output = self.keys[0]
-        if output.row_splits is not None:
-            return output.row_splits
-        assert output.value_splits is not None
-        return np.arange(self.rows + 1, dtype=np.int64) * ((len(output.value_splits) - 1) // max(self.rows, 1))
-
-    def error(self, feature: Encoded, number: int, message: str, kind: type[RowError] = RowError) -> RowError:
-        """Return the error of a bytes value of the first key."""
-        row, item = place(self.ends, number)
-        return kind(row, message, None if feature.count is None and self.keys[0].row_splits is None else item)
-
-    def in_rows(self, feature: Encoded, values: Any) -> Block:
-        """Group decoded values, one for each bytes value of the first key, into the rows of the records."""
-        block: Block = values
-        if self.keys[0].row_splits is not None:
-            return RaggedBlock(values, self.keys[0].row_splits)
-        if feature.count is not None:
-            block = values.reshape((self.rows, feature.count, *values.shape[1:]))
-        return block
-
-    def into(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values, copied to the output array if there is one."""
-        if self.out is None:
-            return values
-        self.out[...] = values
-        return self.out
-
-
-# Features are given as classes of their own.
-Assemble = Callable[[Any, Decoded], Block]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnDecoder:
-    """Keys of one column, and the assembly of its blocks."""
-
-    feature: Feature  # dtype and shape of the blocks
-    source: str  # name of the schema's feature that the column belongs to
-    parsed: Feature  # the schema's feature
-    specs: tuple[Any, ...]  # of type KeySpec, or FieldSpec
-    assembler: Assemble | None  # None if the decoder writes the only key directly into an array
-    # Processes the outputs before `assembler`, once for all columns of a feature.
-    prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
-    unit: str = "value"  # what a row consists of, for errors: "value", "step" or "item"
-    classes: tuple[str, ...] = ()  # names of the values of an enum
-    groups: tuple[str, ...] = ()  # of the columns that share its rows at each level, the outermost first
-
-    @property
-    def keeps_values(self) -> bool:
-        """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.assembler in (ragged, fixed_bytes) and self.prepare is None
-        return whole and not any(spec.counted for spec in self.specs)
-
-
-def fixed_bytes(feature: Feature, decoded: Decoded) -> Block:
-    """Assemble rows with a fixed number of bytes values."""
-    return decoded.keys[0].encoded().reshape((decoded.rows, *feature.item_shape))
-
-
-def numbers(feature: Feature, decoded: Decoded) -> Block:
-    """Assemble rows with one number each, which other columns share."""
-    return decoded.into(decoded.keys[0].flat(feature.item_dtype))
-
-
-def ragged(feature: Feature, decoded: Decoded) -> Block:
-    """Assemble rows of values, of steps of values, or of items with a fixed number of values."""
-    (output,) = decoded.keys
-    each = 1 if isinstance(feature, FixedLenFeature) else math.prod(feature.item_shape)
-    values = output.flat(feature.item_dtype, feature.item_shape)
-    rows, steps = output.record_splits, output.step_splits
-    if steps is None:
-        return RaggedBlock(values, rows // each if each > 1 else rows)
-    return RaggedBlock(RaggedBlock(values, steps // each if each > 1 else steps), rows)
-
-
-def _step_splits(feature: Feature, output: KeyOutput) -> NDArray[np.int64]:
-    """Return the offsets between records, in steps: those of a feature list, or those that the values form."""
-    return output.record_splits if output.spec.steps else output.record_splits // math.prod(feature.shape)
-
-
-def lengths(feature: Feature, decoded: Decoded) -> Block:
-    """Count the steps of each row."""
-    return decoded.into(np.diff(_step_splits(feature, decoded.keys[0])))
-
-
-def padded(feature: FixedLenSequenceFeature, decoded: Decoded) -> Block:
-    """Assemble steps, padded to the length of the feature."""
-    output = decoded.keys[0]
-    steps = _step_splits(feature, output)
-    counts = np.diff(steps)
-    length = feature.item_shape[0]
-    if (row := first_true(counts > length)) is not None:
-        raise RowError(row, f"holds {plural(counts[row], 'step')}; {feature} accepts at most {length}")
-    if feature.is_bytes:
-        is_step = np.repeat((np.arange(length) < counts[:, None]).ravel(), math.prod(feature.shape))
-        return _padded_bytes(feature, output, is_step, (len(counts), *feature.item_shape))
-    # A default of -0.0 is falsy, but differs from 0.
-    default = 0 if feature.default_value is None else feature.default_value
-    filler = default_array(default, feature.item_dtype, feature.shape)
-    return RaggedBlock(output.flat(feature.item_dtype, feature.shape), steps).padded(length, filler, decoded.out)
-
-
-def _padded_bytes(
-    feature: FixedLenSequenceFeature, output: KeyOutput, is_step: NDArray[np.bool_], shape: tuple[int, ...]
-) -> BytesBlock:
-    given = output.encoded()
-    filling = np.frombuffer(feature.default_value or b"", np.uint8)
-    sizes = np.full(len(is_step), len(filling), np.int64)
-    sizes[is_step] = np.diff(given.splits)
-    ends = splits_of(sizes)
-    values = given.values
-    if output.values is None:
-        values = weightless(np.uint8, int(ends[-1]))
-    elif len(filling):
-        is_value = np.repeat(is_step, sizes)
-        values = np.empty(len(is_value), np.uint8)
-        values[is_value] = given.values
-        values[~is_value] = np.tile(filling, int((~is_step).sum()))
-    return BytesBlock(values, ends, shape)
-
-
-def sorted_indices(
-    feature: SparseFeature, outputs: Sequence[KeyOutput], limit: MemoryLimit | None
-) -> Sequence[KeyOutput]:
-    """Return two outputs of a sparse feature: its indices, checked and ascending, and its values."""
-    *axes, values = outputs
-    splits = values.record_splits
-    for key, axis in zip(feature.index_key, axes, strict=True):
-        found, expected = np.diff(axis.record_splits), np.diff(splits)
-        if (row := first_true(found != expected)) is not None:
-            raise RowError(
-                row,
-                f"holds {found[row]} indices in {key!r} for {plural(expected[row], 'value')} in {feature.value_key!r}",
-            )
-    columns = [axis.flat(np.dtype(np.int64)) for axis in axes]
-    indices = np.stack(columns, axis=1) if len(columns) > 1 else columns[0][:, None]
-    check_indices(feature, indices, splits)
-    if not feature.already_sorted:
-        flat, order = indices.reshape(-1), np.empty(len(indices), np.int64)
-        arrays = [flat.view(np.uint8)]
-        if values.values is not None and values.value_splits is None:
-            arrays.append(values.values)
-        out = [np.empty_like(array) for array in arrays]
-        _native.sort_rows(flat, indices.shape[1], splits, order, arrays, out)
-        values = values._replace(values=out[1]) if len(out) > 1 else _reordered(values, order)
-        return axes[0]._replace(values=out[0]), values
-    return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
-
-
-def check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits: NDArray[np.int64]) -> None:
-    """Refuse indices outside of the size of the feature."""
-    outside = ((indices < 0) | (indices >= np.array(feature.size))).any(axis=1)
-    if (number := first_true(outside)) is not None:
-        index = tuple(indices[number].tolist())
-        raise RowError(place(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
-
-
-def _reordered(output: KeyOutput, order: NDArray[np.int64]) -> KeyOutput:
-    """Return the byte strings of an output, or what was counted of the values, in another order."""
-    if output.values is None:
-        ends = None if output.value_splits is None else splits_of(np.diff(output.value_splits)[order])
-        return output._replace(value_splits=ends)
-    strings = output.encoded().take(order)
-    return output._replace(values=strings.values, value_splits=strings.splits)
-
-
-def sparse_indices(feature: SparseFeature, decoded: Decoded) -> Block:
-    """Assemble the indices of sparse values, one row of axes per value."""
-    indices, _ = decoded.keys
-    return RaggedBlock(indices.flat(np.dtype(np.int64), (len(feature.shape),)), indices.record_splits)
-
-
-def sparse_values(feature: SparseFeature, decoded: Decoded) -> Block:
-    """Assemble sparse values in the order of their indices."""
-    _, values = decoded.keys
-    return RaggedBlock(values.flat(feature.item_dtype), values.record_splits)
-
-
-def sparse_shape(feature: SparseFeature, decoded: Decoded) -> Block:
-    """Repeat the lengths of the axes for every row."""
-    return decoded.into(np.tile(np.array(feature.shape, np.int64), (decoded.rows, 1)))

@@ -1,0 +1,58 @@
+"""Feature classes: the values to read from a record, and dtype and shape of their column."""
+
+from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.dtypes import default_array, dtype_name, stored_kind
+from dask_tfrecord.features.encoded import Encoded
+from dask_tfrecord.features.image import IMAGE_DTYPES, ImageFeature
+from dask_tfrecord.features.listed import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.features.partitions import (
+    KeyedPartition,
+    Partition,
+    RowLengths,
+    RowLimits,
+    RowSplits,
+    RowStarts,
+    UniformRowLength,
+    ValueRowIds,
+)
+from dask_tfrecord.features.proto import ProtoFeature
+from dask_tfrecord.features.ragged import RaggedFeature
+from dask_tfrecord.features.raw import COMPRESSION_WBITS, RawFeature
+from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
+from dask_tfrecord.features.sparse import SparseFeature
+from dask_tfrecord.features.tensor import TENSOR_DTYPES, TensorFeature
+from dask_tfrecord.features.text import TextFeature
+
+__all__ = [
+    "COMPRESSION_WBITS",
+    "IMAGE_DTYPES",
+    "TENSOR_DTYPES",
+    "Encoded",
+    "Feature",
+    "FixedLenFeature",
+    "FixedLenSequenceFeature",
+    "ImageFeature",
+    "KeyedPartition",
+    "Partition",
+    "ProtoFeature",
+    "RaggedFeature",
+    "RawFeature",
+    "RowLengths",
+    "RowLimits",
+    "RowSplits",
+    "RowStarts",
+    "SparseFeature",
+    "TensorFeature",
+    "TextFeature",
+    "UniformRowLength",
+    "ValueRowIds",
+    "VarLenFeature",
+    "default_array",
+    "dtype_name",
+    "feature_of_json",
+    "from_json",
+    "from_tensorflow",
+    "json_of_feature",
+    "stored_kind",
+    "to_json",
+]

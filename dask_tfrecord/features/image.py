@@ -1,0 +1,144 @@
+"""Encoded images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
+from dask_tfrecord.features.encoded import Encoded
+
+IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+
+# Filters of `tf.image.resize`.
+IMAGE_METHODS = ("bilinear", "lanczos3")
+
+# Channels that can be requested; 0 for those of the file.
+IMAGE_CHANNELS = (0, 1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ImageFeature(Encoded):
+    """An encoded image: JPEG, PNG, BMP, GIF (its first frame) or WebP, as `tf.io.decode_image` reads it.
+
+    Needs Pillow: ``pip install 'dask-tfrecord[image]'``, which installs simplejpeg too, for speed. As in TensorFlow,
+    the orientation in EXIF data is ignored.
+
+    Parameters
+    ----------
+    shape : tuple of int or None, optional
+        ``(height, width, channels)``. If all are known, blocks are dense and an image of another shape is an error. By
+        default, or if one is None, each row is an array of its own shape. With shape ``(count, height, width,
+        channels)``, a record holds `count` images; -1 for any number, whose sizes may be open, too.
+    dtype : str or dtype, default "uint8"
+        ``"uint8"``, ``"uint16"`` (16 bit PNG), or a float dtype, scaled to [0, 1] as by
+        `tf.image.convert_image_dtype`.
+    size : tuple of int, optional
+        ``(height, width)`` to resize to, as by `tf.image.resize`. Integers are rounded to the nearest, and clipped to
+        the range of `dtype`.
+    channels : int, default 0
+        0 for those of the file, or 1, 3 or 4 to convert to, as by `tf.io.decode_image`.
+    fast : bool, default False
+        Decode JPEG with libjpeg's fast DCT, TensorFlow's default. By default the accurate DCT is used, TensorFlow's
+        ``dct_method="INTEGER_ACCURATE"``. The levels of both differ by a few, of noise at quality 100 by dozens; on
+        most processors both are equally fast. True needs simplejpeg.
+    reduced : bool, default False
+        Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
+        `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster. It averages pixels that the bilinear filter
+        would leave out, so values differ from those of the whole image. True needs `size` and simplejpeg.
+    method : {"bilinear", "lanczos3"}, default "bilinear"
+        Filter of `size`. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's, integers
+        may differ by a level.
+    antialias : bool, default False
+        Average the pixels that a smaller image would leave out. `dlimp.transforms.resize_image` is
+        ``method="lanczos3", antialias=True``.
+
+    Examples
+    --------
+    >>> ImageFeature(size=(224, 224), channels=3, dtype="float32").block_shape
+    (224, 224, 3)
+    """
+
+    shape: tuple[int, ...] | None = None
+    dtype: str = "uint8"
+    size: tuple[int, int] | None = None
+    channels: int = 0
+    fast: bool = False
+    reduced: bool = False
+    method: str = "bilinear"
+    antialias: bool = False
+
+    if TYPE_CHECKING:
+        # Arguments accept more types than the fields store.
+        def __init__(
+            self,
+            shape: Shape | None = None,
+            dtype: Any = "uint8",
+            size: Shape | None = None,
+            channels: int = 0,
+            fast: bool = False,
+            reduced: bool = False,
+            method: Literal["bilinear", "lanczos3"] = "bilinear",
+            antialias: bool = False,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        dtype = numpy_dtype(self.dtype, "ImageFeature").name
+        if dtype not in IMAGE_DTYPES:
+            raise SchemaError(f"ImageFeature: expected dtype {', '.join(IMAGE_DTYPES)}; got {self.dtype!r}")
+        if self.channels not in IMAGE_CHANNELS:
+            raise SchemaError(
+                f"ImageFeature: expected channels 0 (those of the file), 1, 3 or 4; got {self.channels!r}"
+            )
+        size = None if self.size is None else checked_shape(self.size, "ImageFeature")
+        shape = (-1, -1, -1) if self.shape is None else checked_shape(self.shape, "ImageFeature", open_sizes=4)
+        if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] == 0):
+            raise SchemaError(
+                f"ImageFeature: expected shape (height, width, channels), or (count, height, width, channels) for "
+                f"several images per record, -1 for any number; got {shape}"
+            )
+        if size is not None and (len(size) != 2 or 0 in size):
+            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
+        if self.reduced and size is None:
+            raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
+        if self.method not in IMAGE_METHODS:
+            raise SchemaError(f"ImageFeature: expected method {', '.join(IMAGE_METHODS)}; got {self.method!r:.100}")
+        if size is None and (self.method, self.antialias) != ("bilinear", False):
+            raise SchemaError("ImageFeature: method and antialias resize images; pass size=")
+        *images, height, width, bands = shape
+        decoded = (*(size or (height, width)), self.channels or bands)
+        given = (height, width, bands)
+        if any(one not in (-1, other) for one, other in zip(given, decoded, strict=True)):
+            raise SchemaError(
+                f"ImageFeature: shape {shape} contradicts size={size} and channels={self.channels}; omit it, or give "
+                f"the shape of decoded images, {(*images, *decoded)}"
+            )
+        if images and images[0] > 0 and -1 in decoded:
+            raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
+        shape = (*images, *decoded)
+        open_shape = None if shape == (-1, -1, -1) else shape
+        options = {name: bool(getattr(self, name)) for name in ("fast", "reduced", "antialias")}
+        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), **options)
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of a decoded image."""
+        return np.dtype(self.dtype)
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one image."""
+        return (-1, -1, -1) if self.shape is None else self.shape[-3:]
+
+    @property
+    def count(self) -> int | None:
+        """Images per record: the first of four sizes, or None for one."""
+        return self.shape[0] if self.shape is not None and len(self.shape) == 4 else None
+
+    @property
+    def own_shapes(self) -> int:
+        """3 if images differ in size, otherwise 0."""
+        return 3 if self.shape is None or -1 in self.shape[-3:] else 0

@@ -1,0 +1,122 @@
+"""Fields of protobuf messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.base import Feature, checked_key
+from dask_tfrecord.features.encoded import Encoded
+from dask_tfrecord.features.listed import FixedLenFeature
+from dask_tfrecord.message_types import MessageType
+
+
+def _check_message_values(values: Any) -> None:
+    """Check the feature of the values of a `ProtoFeature`."""
+    serialized = isinstance(values, FixedLenFeature) and values == FixedLenFeature((), "bytes")
+    if not serialized and not isinstance(values, Encoded | ProtoFeature):
+        raise SchemaError(
+            f"ProtoFeature: values is a RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, or "
+            f"FixedLenFeature((), 'bytes') for bytes as they are stored; got {values!r}"
+        )
+    if isinstance(values, Encoded) and (values.count is not None or getattr(values, "default_value", None) is not None):
+        raise SchemaError(f"ProtoFeature: values describe one value, without count and default_value; got {values!r}")
+    if isinstance(values, ProtoFeature) and (values.message is None or values.key is not None):
+        raise SchemaError(f"ProtoFeature: values need a message of their own and no key; got {values!r}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProtoFeature(Feature):
+    """A field of a protobuf message, or all fields below it.
+
+    ``read_tfrecord(…, message=M)`` reads records that are messages: a feature is then a path in ``M``. In `features`
+    of Examples and SequenceExamples, the bytes of a key are messages of a type of their own.
+
+    A scalar field makes one column. The path of a message makes a column of each field below it, which is named after
+    the feature and the rest of the path, joined by dots. Fields of a repeated message have one row of items per
+    record; each repeated field of the path adds a level of rows. A field that a message lacks has its default value.
+
+    Parameters
+    ----------
+    message : message class, Descriptor or str, optional
+        Type of the messages: a generated class, its descriptor, ``"file.desc:package.Message"`` or
+        ``"file.proto:package.Message"``. Left out where ``read_tfrecord(…, message=M)`` states it: the only argument
+        is then the path.
+    path : str
+        Names of fields joined by dots, ``"tracks.states.center_x"``; an extension is ``[package.name]``, an entry of a
+        map has ``key`` and ``value``, and the name of a oneof is a column of the name of the field that is set. The
+        empty path is the message itself.
+    values : RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, optional
+        Feature of each bytes value. `TextFeature` also names the values of an enum. A `ProtoFeature` decodes messages
+        in bytes, or those of its type in an ``Any``. ``FixedLenFeature((), "bytes")`` reads a message, or text, as the
+        bytes that are stored.
+    presence : bool, default False
+        A column of whether the field is set instead of its values.
+    depth : int, default 1
+        Levels of recursion that make columns: messages within a message of their own type. Deeper ones are columns of
+        bytes.
+    key : str, optional
+        Key of an Example that holds the messages, by default the name of the feature.
+
+    Examples
+    --------
+    >>> ProtoFeature("tracks.states.center_x")
+    ProtoFeature('tracks.states.center_x')
+    >>> ProtoFeature("frames.jpeg", values=ImageFeature(channels=3)).path
+    'frames.jpeg'
+    """
+
+    message: Any
+    path: Any = None
+    values: Any = field(default=None, kw_only=True)
+    presence: bool = field(default=False, kw_only=True)
+    depth: int = field(default=1, kw_only=True)
+    key: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        message, path = self.message, self.path
+        if path is None:
+            message, path = (None, message) if isinstance(message, str) else (message, "")
+        checked_key(path, "ProtoFeature")
+        if message is not None:
+            message = MessageType.of(message, "ProtoFeature: message")
+        if self.values is not None:
+            _check_message_values(self.values)
+        if self.presence and self.values is not None:
+            raise SchemaError("ProtoFeature: presence=True reads no values; remove values=")
+        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 0:
+            raise SchemaError(f"ProtoFeature: depth is a number of levels from 0 on; got {self.depth!r}")
+        if self.key is not None:
+            checked_key(self.key, "ProtoFeature")
+        self._set(message=message, path=path, presence=bool(self.presence))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that construct an equal feature, without defaults."""
+        given = Feature.arguments(self)
+        if self.message is None:
+            del given["path"]
+            given["message"] = self.path
+        return given
+
+    @property
+    def dtype(self) -> str:
+        """The kind of the stored value: bytes."""
+        return "bytes"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the stored value: a scalar."""
+        return ()
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of the stored value; columns have dtypes of their own."""
+        return np.dtype(object)
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of the stored value; columns have shapes of their own."""
+        return ()
