@@ -64,7 +64,7 @@ class _Buffers:
     def nbytes(self) -> int:
         """Bytes of the buffers."""
         buffers = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
-        return sum(buffer.nbytes for buffer in buffers if not isinstance(buffer, tuple))
+        return sum(block_nbytes(buffer) for buffer in buffers if not isinstance(buffer, tuple))
 
     def __sizeof__(self) -> int:
         return object.__sizeof__(self) + self.nbytes

@@ -16,9 +16,10 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
+from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
-from dask_tfrecord.blocks import RaggedBlock, pad_levels, to_array, zero_rows
+from dask_tfrecord.blocks import RaggedBlock, pad_levels, zero_rows
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
@@ -138,7 +139,7 @@ def _level(chunk: Chunk, name: str, level: int) -> Any:
 
 def _values(chunk: Chunk, name: str) -> NDArray[Any]:
     block = _level(chunk, name, 0)
-    return to_array(block.flat_values if isinstance(block, RaggedBlock) else block.values)
+    return as_chunk(block.flat_values if isinstance(block, RaggedBlock) else block.values)
 
 
 def _shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
@@ -175,7 +176,7 @@ def _padded(
             place,
         )
 
-    return pad_levels(_level(chunk, name, 0), lengths, value, refuse)
+    return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse))
 
 
 def explode_rows(

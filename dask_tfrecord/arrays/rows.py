@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
+from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
 from dask_tfrecord.blocks import (
     Block,
@@ -92,7 +93,7 @@ class LazyColumn:
             rows = slice(None)
         one = isinstance(rows, int | np.integer)
         block = self.source.read((self.name,), [rows] if one else rows)[self.name]
-        array = to_array(block)
+        array = as_chunk(block)
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
 
     def in_chunks(self, sizes: Sequence[float]) -> da.Array:
@@ -174,7 +175,7 @@ def block_array(
 
 
 def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
-    return to_array(chunk.blocks[name])
+    return as_chunk(chunk.blocks[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,19 +681,9 @@ class _Filler:
                 if name not in dense:
                     # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
                     if isinstance(block, RaggedBlock) and isinstance(self.source, RecordSource):
-                        _copy_rows(self.results[name], target, block.views())
+                        self.results[name][target] = block.views()
                     else:
-                        _copy_rows(self.results[name], target, to_array(block))
-
-
-def _copy_rows(result: NDArray[Any], target: slice | NDArray[np.int64], rows: NDArray[Any]) -> None:
-    """Copy rows to the result."""
-    if result.dtype.kind == "T" and isinstance(target, np.ndarray):
-        # NumPy 2.0 loses long strings that are assigned by an index.
-        for index, row in zip(target.tolist(), rows, strict=True):
-            result[index] = row
-    else:
-        result[target] = rows
+                        self.results[name][target] = to_array(block)
 
 
 def gather(
