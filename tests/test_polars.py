@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import operator
 from collections.abc import Callable
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import dask
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.few import rising
+from support.polars_plans import plan, sql
 
 import dask_tfrecord as dtf
 
@@ -146,6 +150,92 @@ def test_any_predicate(files: Path, opened: str, predicate: Any, columns: list[s
         agrees(frame, predicate, lambda rows: rows.group_by("word").agg(pl.len()).sort("word"))
 
 
+# Kinds of the columns that plans use: not float16, whose NumPy and DuckDB types differ.
+KINDS = {
+    "label": "int",
+    "small": "int",
+    "score": "float",
+    "pair": "array",
+    "name": "bytes",
+    "word": "text",
+    "tokens": "list",
+}
+
+
+def unoptimised(plan: str) -> Any:
+    """Return the result of a plan for the DataFrame, step by step."""
+    names = {"pl": pl, "functools": functools, "operator": operator}
+    made = eval(plan, {**names, "rows": expected().select(list(KINDS)).lazy()})
+    return made.collect(optimizations=pl.QueryOptFlags.none(), engine="in-memory")
+
+
+START = Random().randrange(1 << 40)
+SEEDS = rising(range(25), range(25, 1_000), range(START, START + 10_000))
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+@pytest.mark.parametrize("opened", QUICK)
+def test_any_plan(files: Path, opened: str, seeds: range) -> None:
+    """A plan gives the rows that it gives for the DataFrame, whichever of its steps polars leaves to the source."""
+    rows = open_once(files, opened)[list(KINDS)].to_polars()
+    for seed in seeds:
+        text, columns = plan(rng := Random(seed), KINDS)
+        wanted = unoptimised(text)
+        with dask.config.set(scheduler="sync"), duckdb.connect() as database:
+            lazy = eval(text, {"pl": pl, "rows": rows})
+            found = lazy.collect(engine=rng.choice(["in-memory", "streaming"]))
+            testing.assert_frame_equal(found, wanted, check_exact=True)
+            query = sql(rng, columns)
+            answers = []
+            for shown in (lazy, wanted):
+                database.register("shown", shown)
+                answers.append(sorted(map(repr, database.sql(query).fetchall())))
+        assert answers[0] == answers[1], f"{query} of {text}"
+
+
+ORDERS = [
+    "rows.head(3).filter(pl.col('label') == 4)",
+    "pl.concat([rows, rows.head(4)]).filter(pl.col('label') >= 2)",
+    "rows.filter(pl.when(pl.col('label') == 1).then(pl.col('label').is_null()).otherwise(pl.col('label') >= 2))",
+    "rows.filter(~pl.when(pl.col('label') == 1).then(pl.col('label').is_null()))",
+    "rows.filter(pl.when((pl.col('label') // 0).is_null()).then(pl.col('label') == 1).otherwise(pl.lit(False)))",
+    "rows.with_row_index('n').select('n')",
+    "rows.with_row_index('n').select(pl.len())",
+    "rows.head(7).with_row_index('n').filter(pl.col('n') > 2).select('n')",
+    "rows.filter(pl.len() > 3)",
+    "rows.filter(pl.col('label').is_in([]) | (pl.col('small') > 50))",
+    "rows.filter(pl.any_horizontal(*(pl.col('small') == number for number in range(0, 60, 7))))",
+    "rows.filter(functools.reduce(operator.or_, [pl.col('small') == number for number in range(0, 700, 7)]))",
+    "rows.filter(pl.struct('label', 'small').map_elements(lambda row: row['label'] > 2, pl.Boolean))",
+]
+
+
+@pytest.mark.parametrize("text", ORDERS)
+@pytest.mark.parametrize("opened", QUICK)
+def test_plans_whose_order_decides(files: Path, opened: str, text: str) -> None:
+    rows = open_once(files, opened)[list(KINDS)].to_polars()
+    made = eval(text, {"pl": pl, "rows": rows, "functools": functools, "operator": operator})
+    with dask.config.set(scheduler="sync"):
+        for engine in ("in-memory", "streaming"):
+            testing.assert_frame_equal(made.collect(engine=engine), unoptimised(text))
+
+
+@pytest.mark.parametrize("names", [("^a.*$", "a", "ab"), ("*", "a"), ("", "a"), ("", "column_0"), ("^", "$"), (".*",)])
+@pytest.mark.parametrize("counts", ["auto", None])
+def test_names_that_polars_takes_for_patterns(tmp_path: Path, names: tuple[str, ...], counts: Any) -> None:
+    columns = {name: [10 * number, 10 * number + 1] for number, name in enumerate(names)}
+    dtf.to_tfrecord(columns, tmp_path / "a.tfrecord")
+    frame = dtf.read_tfrecord(tmp_path, counts=counts)[[*names]].to_polars()
+    wanted = pl.DataFrame([pl.Series(f"{number}", each) for number, each in enumerate(columns.values())])
+    wanted.columns = list(names)
+    testing.assert_frame_equal(frame.collect(), wanted)
+    testing.assert_frame_equal(frame.filter(pl.nth(0) == 1).collect(), wanted[1:])
+    testing.assert_frame_equal(frame.select(pl.nth(-1)).head(1).collect(), wanted[[names[-1]]][:1])
+    with duckdb.connect() as database:
+        database.register("shown", frame)
+        assert database.sql("SELECT count(*) FROM shown").fetchall() == [(2,)]
+
+
 def decoded(caplog: pytest.LogCaptureFixture, query: Callable[[], Any]) -> tuple[Any, set[str]]:
     """Return the result of a query, and the columns that were decoded for it, by the log."""
     caplog.clear()
@@ -217,6 +307,6 @@ def test_several_frames_at_once(files: Path) -> None:
     """Queries of polars wait for threads of dask, which must not wait for polars."""
     frame = dtf.read_tfrecord(files, FEATURES, chunks=3).to_polars()
     parts = [frame.filter(pl.col("label") == label).select("small") for label in range(5)]
-    joined = reduce(lambda one, other: one.join(other, on="small", how="full", coalesce=True), parts)
+    joined = functools.reduce(lambda one, other: one.join(other, on="small", how="full", coalesce=True), parts)
     assert sorted(joined.collect().get_column("small")) == [*range(ROWS)]
     assert [each.height for each in pl.collect_all(parts)] == [12] * 5

@@ -2,14 +2,18 @@
 
 polars passes the columns and the predicate of a query to the source. Comparisons of columns with literals, ``is_in``,
 lengths of lists, and their combinations by and, or, not become `Filters`, so that other columns are decoded for the
-kept records only. polars then applies the whole predicate to the kept rows. Filters may therefore keep more rows than
+kept records only. The source applies the whole predicate to the kept rows. Filters may therefore keep more rows than
 the predicate, but never fewer. In polars NaN equals NaN and is larger than all other numbers: "not <=" stands for ">".
+
+polars passes a number of rows together with a predicate only for ``head(n).filter(p)``: the first n rows come first. It
+asks for no column where a query needs only the number of rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from itertools import product
@@ -39,84 +43,135 @@ def to_polars(dataset: Dataset) -> pl.LazyFrame:
     """Return a LazyFrame; `Dataset.to_polars` documents it."""
     make = BatchMaker(dataset.schema, tensors=False)
     make.check_columns(dataset.nrows)
-    frame = pl.from_arrow(make.arrow.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return register_io_source(partial(_read, dataset), schema=frame.schema, is_pure=True)
+    schema = _frame(make.arrow.empty_table()).schema
+    return register_io_source(partial(_read, dataset), schema=schema, is_pure=True)
 
 
 def _read(
     dataset: Dataset, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, batch_size: int | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the frames of a query: the four arguments are those that polars passes to a source."""
+    if rows is not None and dataset.nrows is not None:
+        dataset, rows = dataset.rows[:rows], None
+    if columns == [] and predicate is None and dataset.nrows is not None:
+        yield from _slices(pl.DataFrame(height=dataset.nrows), batch_size)
+        return
     names = list(dataset) if columns is None else columns
     needed = list(dict.fromkeys([*names, *(predicate.meta.root_names() if predicate is not None else ())]))
-    # Filters keep all rows for which the predicate holds.
-    found = None if predicate is None else _alternatives(predicate, dataset.schema, negated=False)
-    if found is not None and len(found) <= _MOST_ALTERNATIVES:
+    needed = needed or list(dataset)[:1]
+    # Which rows of uncounted chunks are the first ones is not known before they are read.
+    found = None if predicate is None or rows is not None else _conditions(predicate, dataset.schema)
+    if found is not None:
         filters = Filters(found)
         dataset = Dataset(filter_rows(dataset._merged(), filters, filters.columns, count=False), tuple(dataset))
-    elif predicate is None and rows is not None and dataset.nrows is not None:
-        dataset = dataset.rows[:rows]
-    with closing(ArrowBatches(dataset[needed or list(dataset)[:1]], tensors=False)) as batches:
+    with closing(ArrowBatches(dataset[needed], tensors=False)) as batches:
         for batch in batches:
-            frame = pl.from_arrow(batch, rechunk=False)
-            assert isinstance(frame, pl.DataFrame)
-            frame = (frame if predicate is None else frame.filter(predicate)).select(names)
+            frame = _frame(batch)
             if rows is not None:
                 frame = frame.head(rows)
                 rows -= len(frame)
-            yield from frame.iter_slices(batch_size or max(len(frame), 1))
+            frame = frame if predicate is None else frame.filter(predicate)
+            # A selection of no columns would lose the rows, and one by names would take some names for patterns.
+            frame = frame[names] if names else pl.DataFrame(height=len(frame))
+            yield from _slices(frame, batch_size)
             if rows == 0:
                 return
 
 
-def _alternatives(expression: pl.Expr, schema: Schema, *, negated: bool) -> Alternatives | None:
-    """Return conditions that all rows meet for which an expression holds; None if all rows have to be read."""
-    kind, body = _node(expression)
-    parts = expression.meta.pop()[::-1]
-    if kind == "Ternary" and _node(parts[0])[1] == {"Boolean": "IsNull"}:
+def _frame(batch: Any) -> pl.DataFrame:
+    """Return a record batch or a table of pyarrow as a DataFrame."""
+    names = batch.column_names
+    # polars would give a column without a name another one.
+    frame = pl.from_arrow(batch.rename_columns([f"column {number}" for number in range(len(names))]), rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    frame.columns = names
+    return frame
+
+
+def _slices(frame: pl.DataFrame, batch_size: int | None) -> Iterator[pl.DataFrame]:
+    return frame.iter_slices(batch_size or max(len(frame), 1))
+
+
+def _conditions(predicate: pl.Expr, schema: Schema) -> Alternatives | None:
+    """Return conditions that all rows meet for which a predicate holds; None if all rows have to be read."""
+    try:
+        return _alternatives(_tree(predicate), _literals(predicate), schema, negated=False)
+    except (LookupError, TypeError, ValueError, RecursionError, pl.exceptions.PolarsError):
+        # Another release of polars may write expressions in another way, and some are too deep for JSON.
+        return None
+
+
+def _tree(expression: pl.Expr) -> Any:
+    """Return an expression as JSON values. Operands have names in it; their order in `meta.pop` depends on release."""
+    return json.loads(expression.meta.serialize(format="json"))
+
+
+def _literals(expression: pl.Expr) -> dict[str, pl.Expr]:
+    """Return the literals of an expression by their trees as text; a float that polars reads from JSON is inexact."""
+    found, left = {}, [expression]
+    while left:
+        part = left.pop()
+        if part.meta.is_literal():
+            found[json.dumps(_tree(part))] = part
+        left += part.meta.pop()
+    return found
+
+
+def _node(tree: Any) -> tuple[str, Any]:
+    """Return the kind of an expression, and what it consists of."""
+    ((kind, body),) = tree.items() if isinstance(tree, dict) else ((str(tree), None),)
+    return kind, body
+
+
+def _function(tree: Any) -> tuple[str, Any]:
+    """Return the namespace and the name of a function; the name may be a mapping from it to options."""
+    kind, body = _node(tree)
+    return _node(body["function"]) if kind == "Function" else ("", "")
+
+
+def _alternatives(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negated: bool) -> Alternatives | None:
+    kind, body = _node(tree)
+    namespace, name = _function(tree)
+    if kind == "Ternary":
+        test = body["predicate"]
+        if _function(test) != ("Boolean", "IsNull") or _node(test["Function"]["input"][0])[0] != "Column":
+            return None
         # No column has null values.
-        return _alternatives(parts[2], schema, negated=negated)
-    if kind == "Function" and body == {"Boolean": "Not"}:
-        return _alternatives(parts[0], schema, negated=not negated)
-    if kind == "Function" and "IsIn" in str(body):
-        return _condition(parts[0], "in", parts[1], schema, negated=negated)
+        return _alternatives(body["falsy"], literals, schema, negated=negated)
+    if (namespace, name) == ("Boolean", "Not"):
+        return _alternatives(body["input"][0], literals, schema, negated=not negated)
+    if namespace == "Boolean" and "IsIn" in name:
+        column, listed = body["input"]
+        return _condition(column, "in", literals.get(json.dumps(listed)), schema, negated=negated)
     if kind != "BinaryExpr":
         return None
-    if body in _COMPARISONS:
-        if parts[0].meta.is_literal():
-            parts, body = parts[::-1], _MIRRORED.get(body, body)
-        return _condition(parts[0], _COMPARISONS[body], parts[1], schema, negated=negated)
-    if body not in ("And", "Or", "LogicalAnd", "LogicalOr"):
+    operator, sides = body["op"], (body["left"], body["right"])
+    first, second = sides
+    if operator in _COMPARISONS:
+        if json.dumps(first) in literals:
+            first, second, operator = second, first, _MIRRORED.get(operator, operator)
+        return _condition(first, _COMPARISONS[operator], literals.get(json.dumps(second)), schema, negated=negated)
+    if operator not in ("And", "Or", "LogicalAnd", "LogicalOr"):
         return None
-    sides = [_alternatives(part, schema, negated=negated) for part in parts]
-    known = [side for side in sides if side is not None]
-    if body.endswith("And") != negated:
-        return tuple((*first, *second) for first, second in product(*known)) if known[1:] else next(iter(known), None)
-    return (*known[0], *known[1]) if known[1:] else None
-
-
-def _node(expression: pl.Expr) -> tuple[str, Any]:
-    """Return the kind of an expression, and its operator or function."""
-    found = json.loads(expression.meta.serialize(format="json"))
-    if not isinstance(found, dict):
-        return str(found), None
-    ((kind, body),) = found.items()
-    held = {"BinaryExpr": "op", "Function": "function"}.get(kind)
-    return kind, None if held is None else body[held]
+    known = [found for side in sides if (found := _alternatives(side, literals, schema, negated=negated)) is not None]
+    if not known[1:]:
+        return known[0] if known and operator.endswith("And") != negated else None
+    if operator.endswith("And") != negated:
+        made = tuple((*first, *second) for first, second in product(*known))
+    else:
+        made = (*known[0], *known[1])
+    return made if len(made) <= _MOST_ALTERNATIVES else None
 
 
 def _condition(
-    column: pl.Expr, comparison: str, literal: pl.Expr, schema: Schema, *, negated: bool
+    tree: Any, comparison: str, literal: pl.Expr | None, schema: Schema, *, negated: bool
 ) -> Alternatives | None:
     """Return a comparison of a column, or of the length of a list, with a literal."""
-    name = next(iter(column.meta.root_names()), "")
-    if _node(column)[1] in ({"ListExpr": "Length"}, {"ArrayExpr": "Length"}):
-        name = f"len({name})"
-    elif not column.meta.is_column():
+    is_length = _function(tree) in (("ListExpr", "Length"), ("ArrayExpr", "Length"))
+    kind, column = _node(tree["Function"]["input"][0] if is_length else tree)
+    if kind != "Column" or literal is None:
         return None
-    if not literal.meta.is_literal():
-        return None
+    name = f"len({column})" if is_length else column
     values = pl.select(literal).to_series()
     values = values.explode() if isinstance(values.dtype, pl.List) else values
     listed = tuple(values.to_list())
@@ -131,8 +186,10 @@ def _condition(
 
 
 def _exact(condition: Condition, values: tuple[Any, ...], schema: Schema) -> bool:
-    """Return whether the comparison casts no value to another one, and compares no NaN."""
+    """Return whether the comparison casts no value to another one, and compares no NaN or infinity, null in JSON."""
     dtype = schema[condition.column].item_dtype
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        return False
     if condition.reduction is not None or dtype.kind in "OTbiu":
         return True
     return all(float(np.asarray(value).astype(dtype)) == value for value in values)
