@@ -4,8 +4,8 @@ Each exception derives from `TFRecordError` and from the closest builtin excepti
 byte offset, feature), the expected and the found value, and can be pickled: workers raise it, clients read it.
 
 `redact` and `redact_url` are called by every module that displays, logs or stores a URL. File systems put URLs and
-headers of requests into their errors: every call of a file system passes through `hide_credentials`, or its errors
-through `without_credentials`.
+headers of requests into their errors: every call of a file system passes through `hide_credentials`, `with_retries` or
+`call_once`, or its errors through `without_credentials`.
 """
 
 from __future__ import annotations

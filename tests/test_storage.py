@@ -1,10 +1,12 @@
 """Search for shards, decompressed streams, and publication of complete files."""
 
+import contextlib
 import gzip
 import os
 import pickle
 import random
 import socket
+import tempfile
 import tracemalloc
 import zipfile
 import zlib
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support.few import rising
+from support.privileges import without_privileges
 
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.storage.listing import find_shards
@@ -179,20 +182,18 @@ def test_pipes_and_sockets_are_no_shards(here: Path) -> None:
         assert names(here) == names("*") == ["x"]
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything is permitted to root")
-def test_paths_without_permission(here: Path) -> None:
-    touch("closed/x", "x")
-    (here / "x").chmod(0)
-    with pytest.raises(PermissionError, match="x"):
-        open_stream(find_shards("x")[0])
-    (here / "closed").chmod(0)
-    try:
-        with pytest.raises(PermissionError, match="closed"):
-            find_shards("closed")
-        with pytest.raises(ShardNotFoundError, match=r"permission to list .* is denied"):
-            find_shards("closed/*")
-    finally:
-        (here / "closed").chmod(0o700)
+def test_paths_without_permission() -> None:
+    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+        Path(directory).chmod(0o755)
+        touch("closed/x", "x")
+        Path("x").chmod(0)
+        Path("closed").chmod(0)
+        with without_privileges():
+            with pytest.raises(PermissionError, match="x"):
+                open_stream(find_shards("x")[0])
+            for urlpath in ("closed", "closed/*", "*/x"):
+                with pytest.raises(PermissionError, match="closed"):
+                    find_shards(urlpath)
 
 
 class Hosted(MemoryFileSystem):

@@ -6,12 +6,14 @@ Local and remote files are listed through fsspec, with one listing per directory
 
 from __future__ import annotations
 
-import glob
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from fnmatch import fnmatchcase
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,18 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
-from dask_tfrecord.errors import Location, ShardNotFoundError, StorageError, TFRecordError, near_misses, plural
+from dask_tfrecord.errors import (
+    Location,
+    ShardNotFoundError,
+    StorageError,
+    TFRecordError,
+    near_misses,
+    plural,
+    redact,
+    redact_url,
+)
 from dask_tfrecord.storage.object_store import StoreFileSystem
-from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, list_directory, with_retries
+from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, is_denied, list_directory, with_retries
 from dask_tfrecord.storage.shard import (
     TIME_KEYS,
     Shard,
@@ -39,6 +50,10 @@ _SIDE_PREFIXES = (".", "_")
 _SIDE_SUFFIXES = (".idx", ".gzidx", ".json", ".pbtxt")
 # Files that this library writes for a shard; they are also removed from lists of paths.
 _SIDECARS = (".idx", ".gzidx", ".damage.json", ".xarray.json")
+# Folder in the root of a disk, where fsck puts what it finds.
+_LOST = "lost+found"
+# File systems that list all objects below a prefix at once.
+_FLAT = {"S3FileSystem", "GCSFileSystem"}
 # Metadata files of Zarr groups and arrays.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
@@ -61,7 +76,8 @@ def find_shards(
     ----------
     urlpath : str, os.PathLike or list of these
         A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``). An existing literal
-        path takes precedence over template and glob, and so does an existing local directory in front of them.
+        path takes precedence over template and glob, and so does an existing local directory in front of them. ``**``
+        matches any number of directories, but no links to directories.
         Directories and globs exclude hidden files, ``_*``, ``.idx``, ``.gzidx``, ``.json`` and ``.pbtxt``, unless the
         glob contains the prefix or suffix. Lists exclude ``.idx``, ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
     compression : {"infer", None, "gzip", "zlib"}
@@ -78,6 +94,8 @@ def find_shards(
     ------
     ShardNotFoundError
         If a path does not exist, a template has missing or unexpected shards, or a directory contains only other files.
+    PermissionError or StorageError
+        If a directory that may contain such files can't be listed.
     """
     compression = normalize_compression(compression, "infer")
     options = {} if storage_options is None else storage_options
@@ -200,7 +218,7 @@ class _Search:
         if info is not None and info["size"] is not None and not info.get("islink"):
             return info
         try:
-            info = dict(with_retries(lambda: self.fs.info(path), path, "look up the file"))
+            info = dict(with_retries(lambda: self.fs.info(path), self.url(path), "look up the file"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except StorageError:
@@ -239,7 +257,7 @@ class _Search:
         return [info for info in files if info["type"] == "file"]
 
     def _directory(self) -> list[dict[str, Any]]:
-        listed = with_retries(lambda: self.fs.ls(self.path, detail=True), self.path, "list the directory")
+        listed = with_retries(lambda: self.fs.ls(self.path, detail=True), self.url(self.path), "list the directory")
         inside = [info for info in listed if _base(info["name"]) != ""]
         files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
         if not files and _ZARR & {_base(info["name"]) for info in inside}:
@@ -260,17 +278,11 @@ class _Search:
 
     def _glob(self) -> list[dict[str, Any]]:
         fixed, variable = self.parts()
-        if not _is_glob("/".join(variable)):
+        if not self._is_glob("/".join(variable)):
             return []
         if fixed[-1:] == [".."] and isinstance(self.fs, LocalFileSystem):
-            # fsspec finds nothing below "..".
             fixed = Path("/".join(fixed)).resolve().as_posix().split("/")
-        pattern = "/".join([*map(glob.escape, fixed), *variable])
-        try:
-            matched = with_retries(lambda: self.fs.glob(pattern, detail=True), self.path, "list its directory")
-        except FileNotFoundError:
-            # The bucket does not exist; file systems return an empty list for a missing directory.
-            return []
+        matched = self._matches("/".join(fixed) or self.fs.root_marker, variable)
         files = self._files_of(
             info
             for path, info in matched.items()
@@ -283,6 +295,95 @@ class _Search:
                 f"to search the directories, add /*"
             )
         return files
+
+    def _is_glob(self, part: str) -> bool:
+        # In URLs of the web, `?` begins a query.
+        return any(character in part for character in ("*[" if self._is_web() else "*?["))
+
+    def _is_web(self) -> bool:
+        return "HTTPFileSystem" in {kind.__name__ for kind in type(self.fs).__mro__}
+
+    def _matches(self, root: str, pattern: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the files and folders below a folder that match the parts of a pattern, by path.
+
+        Each folder that may hold some is listed, or an error is raised; `glob` and `walk` of fsspec leave out what
+        cannot be listed. ``**`` does not follow links to folders, which may form cycles.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        listed: dict[str, dict[str, dict[str, Any]]] = {}
+        skipped = _side_prefixes(pattern)
+        parts = [part for part, following in pairwise([*pattern, ""]) if (part, following) != ("**", "**")]
+        # Folders with the parts to match in them, and whether a listing names the folder.
+        pending = [(root, parts, False)]
+        while pending:
+            folder, (part, *rest), is_named = pending.pop()
+            if part != "**" and not self._is_glob(part) and folder not in listed:
+                path = f"{folder.rstrip('/')}/{part}" if folder else part
+                if rest:
+                    pending.append((path, rest, False))
+                elif (info := self.info(path)) is not None:
+                    found[path] = info
+                continue
+            if folder not in listed:
+                listed |= self._contents(folder, is_named, deep=part == "**")
+            if part == "**":
+                pending.append((folder, rest or ["*"], is_named))
+            for name, info in listed[folder].items():
+                path = info["name"].rstrip("/")
+                if part != "**" and not (fnmatchcase(name, part) if self._is_glob(part) else name == part):
+                    continue
+                if part != "**" and not rest:
+                    found[path] = info
+                elif name.startswith(skipped) or (name == _LOST and part != _LOST):
+                    continue
+                elif part == "**":
+                    if info["type"] == "directory":
+                        pending.append((path, [part, *rest], True))
+                elif self._is_folder(path, info):
+                    pending.append((path, rest, True))
+        return found
+
+    def _is_folder(self, path: str, info: Mapping[str, Any]) -> bool:
+        """Return whether an entry of a listing is a folder or a link to one."""
+        target = (self.info(path) or info) if info.get("islink") else info
+        return bool(target["type"] == "directory")
+
+    def _contents(self, folder: str, is_named: bool, *, deep: bool) -> dict[str, dict[str, dict[str, Any]]]:
+        """List a folder by name.
+
+        With `deep`, the folders below it are listed too if that takes no further requests. `is_named` is True if a
+        listing names the folder.
+        """
+        kinds = {kind.__name__ for kind in type(self.fs).__mro__}
+        url = self.url(folder)
+        try:
+            if deep and folder and kinds & _FLAT:
+                return _folders(
+                    folder, with_retries(lambda: self.fs.find(folder, detail=True), url, "list the objects")
+                )
+            path = f"{folder.rstrip('/')}/" if self._is_web() else folder
+            infos = with_retries(lambda: self.fs.ls(path, detail=True), url, "list the folder")
+        except (FileNotFoundError, NotADirectoryError):
+            if is_named and self._is_web():
+                raise StorageError(
+                    f"the server names this folder but does not list it (status 404), and {self.given!r} may match "
+                    f"files in it; pass a list of the files",
+                    Location(url),
+                ) from None
+            # Removed since it was named, or a bucket without objects of this prefix.
+            return {folder: {}}
+        except Exception as error:
+            if not is_denied(error):
+                raise
+        else:
+            named = ((_base(info["name"].rstrip("/")), info) for info in infos)
+            return {folder: {name: info for name, info in named if info["name"].strip("/") != folder.strip("/")}}
+        raise PermissionError(
+            errno.EACCES,
+            f"permission to list this folder is denied, and {redact(self.given)!r} may match files in it; grant it, or "
+            f"pass a narrower pattern or a list of files",
+            redact_url(url),
+        )
 
     def _template(self) -> list[dict[str, Any]]:
         """Return the files of ``name@8`` or ``name-?????-of-00008``; empty if none exists or it is not a template."""
@@ -340,9 +441,11 @@ def _list_together(searches: Sequence[_Search]) -> None:
     for _, group in groupby(sorted(remote, key=directory), directory):
         together = list(group)
         if len(together) >= MIN_LOOKUPS_TO_LIST:
-            known = together[0].listing(together[0].path.rpartition("/")[0])
-            for search in together:
-                search.known = known
+            # Files may be readable where the permission to list them is missing: they are looked up one by one.
+            with suppress(PermissionError):
+                known = together[0].listing(together[0].path.rpartition("/")[0])
+                for search in together:
+                    search.known = known
 
 
 def _url_around(given: str, path: str, fs: Any) -> tuple[str, str]:
@@ -374,9 +477,30 @@ def _template(fixed: list[str], variable: list[str]) -> tuple[list[str], re.Patt
     return expected, re.compile(rf"{re.escape(stem)}-[0-9]{{{width}}}-of-{total}{re.escape(suffix)}")
 
 
+def _folders(root: str, objects: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the contents of a folder and of all folders below it, by the objects in them."""
+    found: dict[str, dict[str, dict[str, Any]]] = {root: {}}
+    for path, info in objects.items():
+        *parts, name = path.removeprefix(root).strip("/").split("/")
+        folder = root
+        for part in parts:
+            inside = f"{folder.rstrip('/')}/{part}"
+            found[folder].setdefault(part, {"name": inside, "size": 0, "type": "directory"})
+            found.setdefault(inside, {})
+            folder = inside
+        if name and (info["type"] != "directory" or name not in found[folder]):
+            found[folder][name] = info
+    return found
+
+
+def _side_prefixes(pattern: Sequence[str]) -> tuple[str, ...]:
+    """Return the prefixes of names of files and folders that are not shards, except those in the pattern."""
+    return tuple(prefix for prefix in _SIDE_PREFIXES if not any(part.startswith(prefix) for part in pattern))
+
+
 def _is_side_file(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     """Return whether a file is not a shard by its name, unless the pattern contains the prefix or suffix."""
-    prefixes = tuple(prefix for prefix in _SIDE_PREFIXES if not any(part.startswith(prefix) for part in pattern))
+    prefixes = _side_prefixes(pattern)
     suffixes = tuple(suffix for suffix in _SIDE_SUFFIXES if not (pattern and pattern[-1].endswith(suffix)))
     return any(part.startswith(prefixes) for part in parts) or parts[-1].endswith(suffixes)
 

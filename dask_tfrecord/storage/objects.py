@@ -127,7 +127,7 @@ class DirectoryObjects:
         """List the names of all files below a path."""
         return [
             Path(folder, name).relative_to(self.root).as_posix()
-            for folder, _, files in os.walk(Path(self.root, below))
+            for folder, _, files in os.walk(Path(self.root, below), onerror=_raise_unless_missing)
             for name in files
         ]
 
@@ -138,7 +138,7 @@ class DirectoryObjects:
 
     def remove(self, below: str) -> None:
         """Delete everything below a path."""
-        for folder, folders, files in os.walk(Path(self.root, below), topdown=False):
+        for folder, folders, files in os.walk(Path(self.root, below), topdown=False, onerror=_raise_unless_missing):
             for name in files:
                 Path(folder, name).unlink(missing_ok=True)
             # Another copy of the same task may delete the folder first.
@@ -159,6 +159,12 @@ class DirectoryObjects:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """Raise the error of a folder that can't be listed, which `os.walk` would leave out; not if it is gone."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _link(source: Path, path: Path) -> None:

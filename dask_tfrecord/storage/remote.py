@@ -77,6 +77,13 @@ _TRANSIENT_NAMES = {
     *("ServiceRequestError", "ServiceResponseError", "TransportError"),  # azure, google
 }
 
+# Permanent errors that callers expect.
+_EXPECTED = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, NotImplementedError)
+
+# Names of exceptions for missing credentials: of botocore, and of Google.
+_WITHOUT_KEYS = {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "TokenRetrievalError"}
+_WITHOUT_KEYS |= {"DefaultCredentialsError", "RefreshError"}
+
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
@@ -126,7 +133,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
         # Outside the except block, so that an error with credentials does not become the context of another.
         cleaned = without_credentials(failed)
         if not transient:
-            raise cleaned
+            raise _with_path(failed, cleaned, path, what)
         seconds = time.monotonic() - started
         wait = min(limits().first_retry_wait * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
         if attempt == attempts or seconds + wait >= limit:
@@ -142,6 +149,39 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     raise AssertionError("the last attempt returns or raises")
 
 
+def call_once(call: Callable[[], Result], path: str, what: str) -> Result:
+    """Call a function of a file system that repeats its requests itself; its errors hold the path, no credentials.
+
+    `path` and `what` are as for `with_retries`.
+    """
+    try:
+        return call()
+    except Exception as error:
+        failed = error
+    raise _with_path(failed, without_credentials(failed), path, what)
+
+
+def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> Exception:
+    """Return the permanent error of a call with the path, which errors of clients lack, and a remedy."""
+    has_path = getattr(cleaned, "filename", None) or getattr(cleaned, "place", None)
+    if has_path or isinstance(cleaned, _EXPECTED):
+        return cleaned
+    text = f"could not {what}: {describe_error(failed).strip()}"
+    named: Exception = cleaned
+    if _WITHOUT_KEYS & {kind.__name__ for kind in type(failed).__mro__}:
+        text += (
+            "; pass credentials in storage_options, or for a public bucket anon=True for S3 and token='anon' for Google"
+        )
+        named = StorageError(text, Location(path))
+    elif is_denied(failed):
+        named = PermissionError(errno.EACCES, text, redact_url(path))
+    elif isinstance(cleaned, StorageError) or type(cleaned).__module__ != "builtins":
+        named = StorageError(text, Location(path))
+    if named is not cleaned:
+        named.__cause__ = cleaned
+    return named
+
+
 def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
     """List a directory by name; None if it does not exist or cannot be listed."""
     try:
@@ -149,6 +189,20 @@ def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
     except (FileNotFoundError, NotADirectoryError, NotImplementedError):
         return None
     return {info["name"].rstrip("/").rpartition("/")[2]: info for info in listed}
+
+
+def files_below(fs: Any, directory: str) -> Iterator[str]:
+    """List the files of a directory and of all directories below it; links are not followed.
+
+    `find` and `walk` of fsspec leave out directories that cannot be listed; here they raise.
+    """
+    pending = [directory]
+    while pending:
+        for info in (list_directory(fs, pending.pop()) or {}).values():
+            if info["type"] == "directory":
+                pending.append(info["name"])
+            else:
+                yield str(info["name"])
 
 
 def is_transient(error: BaseException) -> bool:
@@ -164,12 +218,19 @@ def is_transient(error: BaseException) -> bool:
     status = http_status(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
-    if isinstance(error, _PERMANENT):
+    if isinstance(error, _PERMANENT) or is_denied(error):
         return False
     for link in _chain(error):
         if isinstance(link, OSError) and (link.errno in _PERMANENT_ERRNO or _is_unknown_host(link)):
             return False
     return isinstance(error, OSError | TimeoutError)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return whether an error says that permission or credentials are missing."""
+    # The error of gcsfs has no other sign: https://github.com/fsspec/gcsfs/blob/main/gcsfs/retry.py
+    forbidden = type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: ")
+    return isinstance(error, PermissionError) or forbidden or http_status(error) in (401, 403)
 
 
 def http_status(error: BaseException) -> int | None:

@@ -41,13 +41,12 @@ from dask_tfrecord.errors import (
     ShardNotFoundError,
     StorageError,
     TFRecordError,
-    hide_credentials,
     plural,
     redact_url,
 )
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
-from dask_tfrecord.storage.remote import RangeFetcher, changed_error, not_found_error, open_ranges, url_to_fs
+from dask_tfrecord.storage.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_compression
 
 # Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
@@ -368,6 +367,14 @@ def _open_local(shard: Shard, kind: type[_LocalFile]) -> _LocalFile:
     if has_changed(shard, {"size": status.st_size, "mtime": status.st_mtime}):
         file.close()
         raise changed_error(shard, status.st_size)
+    if not status.st_size and file.read(1):
+        # Reading would end after the reported bytes: without a record, and without an error.
+        file.close()
+        raise StorageError(
+            "the file has content, and the file system reports 0 bytes, as for files of /proc; copy it to a disk, and "
+            "read the copy",
+            Location(shard.path),
+        )
     return file
 
 
@@ -389,7 +396,7 @@ def open_sink(
         file: Any = tempfile.NamedTemporaryFile(prefix="dask_tfrecord-", buffering=_WRITE_BUFFER, delete=False)  # noqa: SIM115
 
         def upload(complete: Path) -> None:
-            hide_credentials(lambda: fs.put_file(str(complete), inside))
+            call_once(lambda: fs.put_file(str(complete), inside), str(path), "upload the file")
 
         return ByteSink(file, compression, upload, should_publish)
     # A symbolic link at the target is replaced, not followed: its target may belong to another user.

@@ -48,7 +48,7 @@ from dask_tfrecord.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.remote import join, url_to_fs
+from dask_tfrecord.storage.remote import files_below, join, url_to_fs
 from dask_tfrecord.storage.streams import ByteSink, write_file
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files
 from dask_tfrecord.stores.output import ShardWriteReport, WriteReport, WriteWork, check_mode
@@ -425,7 +425,7 @@ class _Names(ShardNames):
         """List the existing files of a data set, for any number of units."""
         fs, inside = url_to_fs(self.root, **self.storage_options)
         fs.invalidate_cache()
-        found = (str(name).removeprefix(inside).lstrip("/") for name in fs.find(inside))
+        found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
         return sorted(join(self.root, name) for name in found if _FILE.fullmatch(name))
 
     def check_free(self, paths: Sequence[str], mode: str, own: Any = ()) -> list[str]:

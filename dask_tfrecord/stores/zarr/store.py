@@ -36,14 +36,13 @@ from dask_tfrecord.errors import (
     ResumeError,
     SchemaError,
     UnsupportedFormatError,
-    hide_credentials,
     near_misses,
     printable,
     redact,
     redact_url,
 )
 from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
-from dask_tfrecord.storage.remote import explain_missing_extra, join
+from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.stores.output import Claimable, WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.compat import (
@@ -135,7 +134,7 @@ class TargetGroup:
 
     def open(self, mode: Literal["r", "r+"]) -> zarr.Group:
         """Open the group, or raise FileNotFoundError, or IncompleteStoreError for invalid metadata."""
-        return hide_credentials(lambda: self._open_group(mode))
+        return call_once(lambda: self._open_group(mode), str(self), "open the group")
 
     def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
         try:
