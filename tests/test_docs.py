@@ -78,9 +78,15 @@ def object_store(page: str, request: pytest.FixtureRequest, monkeypatch: pytest.
     ],
 )
 @pytest.mark.usefixtures("workshop", "object_store")
-def test_python_blocks_run(page: str) -> None:
+def test_python_blocks_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page, "python"):
+    for block in blocks(page, "python", "text printed"):
+        if block.kind == "text printed":
+            printed = capsys.readouterr().out
+            same = doctest.OutputChecker().check_output(block.text, printed, OPTIONS)
+            assert same, f"the page shows:\n{block.text}\nthe block before it printed:\n{printed}"
+            continue
+        capsys.readouterr()
         # Empty lines in front make the line numbers of a traceback those of the page.
         exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
 
