@@ -24,6 +24,7 @@ from dask_tfrecord.features import (
     json_of_feature,
     to_json,
 )
+from dask_tfrecord.features.keys import Unit
 from dask_tfrecord.message_types import MessageType
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
@@ -242,6 +243,12 @@ class Schema(Mapping[str, Feature]):
     def has_steps(self, name: str) -> bool:
         """Return whether a feature is a feature list, or a feature of items."""
         return name in self._steps
+
+    def unit_of(self, name: str) -> Unit:
+        """Return what a feature describes: the values of a record, or of each of its steps or items."""
+        if name not in self._steps:
+            return "value"
+        return "step" if self.message == "SequenceExample" else "item"
 
     def key_of(self, name: str) -> str:
         """Return the key of a feature in a record: its name, or for items the name after ``examples/``."""

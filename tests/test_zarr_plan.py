@@ -29,8 +29,8 @@ from support.images import png
 from support.store_round_trip import assert_same, files_of
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns import encoded_values
 from dask_tfrecord.errors import UnknownFeatureError
+from dask_tfrecord.features import image as image_feature
 from dask_tfrecord.images.pixels import decode_image
 
 xr = pytest.importorskip("xarray")
@@ -303,7 +303,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         decoded.append(len(data))
         return decode_image(data, *how)
 
-    monkeypatch.setattr(encoded_values, "decode_image", decode)
+    monkeypatch.setattr(image_feature, "decode_image", decode)
     return decoded
 
 

@@ -45,7 +45,6 @@ from dask_tfrecord.blocks import (
     to_array,
     zero_rows,
 )
-from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.decoder import (
     Decoder,
     Where,
@@ -55,7 +54,6 @@ from dask_tfrecord.columns.decoder import (
     located_error,
     rows_of_no_fields,
 )
-from dask_tfrecord.columns.encoded_values import image_values
 from dask_tfrecord.columns.items import ItemPlan, LengthError
 from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
 from dask_tfrecord.errors import (
@@ -71,6 +69,7 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, VarLenFeature, default_array
+from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
@@ -1195,7 +1194,7 @@ class ExplodedSource(Source):
             if limit is not None:
                 limit.check_rows(len(files), feature)
             with allocating(name, feature):
-                return image_values(feature, Decoded.of(files)._replace(out=into))
+                return feature.assemble(Decoded.of(files)._replace(out=into))
         except RowError as error:
             record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
             number = first_record + record if isinstance(first_record, int) else int(first_record[record])

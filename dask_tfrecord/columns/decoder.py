@@ -25,10 +25,6 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
-from dask_tfrecord.columns import assembly, encoded_values
-from dask_tfrecord.columns.assembly import ColumnDecoder
-from dask_tfrecord.columns.encoded_values import found_tensor, tensor_spec, values_assembler
-from dask_tfrecord.columns.items import partitioned
 from dask_tfrecord.columns.message_fields import (
     MessageTables,
     columns_in_bytes,
@@ -49,24 +45,11 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import (
-    Encoded,
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    ImageFeature,
-    KeyedPartition,
-    ProtoFeature,
-    RaggedFeature,
-    RawFeature,
-    SparseFeature,
-    TensorFeature,
-    TextFeature,
-    VarLenFeature,
-    default_array,
-    stored_kind,
-)
-from dask_tfrecord.features.keys import MESSAGES, Assemble, Decoded, KeyOutput, KeySpec
+from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature, stored_kind
+from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.keys import MESSAGES, Decoded, KeyOutput, KeySpec
+from dask_tfrecord.features.listed import lengths
+from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
@@ -79,6 +62,8 @@ from dask_tfrecord.storage.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64
+# Of columns of lengths and of offsets.
+_COUNT = FixedLenFeature((), "int64")
 
 
 class Decoder:
@@ -166,42 +151,26 @@ def wanted_schema(
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
     """Return the specs whose values are kept, or determine the sizes of rows."""
     made = column.feature
-    if column.assembler is assembly.lengths:
+    if column.assembler is lengths:
         return ()
-    if not (made.ragged_rank or made.own_shapes or made.is_bytes or isinstance(column.parsed, SparseFeature)):
+    if column.prepare is None and not (made.ragged_rank or made.own_shapes or made.is_bytes):
         return column.specs
-    match column.parsed:
-        case ImageFeature() | TextFeature():
-            # The native decoder checks UTF-8 only in values that it keeps.
-            return column.specs
-        case TensorFeature() if column.assembler is encoded_values.tensor_values:
-            return column.specs
-        case RawFeature() if column.parsed.compression_type is not None or column.parsed.stored_dtype.kind == "b":
-            return column.specs
-        case SparseFeature():
-            return column.specs[:-1]
-        case ProtoFeature():
-            return column.specs
-        case RaggedFeature():
-            return column.specs[1:] if column.parsed.values is None else column.specs
-    return ()
+    return column.parsed.measured(column.specs)
 
 
 def _sized(column: ColumnDecoder, needed: Set[KeySpec]) -> ColumnDecoder:
     specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in column.specs)
-    zeros = isinstance(column.feature, ImageFeature) and (column.feature.own_shapes or column.feature.ragged_rank)
-    return replace(column, specs=specs, assembler=encoded_values.image_sizes if zeros else column.assembler)
+    varies = column.is_own and (column.feature.own_shapes or column.feature.ragged_rank)
+    return replace(column, specs=specs, assembler=type(column.parsed).sizes if varies else column.assembler)
 
 
 def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecoder]:
     """Return the columns that count the steps of padded features."""
     counted = {}
     for name, column in columns.items():
-        if name == column.source and isinstance(column.parsed, FixedLenSequenceFeature):
+        if name == column.source and column.parsed.is_padded:
             specs = tuple(replace(spec, counted=True) for spec in column.specs)
-            counted[name] = replace(
-                column, feature=FixedLenFeature((), "int64"), specs=specs, assembler=assembly.lengths
-            )
+            counted[name] = replace(column, feature=_COUNT, specs=specs, assembler=lengths)
     return counted
 
 
@@ -213,17 +182,11 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
             found = message_columns(schema.message_type, name, feature)
         elif isinstance(feature, ProtoFeature):
             found = _columns_of_messages(name, feature, schema)
-        elif isinstance(feature, SparseFeature) and not schema.has_steps(name):
-            found = _sparse_columns(name, feature)
-        elif not schema.has_steps(name):
-            found = {name: ColumnDecoder(feature, name, feature, *_specs_of_feature(name, feature))}
-        elif schema.message == "SequenceExample":
-            column = _repeated_column(name, name, feature, "step")
-            count = FixedLenFeature((), "int64")
-            lengths = ColumnDecoder(count, name, feature, column.specs[:1], assembly.lengths, unit="step")
-            found = {name: column, f"{name}.lengths": lengths}
         else:
-            found = {name: _repeated_column(name, schema.key_of(name), feature, "item")}
+            found = feature.columns(name, schema.key_of(name), schema.unit_of(name))
+            if schema.unit_of(name) == "step":
+                specs = found[name].specs[:1]
+                found[f"{name}.lengths"] = ColumnDecoder(_COUNT, name, feature, specs, lengths, unit="step")
         for label, column in found.items():
             if label in columns:
                 raise SchemaError(
@@ -238,7 +201,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     # A field may have several columns, such as the names and the numbers of an enum.
     uses = Counter(spec for column in columns.values() for spec in column.specs)
     return {
-        name: replace(column, assembler=assembly.numbers)
+        name: replace(column, assembler=type(column.parsed).assemble)
         if column.assembler is None and uses[column.specs[0]] > 1
         else column
         for name, column in columns.items()
@@ -247,22 +210,18 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
 
 def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in the bytes of a key, one in every record, step or item."""
-    steps = schema.has_steps(name)
-    unit = "value" if not steps else "step" if schema.message == "SequenceExample" else "item"
+    unit = schema.unit_of(name)
+    steps = unit != "value"
     key = schema.key_of(name) if feature.key is None else feature.key
-    specs = (replace(_encoded_spec(key, TextFeature(), steps=steps), text=False),)
+    specs = (KeySpec(key, "bytes", ValueLayout.FIXED, steps=steps, optional=steps),)
     columns = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
     return {label: replace(column, unit=unit) for label, column in columns.items()}
 
 
 def _check_axes(column: ColumnDecoder) -> None:
     """Refuse shapes with more axes than a NumPy array, the axis of rows included."""
-    feature = column.feature
-    if isinstance(feature, FixedLenSequenceFeature):
-        # `item_shape` raises until the length is counted.
-        axes, rows = 1 + len(feature.shape), 1
-    else:
-        axes, rows = (feature.own_shapes, 0) if feature.own_shapes else (len(feature.item_shape), 1)
+    rows = int(not column.feature.own_shapes)
+    axes = column.feature.axes - rows
     if axes + rows > _MAX_AXES:
         raise SchemaError(
             f"feature {column.source!r}: {type(column.parsed).__name__} has a shape of {axes} dimensions; a NumPy "
@@ -284,146 +243,19 @@ def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
                 )
 
 
-def _specs_of_feature(name: str, feature: Feature) -> tuple[tuple[KeySpec, ...], Assemble | None]:
-    """Return the key specs and the assembler of a feature of an Example, or of a context."""
-    match feature:
-        case FixedLenFeature():
-            return (_fixed_spec(name, feature),), assembly.fixed_bytes if feature.is_bytes else None
-        case VarLenFeature() if feature.ragged_rank == 1:
-            return (_ragged_spec(name, feature.dtype, math.prod(feature.item_shape)),), assembly.ragged
-        case FixedLenSequenceFeature() if feature.allow_missing:
-            return (_ragged_spec(name, feature.dtype, math.prod(feature.shape)),), assembly.padded
-        case RaggedFeature():
-            return _partition_specs(name, feature), partitioned
-        case TensorFeature() if feature.count is None and feature.own_shapes:
-            return (tensor_spec(name, feature),), encoded_values.tensors
-        case TensorFeature() if feature.count is None:
-            return (tensor_spec(name, feature),), assembly.fixed_bytes if feature.is_bytes else None
-        case RawFeature() if feature.count is None and feature.compression_type is None and -1 not in feature.shape:
-            dtype = feature.stored_dtype
-            swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
-            is_bool = dtype.kind == "b"
-            return (KeySpec(name, "bytes", ValueLayout.RAW, feature.nbytes, swap, boolean=is_bool),), None
-        case Encoded():
-            return (_encoded_spec(name, feature),), values_assembler(feature)
-    hint = "allow_missing=True, as in TensorFlow" if isinstance(feature, FixedLenSequenceFeature) else "one open size"
-    raise SchemaError(f"feature {name!r}: {feature} needs {hint}, because an Example lists values without steps")
-
-
-def _repeated_column(name: str, key: str, feature: Feature, unit: str) -> ColumnDecoder:
-    """Return the column of a feature of each step of a feature list, or of each item."""
-    found = _repeated(key, feature, unit)
-    if found is None and unit == "step":
-        raise SchemaError(
-            f"feature {name!r}: {feature} is not supported in sequence_features, which accept "
-            f"FixedLenSequenceFeature, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, "
-            f"ImageFeature or TextFeature per step, without count and default_value"
-        )
-    if found is None:
-        raise SchemaError(
-            f"feature {name!r}: {feature} is not supported in example_features, which accept FixedLenFeature of at "
-            f"least one value, VarLenFeature, RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or "
-            f"TextFeature per item, without count{_ITEM_HINTS.get(type(feature), '')}"
-        )
-    return ColumnDecoder(found[0], name, feature, *found[1:], unit=unit)
-
-
-def _repeated(key: str, feature: Feature, unit: str) -> tuple[Feature, tuple[KeySpec, ...], Assemble] | None:
-    """Return column, key specs and assembler of a feature of steps or items; None if it is not supported."""
-    match feature:
-        case FixedLenSequenceFeature() if unit == "step":
-            each = math.prod(feature.shape)
-            spec = KeySpec(key, feature.dtype, ValueLayout.FIXED, each, steps=True, optional=feature.allow_missing)
-            return feature, (spec,), assembly.padded
-        case FixedLenFeature() if unit == "item" and 0 not in feature.shape:
-            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
-            return column, (replace(_fixed_spec(key, feature), steps=True),), assembly.ragged
-        case VarLenFeature() if feature.ragged_rank == 1:
-            spec = _ragged_spec(key, feature.dtype, math.prod(feature.item_shape), steps=True)
-            return VarLenFeature(feature.dtype, shape=(-1, *feature.shape)), (spec,), assembly.ragged
-        case RaggedFeature() if feature.values is None:
-            column = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
-            return column, _partition_specs(key, feature, steps=True), partitioned
-        case ImageFeature() if feature.count in (None, -1):
-            several: Encoded = replace(feature, shape=(-1, *feature.value_shape))
-        case TextFeature() if feature.count is None and (unit == "item" or feature.default_value is None):
-            several = TextFeature(count=-1)
-        case RawFeature() | TensorFeature() if feature.count is None:
-            several = replace(feature, count=-1)
-        case _:
-            return None
-    return several, (_encoded_spec(key, feature, steps=True),), values_assembler(feature)
-
-
-_ITEM_HINTS = {
-    FixedLenSequenceFeature: "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length",
-    SparseFeature: "; VarLenFeature reads indices and values",
-}
-
-
-def _fixed_spec(key: str, feature: FixedLenFeature) -> KeySpec:
-    """Return the spec of a fixed number of values."""
-    spec = KeySpec(key, feature.dtype, ValueLayout.FIXED, math.prod(feature.shape))
-    if feature.default_value is None:
-        return spec
-    values = default_array(feature.default_value, feature.item_dtype, feature.shape)
-    fallback = tuple(values.ravel().tolist()) if feature.is_bytes else (values.tobytes(),)
-    return replace(spec, optional=True, fallback=fallback)
-
-
-def _ragged_spec(key: str, dtype: str, each: int = 1, *, steps: bool = False) -> KeySpec:
-    """Return the spec of a variable number of values in every record or step, a multiple of `each`."""
-    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps)
-
-
-def _encoded_spec(key: str, feature: Encoded, *, steps: bool = False) -> KeySpec:
-    """Return the spec of bytes values that are decoded in Python: one in every step, or the feature's number."""
-    text, default = isinstance(feature, TextFeature), getattr(feature, "default_value", None)
-    if feature.count == -1 and not steps:
-        return KeySpec(key, "bytes", ValueLayout.RAGGED, text=text)
-    count = 1 if steps or feature.count is None else feature.count
-    fallback = () if default is None else (default.encode(),)
-    return KeySpec(key, "bytes", ValueLayout.FIXED, count, text=text, steps=steps, optional=steps, fallback=fallback)
-
-
-def _partition_specs(name: str, feature: RaggedFeature, *, steps: bool = False) -> tuple[KeySpec, ...]:
-    """Return the spec of the values, then those of the keyed partitions."""
-    keys = [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
-    values = _ragged_spec(name if feature.value_key is None else feature.value_key, feature.dtype, steps=steps)
-    return (
-        replace(values, text=isinstance(feature.values, TextFeature)),
-        *(_ragged_spec(key, "int64", steps=steps) for key in keys),
-    )
-
-
-def _sparse_columns(name: str, feature: SparseFeature) -> dict[str, ColumnDecoder]:
-    indices = [_ragged_spec(key, "int64") for key in feature.index_key]
-    specs = (*indices, _ragged_spec(feature.value_key, feature.dtype))
-    assemblers: tuple[Assemble, ...] = (assembly.sparse_indices, assembly.sparse_values, assembly.sparse_shape)
-    return {
-        column: ColumnDecoder(of, name, feature, specs, assembler, assembly.sorted_indices)
-        for (column, of), assembler in zip(feature.columns(name).items(), assemblers, strict=True)
-    }
-
-
 def _located(schema: Schema) -> dict[str, ColumnDecoder]:
-    offset = FixedLenFeature((), "int64")
     located = {}
     for name, feature in schema.items():
-        if not isinstance(feature, FixedLenFeature | RawFeature) or why_not_located(name, schema) is not None:
-            raise SchemaError(f"feature {name!r}: {why_not_located(name, schema)}")
-        spec = KeySpec(name, feature.dtype, ValueLayout.LOCATED, math.prod(feature.shape))
-        if isinstance(feature, RawFeature):
-            is_bool = feature.stored_dtype.kind == "b"
-            spec = replace(spec, dtype="bytes", count=feature.nbytes, boolean=is_bool)
-        located[name] = ColumnDecoder(offset, name, feature, (spec,), None)
+        reason = why_not_located(name, schema)
+        if reason is not None:
+            raise SchemaError(f"feature {name!r}: {reason}")
+        located[name] = ColumnDecoder(_COUNT, name, feature, (feature.byte_range(name),), None)
     return located
 
 
 def location_nbytes(feature: Feature) -> int:
     """Return the bytes of a record's values, for a feature whose values are contiguous."""
-    stored = feature.stored_dtype if isinstance(feature, RawFeature) else feature.item_dtype
-    return math.prod(feature.item_shape) * stored.itemsize
+    return math.prod(feature.item_shape) * feature.stored_dtype.itemsize
 
 
 def why_not_located(name: str, schema: Schema) -> str | None:
@@ -432,39 +264,13 @@ def why_not_located(name: str, schema: Schema) -> str | None:
     None if they are, as far as the schema determines it: floats may be packed or not, record by record.
     """
     feature = schema[name]
-    if isinstance(feature, ProtoFeature):
-        return "fields of a message may be stored in several places"
-    if schema.has_steps(name):
+    reason = feature.reason_without_byte_range()
+    if schema.has_steps(name) and not isinstance(feature, ProtoFeature):
         values = "steps of a feature list" if schema.message == "SequenceExample" else "items of a list of Examples"
         return f"the {values} are not contiguous"
-    reason = _why(feature)
     if reason is None and location_nbytes(feature) == 0:
         return "its values take no bytes"
     return reason
-
-
-def _why(feature: Feature) -> str | None:
-    match feature:
-        case FixedLenFeature() if feature.is_bytes:
-            return "its bytes may have any length: use RawFeature(shape, dtype) if they are an array"
-        case FixedLenFeature() if feature.item_dtype.kind in "biu":
-            return "integers are stored as varints, of one to ten bytes each"
-        case FixedLenFeature():
-            stored = feature.dtype == "float32"
-            return None if stored else f"the file stores float32, which is cast to {feature.dtype}: use 'float32'"
-        case RawFeature() if feature.compression_type is not None:
-            return "its values are compressed"
-        case RawFeature() if feature.count is not None:
-            return "its arrays are in several places"
-        case RawFeature() if -1 not in feature.shape:
-            return None
-        case TensorFeature():
-            return "a serialized tensor has several encodings of its values"
-        case ImageFeature():
-            return "images are encoded"
-        case TextFeature():
-            return "text varies in length"
-    return "its rows vary in length"
 
 
 _log = logging.getLogger(__name__)
@@ -1102,21 +908,8 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     if spec.layout == ValueLayout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {spec.count}"
     listed = spec.layout == ValueLayout.FIXED or (spec.layout == ValueLayout.LOCATED and spec.dtype != "bytes")
-    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else _advice(feature, found)
+    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else feature.advice(found)
     return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
-
-
-def _advice(feature: Feature, found: int) -> str:
-    """Return the feature class that reads this number of values."""
-    if not found and isinstance(feature, FixedLenFeature | TextFeature) and not feature.shape:
-        return "; a default_value fills it"
-    if isinstance(feature, ImageFeature):
-        return "; ImageFeature with a shape that begins with -1 reads any number of them"
-    if isinstance(feature, RawFeature | TensorFeature | TextFeature):
-        return f"; {type(feature).__name__} with count=-1 reads any number of them"
-    if isinstance(feature, FixedLenFeature):
-        return f"; VarLenFeature({feature.dtype!r}) reads any number of them"
-    return ""
 
 
 def _value(spec: KeySpec, found: int) -> str:

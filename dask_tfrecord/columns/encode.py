@@ -31,9 +31,7 @@ from dask_tfrecord.blocks import (
     splits_of,
     take_rows,
 )
-from dask_tfrecord.columns.assembly import check_indices
 from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.columns.encoded_values import encode_images, serialize_tensors, tensor_head
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import (
     COMPRESSION_WBITS,
@@ -56,7 +54,10 @@ from dask_tfrecord.features import (
     dtype_name,
     stored_kind,
 )
+from dask_tfrecord.features.image import encode_images
 from dask_tfrecord.features.keys import KINDS, MESSAGES
+from dask_tfrecord.features.sparse import check_indices
+from dask_tfrecord.features.tensor import serialize_tensors, tensor_head
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 

@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, first_true, placing
-from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.encode import check_column, check_items, formed, locating, value_bytes
-from dask_tfrecord.columns.encoded_values import text_values
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
     FieldSpec,
@@ -27,6 +25,7 @@ from dask_tfrecord.columns.message_fields import (
 )
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ImageFeature, ProtoFeature, TextFeature
+from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.message_types import MessageType, is_map, is_utf8
@@ -166,7 +165,7 @@ class MessageEncoder:
             block = value_bytes(name, field.parsed, self.encoding.get(name, ImageEncoding()), block)
         elif self.columns[name].is_bytes and is_utf8(last):
             try:
-                text_values(TextFeature(), Decoded.of(block))
+                TextFeature().assemble(Decoded.of(block))
             except RowError as error:
                 raise RowError(error.row, "is not valid UTF-8, which text of this field is") from None
         return [block]

@@ -29,21 +29,18 @@ from dask_tfrecord.blocks import (
     placing,
     splits_of,
 )
-from dask_tfrecord.columns import assembly
-from dask_tfrecord.columns.assembly import ColumnDecoder
-from dask_tfrecord.columns.encoded_values import values_assembler
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
     FixedLenFeature,
-    ImageFeature,
     ProtoFeature,
     RaggedFeature,
     RowLengths,
     TextFeature,
     VarLenFeature,
 )
+from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput
 from dask_tfrecord.message_types import (
     MessageType,
@@ -319,12 +316,8 @@ def _made(
 ) -> ColumnDecoder:
     """Return a column with as many levels of rows as the path has repeated fields."""
     feature = rows_of_values(values, path.rank)
-    if assembler is None and isinstance(values, Encoded):
-        assembler = values_assembler(values)
-    elif assembler is None and path.rank:
-        assembler = assembly.ragged
-    elif assembler is None and values.is_bytes:
-        assembler = assembly.fixed_bytes
+    if assembler is None and (path.rank or values.is_bytes or isinstance(values, Encoded)):
+        assembler = type(values).assemble
     if path.rank > 1:
         assert assembler is not None
         assembler = partial(_nested, assembler)
@@ -340,9 +333,7 @@ def rows_of_values(values: Any, rank: int) -> Feature:
         return VarLenFeature(values.dtype, shape=(-1,) * rank)
     if rank > 1:
         return RaggedFeature("bytes", partitions=[RowLengths(str(level)) for level in range(rank - 1)], values=values)
-    if isinstance(values, ImageFeature):
-        return replace(values, shape=(-1, *values.value_shape))
-    several: Feature = replace(values, count=-1)
+    several: Feature = values.with_count(-1)
     return several
 
 

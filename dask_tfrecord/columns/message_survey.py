@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import RowError
-from dask_tfrecord.columns.assembly import ColumnDecoder
 from dask_tfrecord.columns.decoder import located_error
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
@@ -29,6 +28,7 @@ from dask_tfrecord.columns.message_fields import (
 )
 from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.features import FixedLenFeature, dtype_name
+from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded, KeyOutput
 from dask_tfrecord.inspection.report import FeatureReport, KindReport, Report, Suggestion, suggested_content
 from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, merge_each

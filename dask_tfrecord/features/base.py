@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import numpy as np
 
+from dask_tfrecord._native import ValueLayout
+from dask_tfrecord.blocks import Block, MemoryLimit
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
 
 
 class Feature(ABC):
@@ -61,6 +65,97 @@ class Feature(ABC):
     def block_shape(self) -> tuple[int, ...]:
         """Shape of one record in a column; ``()`` if a row is an array, which is one object."""
         return () if self.ragged_rank or self.own_shapes else self.item_shape
+
+    # Reading: what a decoder asks.
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the keys that a column needs of each record; None if the feature does not describe such values.
+
+        Parameters
+        ----------
+        key : str
+            Key of the feature in the record, the feature list or the item.
+        unit : {"value", "step", "item"}
+            What the feature describes: the values of a record, or of each of its steps or items.
+        """
+        raise NotImplementedError
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature of the column: of steps and items, with one level of rows more."""
+        return self
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return the block of the decoded keys; `RowError` names a row that can't be decoded."""
+        raise NotImplementedError
+
+    def sizes(self, decoded: Decoded) -> Block:
+        """Return a block whose row splits and shapes are right, and whose values may all be zero."""
+        return self.assemble(decoded)
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys whose values `sizes` needs; of the others, values are checked and counted only."""
+        return keys
+
+    def columns(self, name: str, key: str, unit: Unit) -> dict[str, ColumnDecoder]:
+        """Return the columns that the feature makes, by their names."""
+        keys = self.keys(key, unit)
+        if keys is None:
+            raise SchemaError(f"feature {name!r}: {self} {self.unsupported(unit)}")
+        is_direct = len(keys) == 1 and keys[0].is_direct
+        assemble = None if is_direct else type(self).assemble
+        return {name: ColumnDecoder(self.column(unit), name, self, keys, assemble, unit=unit)}
+
+    def unsupported(self, unit: Unit) -> str:
+        """Return the end of an error: the feature does not describe values of this unit."""
+        if unit == "value":
+            return "needs one open size, because an Example lists values without steps"
+        if unit == "step":
+            return (
+                "is not supported in sequence_features, which accept FixedLenSequenceFeature, VarLenFeature, "
+                "RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or TextFeature per step, without count "
+                "and default_value"
+            )
+        return (
+            "is not supported in example_features, which accept FixedLenFeature of at least one value, VarLenFeature, "
+            "RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or TextFeature per item, without count"
+        )
+
+    def advice(self, found: int) -> str:
+        """Return the end of an error: the feature that reads this number of values; empty if none does."""
+        return ""
+
+    @property
+    def keeps_values(self) -> bool:
+        """The flat values of a block are those of the decoder, unchanged."""
+        return False
+
+    @property
+    def is_padded(self) -> bool:
+        """Rows are steps, padded to one length."""
+        return False
+
+    @property
+    def axes(self) -> int:
+        """Number of axes of an array: of one row if rows have their own shapes, otherwise of a block."""
+        return self.own_shapes or 1 + len(self.item_shape)
+
+    # References to the bytes of a shard.
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """The dtype of the values in the file, byte order included."""
+        return self.item_dtype
+
+    def byte_range(self, key: str) -> KeySpec:
+        """Return the spec of the offset of the values; for features of which `reason_without_byte_range` is None."""
+        return KeySpec(key, self.dtype, ValueLayout.LOCATED, math.prod(self.item_shape))
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return the reason why the values are not a fixed number of contiguous bytes in every record.
+
+        None if they are, as far as the feature determines it: floats may be packed or not, record by record.
+        """
+        return "its rows vary in length"
 
     def _set(self, **values: Any) -> None:
         """Set checked arguments of the frozen dataclass, and what follows from them; for constructors only."""
@@ -121,3 +216,30 @@ def of_this_library(given: Any, base: type, classes: Mapping[str, Any], owner: s
     if cls is None or not all(hasattr(given, name) for name in names):
         raise SchemaError(f"{owner}: expected {expected}; got {given!r:.100}")
     return cls(*(getattr(given, name) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDecoder:
+    """Keys of one column, and the assembly of its blocks."""
+
+    feature: Feature  # dtype and shape of the blocks
+    source: str  # name of the schema's feature that the column belongs to
+    parsed: Feature  # the schema's feature
+    specs: tuple[Any, ...]  # of type KeySpec, or FieldSpec
+    assembler: Assemble | None  # None if the decoder writes the only key directly into an array
+    # Processes the outputs before `assembler`, once for all columns of a feature.
+    prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
+    unit: str = "value"  # what a row consists of, for errors: "value", "step" or "item"
+    classes: tuple[str, ...] = ()  # names of the values of an enum
+    groups: tuple[str, ...] = ()  # of the columns that share its rows at each level, the outermost first
+
+    @property
+    def keeps_values(self) -> bool:
+        """The flat values of its blocks are the unchanged output of the decoder."""
+        whole = self.parsed.keeps_values and self.is_own and self.prepare is None
+        return whole and not any(spec.counted for spec in self.specs)
+
+    @property
+    def is_own(self) -> bool:
+        """The feature assembles the blocks, or the decoder does for it."""
+        return self.assembler is type(self.parsed).assemble

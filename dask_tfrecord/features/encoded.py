@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dask_tfrecord._native import ValueLayout
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.keys import KeySpec, Unit
 
 
 class Encoded(Feature):
@@ -40,6 +47,46 @@ class Encoded(Feature):
     def ragged_rank(self) -> int:
         """1 if a record holds any number of arrays, otherwise 0."""
         return int(self.count == -1)
+
+    def with_count(self, count: int | None) -> Encoded:
+        """Return the feature of another number of values per record: None for one, -1 for any number."""
+        other: Any = self
+        changed: Encoded = replace(other, count=count)
+        return changed
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of bytes values: one in every step or item, or the number of the feature."""
+        if unit != "value":
+            one = KeySpec(key, "bytes", ValueLayout.FIXED, steps=True, optional=True)
+            return None if self.count is not None else (one,)
+        if self.count == -1:
+            return (KeySpec(key, "bytes", ValueLayout.RAGGED),)
+        return (KeySpec(key, "bytes", ValueLayout.FIXED, 1 if self.count is None else self.count),)
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, or that of any number of values."""
+        return self if unit == "value" else self.with_count(-1)
+
+    def advice(self, found: int) -> str:
+        """Return what reads another number of values."""
+        return f"; {type(self).__name__} with count=-1 reads any number of them"
+
+
+def iter_values(values: BytesBlock) -> Iterator[memoryview]:
+    """Yield each bytes value."""
+    data = memoryview(values.values.data)
+    for start, stop in pairwise(values.splits.tolist()):
+        yield data[start:stop]
+
+
+def iter_arrays(block: Block) -> Iterator[NDArray[Any]]:
+    """Yield a view of each row."""
+    if isinstance(block, ArraysBlock):
+        values = np.asarray(block.values)
+        for shape, (start, stop) in zip(block.shapes.tolist(), pairwise(block.row_splits.tolist()), strict=True):
+            yield values[start:stop].reshape(shape)
+    else:
+        yield from np.asarray(block)
 
 
 def checked_count(count: Any, owner: str) -> int | None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, placing, splits_of, weightless
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
-from dask_tfrecord.features.encoded import Encoded
+from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
+from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.images.codecs import ImageError
+from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
 
 IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 
@@ -142,3 +150,87 @@ class ImageFeature(Encoded):
     def own_shapes(self) -> int:
         """3 if images differ in size, otherwise 0."""
         return 3 if self.shape is None or -1 in self.shape[-3:] else 0
+
+    def with_count(self, count: int | None) -> ImageFeature:
+        """Return the feature of another number of images per record: None for one, -1 for any number."""
+        return replace(self, shape=self.value_shape if count is None else (count, *self.value_shape))
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of encoded images."""
+        # One image in each step is what any number in a record becomes.
+        one = self.with_count(None) if unit != "value" and self.count == -1 else self
+        return Encoded.keys(one, key, unit)
+
+    def advice(self, found: int) -> str:
+        """Return what reads another number of images."""
+        return "; ImageFeature with a shape that begins with -1 reads any number of them"
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return why images have no byte range."""
+        return "images are encoded"
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Decode images: one per row, or several.
+
+        Of images of any shape, all headers are read first, to allocate once.
+        """
+        files, ends, limit = decoded.keys[0].encoded(), decoded.ends, decoded.limit
+        if self.own_shapes:
+            shapes = self._image_shapes(files, decoded)
+            splits = splits_of(shapes.prod(axis=1))
+            if limit is not None:
+                limit.check_ends(splits[ends[1:]], self.item_dtype.itemsize)
+            block: Any = ArraysBlock(np.empty(int(splits[-1]), self.item_dtype), splits, shapes)
+        else:
+            shape = (len(files), *self.value_shape)
+            if limit is not None and decoded.out is None:
+                limit.check_ends(ends[1:], math.prod(self.value_shape) * self.item_dtype.itemsize)
+            block = np.empty(shape, self.item_dtype) if decoded.out is None else decoded.out.reshape(shape)
+        for number, (file, slot) in enumerate(zip(iter_values(files), iter_arrays(block), strict=True)):
+            with _naming_row(self, decoded, number):
+                decode_image(file, self, slot)
+        return decoded.in_rows(self, block)
+
+    def sizes(self, decoded: Decoded) -> Block:
+        """Assemble images of the correct sizes whose pixels are zero, without allocating them."""
+        files = decoded.keys[0].encoded()
+        if not self.own_shapes:
+            return decoded.in_rows(self, weightless(self.item_dtype, (len(files), *self.value_shape)))
+        shapes = self._image_shapes(files, decoded)
+        splits = splits_of(shapes.prod(axis=1))
+        return decoded.in_rows(self, ArraysBlock(weightless(self.item_dtype, int(splits[-1])), splits, shapes))
+
+    def _image_shapes(self, files: BytesBlock, decoded: Decoded) -> NDArray[np.int64]:
+        """Read the shape of each decoded image, and compare it with the shape of the self."""
+        shapes = np.empty((len(files), 3), np.int64)
+        expected = np.array(self.value_shape)
+        for number, file in enumerate(iter_values(files)):
+            with _naming_row(self, decoded, number):
+                shapes[number] = image_shape(file, self)
+                if ((expected != -1) & (expected != shapes[number])).any():
+                    raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {self.value_shape}")
+        return shapes
+
+
+@contextmanager
+def _naming_row(feature: ImageFeature, decoded: Decoded, number: int) -> Iterator[None]:
+    """Raise an `ImageError` of image `number` as an error of its row."""
+    try:
+        yield
+    except ImageError as error:
+        raise decoded.error(feature, number, f"holds {error}") from None
+
+
+def encode_images(encoding: ImageEncoding, block: Block) -> Block:
+    """Encode the images of a block, one or any number per row."""
+    if isinstance(block, RaggedBlock):
+        with placing(block.row_splits, item=True):
+            files: Any = encode_images(encoding, block.values)
+        return RaggedBlock(files, block.row_splits)
+    encoded = []
+    for row, image in enumerate(iter_arrays(block)):
+        try:
+            encoded.append(encode_image(encoding, image))
+        except ImageError as error:
+            raise RowError(row, f"holds {error}") from None
+    return BytesBlock.of(encoded)

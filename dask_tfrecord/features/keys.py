@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,17 @@ class KeySpec:
     counted: bool = False  # values are validated, but only splits and shapes are kept
     fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
     tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
+
+    @property
+    def is_direct(self) -> bool:
+        """The decoder writes the values into an array: a known number of numbers in every record."""
+        if self.steps:
+            return False
+        if self.layout == ValueLayout.TENSOR:
+            assert self.tensor is not None
+            return self.tensor[0] != "bytes" and -1 not in self.tensor[1]
+        is_array = self.layout in (ValueLayout.RAW, ValueLayout.LOCATED)
+        return is_array or (self.layout == ValueLayout.FIXED and self.dtype != "bytes")
 
     @property
     def kind(self) -> Kind:
@@ -171,5 +182,21 @@ class Decoded(NamedTuple):
         return self.out
 
 
-# Features are given as classes of their own.
 Assemble = Callable[[Any, Decoded], Block]
+# What a feature describes: the values of a record, of each step of a feature list, or of each item.
+Unit = Literal["value", "step", "item"]
+
+
+def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value") -> KeySpec:
+    """Return the spec of a variable number of values in every record, step or item, a multiple of `each`."""
+    steps = unit != "value"
+    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps)
+
+
+def values_in_rows(output: KeyOutput, dtype: np.dtype[Any], shape: tuple[int, ...], each: int = 1) -> RaggedBlock:
+    """Return rows of values of a shape, or of steps of them; `each` numbers of the splits are one value."""
+    values = output.flat(dtype, shape)
+    rows, steps = output.record_splits, output.step_splits
+    if steps is None:
+        return RaggedBlock(values, rows // each if each > 1 else rows)
+    return RaggedBlock(RaggedBlock(values, steps // each if each > 1 else steps), rows)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord._native import ValueLayout
+from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, first_true, splits_of, weightless
+from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import (
     Shape,
     checked_default,
     checked_parsed_dtype,
     checked_shape,
+    default_array,
     stored_kind,
     values_dtype,
 )
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key, values_in_rows
 
 
 class Listed(Feature):
@@ -33,6 +39,10 @@ class Listed(Feature):
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of the values of a block: object for bytes."""
         return values_dtype(self.dtype)
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return no key: the numbers of values are enough."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -80,6 +90,50 @@ class FixedLenFeature(Listed):
         """Shape of one record."""
         return self.shape
 
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of a fixed number of values."""
+        if unit == "step" or (unit == "item" and 0 in self.shape):
+            return None
+        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, math.prod(self.shape), steps=unit == "item")
+        if self.default_value is None:
+            return (spec,)
+        values = default_array(self.default_value, self.item_dtype, self.shape)
+        fallback = tuple(values.ravel().tolist()) if self.is_bytes else (values.tobytes(),)
+        return (replace(spec, optional=True, fallback=fallback),)
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, or rows of its values."""
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return rows of a fixed number of values, or of items with a fixed number of values."""
+        output = decoded.keys[0]
+        if output.row_splits is not None:
+            return values_in_rows(output, self.item_dtype, self.shape)
+        if self.is_bytes:
+            return output.encoded().reshape((decoded.rows, *self.shape))
+        return decoded.into(output.flat(self.item_dtype, self.shape))
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return True."""
+        return True
+
+    def advice(self, found: int) -> str:
+        """Return what reads another number of values."""
+        if not found and not self.shape:
+            return "; a default_value fills it"
+        return f"; VarLenFeature({self.dtype!r}) reads any number of them"
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return None for float32, which writers pack."""
+        if self.is_bytes:
+            return "its bytes may have any length: use RawFeature(shape, dtype) if they are an array"
+        if self.item_dtype.kind in "biu":
+            return "integers are stored as varints, of one to ten bytes each"
+        is_stored = self.dtype == "float32"
+        return None if is_stored else f"the file stores float32, which is cast to {self.dtype}: use 'float32'"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VarLenFeature(Listed):
@@ -124,6 +178,24 @@ class VarLenFeature(Listed):
     def item_shape(self) -> tuple[int, ...]:
         """Shape of one value."""
         return self.shape[self.ragged_rank :]
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of any number of values."""
+        each = math.prod(self.item_shape)
+        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit),)
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, or rows of its rows."""
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return rows of values, or of steps of values."""
+        return values_in_rows(decoded.keys[0], self.item_dtype, self.item_shape, math.prod(self.item_shape))
+
+    @property
+    def keeps_values(self) -> bool:
+        """Return True."""
+        return True
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -193,3 +265,69 @@ class FixedLenSequenceFeature(Listed):
         if self.length is None:
             raise SchemaError(f"the length of {self} is unknown until a data set is opened; set length=")
         return (self.length, *self.shape)
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of the values of all steps, or of a fixed number of values in each step."""
+        each = math.prod(self.shape)
+        if unit == "step":
+            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, steps=True, optional=self.allow_missing),)
+        return (ragged_key(key, self.dtype, each),) if unit == "value" and self.allow_missing else None
+
+    def unsupported(self, unit: Unit) -> str:
+        """Return the end of an error, with the feature to use instead."""
+        if unit == "value":
+            return "needs allow_missing=True, as in TensorFlow, because an Example lists values without steps"
+        hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if unit == "item" else ""
+        return Feature.unsupported(self, unit) + hint
+
+    @property
+    def is_padded(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def axes(self) -> int:
+        """Number of axes of a block, also if the length is not known yet."""
+        return 2 + len(self.shape)
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return steps, padded to the length of the feature."""
+        output = decoded.keys[0]
+        steps = _step_splits(self, output)
+        counts = np.diff(steps)
+        length = self.item_shape[0]
+        if (row := first_true(counts > length)) is not None:
+            raise RowError(row, f"holds {plural(counts[row], 'step')}; {self} accepts at most {length}")
+        if self.is_bytes:
+            is_step = np.repeat((np.arange(length) < counts[:, None]).ravel(), math.prod(self.shape))
+            return self._padded_bytes(output, is_step, (len(counts), *self.item_shape))
+        # A default of -0.0 is falsy, but differs from 0.
+        default = 0 if self.default_value is None else self.default_value
+        filler = default_array(default, self.item_dtype, self.shape)
+        return RaggedBlock(output.flat(self.item_dtype, self.shape), steps).padded(length, filler, decoded.out)
+
+    def _padded_bytes(self, output: KeyOutput, is_step: NDArray[np.bool_], shape: tuple[int, ...]) -> BytesBlock:
+        given = output.encoded()
+        filling = np.frombuffer(self.default_value or b"", np.uint8)
+        sizes = np.full(len(is_step), len(filling), np.int64)
+        sizes[is_step] = np.diff(given.splits)
+        ends = splits_of(sizes)
+        values = given.values
+        if output.values is None:
+            values = weightless(np.uint8, int(ends[-1]))
+        elif len(filling):
+            is_value = np.repeat(is_step, sizes)
+            values = np.empty(len(is_value), np.uint8)
+            values[is_value] = given.values
+            values[~is_value] = np.tile(filling, int((~is_step).sum()))
+        return BytesBlock(values, ends, shape)
+
+
+def _step_splits(feature: Feature, output: KeyOutput) -> NDArray[np.int64]:
+    """Return the offsets between records, in steps: those of a feature list, or those that the values form."""
+    return output.record_splits if output.spec.steps else output.record_splits // math.prod(feature.shape)
+
+
+def lengths(feature: Feature, decoded: Decoded) -> Block:
+    """Count the steps of each row."""
+    return decoded.into(np.diff(_step_splits(feature, decoded.keys[0])))

@@ -120,3 +120,7 @@ class ProtoFeature(Feature):
     def item_shape(self) -> tuple[int, ...]:
         """Shape of the stored value; columns have shapes of their own."""
         return ()
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return why fields have no byte range."""
+        return "fields of a message may be stored in several places"

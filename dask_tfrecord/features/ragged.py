@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.base import checked_key, of_this_library
+from dask_tfrecord.blocks import Block, RaggedBlock, RowError, first_true, place, splits_of
+from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.features.base import Feature, checked_key, of_this_library
 from dask_tfrecord.features.dtypes import checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
-from dask_tfrecord.features.listed import Listed
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key
+from dask_tfrecord.features.listed import Listed, VarLenFeature
 from dask_tfrecord.features.partitions import (
     PARTITIONS,
+    KeyedPartition,
     Partition,
     RowLengths,
     RowLimits,
@@ -139,3 +144,152 @@ class RaggedFeature(Listed):
     def ragged_rank(self) -> int:
         """Levels of rows of variable length."""
         return 1 + len(self.partitions) - len(self.uniform_sizes)
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of the values, then those of the keyed partitions."""
+        if unit != "value" and self.values is not None:
+            return None
+        entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
+        values = ragged_key(key if self.value_key is None else self.value_key, self.dtype, unit=unit)
+        if self.values is not None:
+            # Each is a value of its own.
+            (one,) = self.values.with_count(-1).keys(values.key, "value") or ()
+            values = replace(values, text=one.text)
+        return (values, *(ragged_key(each, "int64", unit=unit) for each in entries))
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, or rows of its rows."""
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys of the partitions; those of arrays too, which are decoded to check them."""
+        return keys[1:] if self.values is None else keys
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return nested rows of values."""
+        values, *keyed = decoded.keys
+        groups = _Groups(values)
+        partitions = list(self.partitions)
+        counts = np.diff(groups.splits)
+        inner = self.uniform_sizes
+        if inner:
+            counts = groups.divided(counts, math.prod(inner), self)
+            del partitions[-len(inner) :]
+        if self.values is None:
+            block = values.flat(self.item_dtype, inner)
+        else:
+            # Each bytes value is an array; the innermost uniform partitions group them.
+            rows: Any = self.values.assemble(decoded._replace(keys=[values], out=None))
+            block = rows.values.reshape((len(rows.values) // math.prod(inner), *inner, *rows.values.shape[1:]))
+        for partition in reversed(partitions):
+            if isinstance(partition, UniformRowLength):
+                counts = groups.divided(counts, partition.length, self)
+                lengths = np.full(int(counts.sum()), partition.length, np.int64)
+            else:
+                assert isinstance(partition, KeyedPartition)
+                lengths, counts = groups.cut(partition, keyed.pop(), counts)
+            block = RaggedBlock(block, splits_of(lengths))
+        block = RaggedBlock(block, splits_of(counts))
+        return block if values.step_splits is None else RaggedBlock(block, values.record_splits)
+
+
+_Ints = NDArray[np.int64]
+# ValueRowIds may skip rows, and an 8-byte id may skip more rows than fit into memory.
+MAX_ROWS = 1 << 24
+
+
+class _Groups:
+    """All records, or all of their steps."""
+
+    def __init__(self, values: KeyOutput) -> None:
+        self.steps = values.step_splits is not None
+        self.row_splits = values.record_splits
+        self.splits = self.row_splits if values.step_splits is None else values.step_splits
+
+    def refuse(self, bad: NDArray[np.bool_], describe: Callable[[int], str]) -> None:
+        """Raise an error of the first invalid group, with the text that `describe` returns for it."""
+        if (group := first_true(bad)) is not None:
+            row, step = place(self.row_splits, group) if self.steps else (group, None)
+            raise RowError(row, describe(group), step)
+
+    def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:
+        """Return the number of rows per group, for rows of one length."""
+        self.refuse(
+            counts % length != 0,
+            lambda group: (
+                f"holds {plural(counts[group], 'value')}, not a multiple of {length}, the row length of {feature}"
+            ),
+        )
+        return counts // length
+
+    def cut(self, partition: KeyedPartition, output: KeyOutput, counts: _Ints) -> tuple[_Ints, _Ints]:
+        """Return the lengths of all rows, and the number of rows per group."""
+        splits = output.record_splits if output.step_splits is None else output.step_splits
+        if self.steps:
+            row = first_true(np.diff(output.record_splits) != np.diff(self.row_splits))
+            if row is not None:
+                raise RowError(row, f"has another number of steps in {partition.key!r} than in its values")
+        entries: Any = output.values
+        entries = entries.view(np.int64)
+
+        def misfit(group: int) -> str:
+            found = entries[splits[group] : splits[group + 1]].tolist()
+            if not found:
+                cut = f"its {counts[group]:,} values or rows"
+                return f"has no values in {partition.key!r}; {partition!r} must split {cut}"
+            shown = f"{found[:10]!r:.100}" + (" and more" if len(found) > 10 else "")
+            return f"holds {shown} as {partition!r}, which do not split its {counts[group]:,} values or rows"
+
+        # The bound prevents overflow of sums.
+        most = MAX_ROWS if isinstance(partition, ValueRowIds) else int(counts.max(initial=0))
+        self.refuse(_any(splits, (entries < 0) | (entries > most)), misfit)
+        lengths, rows, fits = _cut(partition, entries, splits, counts)
+        self.refuse(~fits, misfit)
+        self.refuse(_any(splits_of(rows), lengths < 0), misfit)
+        totals = splits_of(lengths)[splits_of(rows)]
+        self.refuse(np.diff(totals) != counts, misfit)
+        return lengths, rows
+
+
+def _any(splits: _Ints, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return for each group whether one of its entries is bad."""
+    return np.diff(splits_of(bad)[splits]) > 0
+
+
+def _cut(
+    partition: KeyedPartition, entries: _Ints, splits: _Ints, counts: _Ints
+) -> tuple[_Ints, _Ints, NDArray[np.bool_]]:
+    """Return the lengths of all rows, the number of rows per group, and whether the entries of each group fit.
+
+    `splits` are the offsets between groups of entries, `counts` the values of each group.
+    """
+    rows = np.diff(splits)
+    some = rows > 0
+    firsts, lasts = splits[:-1][some], splits[1:][some] - 1
+    fits = np.ones(len(counts), bool)
+    lengths = entries
+    if isinstance(partition, RowSplits | RowStarts):
+        fits[some] = entries[firsts] == 0
+    match partition:
+        case RowSplits():
+            # Each entry of a group but the first one ends a row; a group without entries contains no rows.
+            lengths, rows = np.delete(np.diff(entries, prepend=0), firsts), rows - some
+        case RowLimits():
+            lengths = np.diff(entries, prepend=0)
+            lengths[firsts] = entries[firsts]
+        case RowStarts():
+            lengths = np.diff(entries, append=0)
+            lengths[lasts] = counts[some] - entries[lasts]
+        case ValueRowIds():
+            # Each entry is the row of a value; skipped rows are empty.
+            ascending = np.diff(entries, prepend=0)
+            ascending[firsts] = 0
+            fits = (rows == counts) & ~_any(splits, ascending < 0)
+            entries_of, rows = rows, np.zeros(len(counts), np.int64)
+            rows[some] = entries[lasts] + 1
+            if not fits.all() or rows.sum() > MAX_ROWS + len(entries):
+                fits &= rows <= MAX_ROWS // max(len(rows), 1)
+                return np.zeros(0, np.int64), np.zeros(len(counts), np.int64), fits
+            first = np.repeat(splits_of(rows)[:-1], entries_of)
+            lengths = np.bincount(first + entries, minlength=int(rows.sum()))
+    return lengths, rows, fits

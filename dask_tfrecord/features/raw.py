@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord._native import ValueLayout
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowLimitError,
+    first_true,
+    place,
+    weightless,
+)
+from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
-from dask_tfrecord.features.encoded import Encoded, checked_count
+from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
+from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
 
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
@@ -105,3 +118,77 @@ class RawFeature(Encoded):
     def own_shapes(self) -> int:
         """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
         return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of one array of a known size, or of bytes values."""
+        if unit != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
+            return Encoded.keys(self, key, unit)
+        dtype = self.stored_dtype
+        swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
+        return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, boolean=dtype.kind == "b"),)
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys of compressed bytes, and of bool, whose bytes are checked."""
+        return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else ()
+
+    def byte_range(self, key: str) -> KeySpec:
+        """Return the spec of the offset of the array."""
+        is_bool = self.stored_dtype.kind == "b"
+        return KeySpec(key, "bytes", ValueLayout.LOCATED, self.nbytes, boolean=is_bool)
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return None for one array of a known size in each record."""
+        if self.compression_type is not None:
+            return "its values are compressed"
+        if self.count is not None:
+            return "its arrays are in several places"
+        return None if -1 not in self.shape else "its rows vary in length"
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Assemble arrays from bytes values, one per row or several, of one size or of a multiple of it."""
+        if self.compression_type is not None:
+            decoded = self._inflated(self.compression_type, decoded)
+        files = decoded.keys[0].encoded()
+        is_open, sizes = -1 in self.shape, np.diff(files.splits)
+        if (number := first_true(sizes % self.nbytes != 0 if is_open else sizes != self.nbytes)) is not None:
+            needed = f"a multiple of {self.nbytes}" if is_open else f"{self.nbytes}"
+            raise decoded.error(self, number, f"holds {plural(sizes[number], 'byte')}; {self} needs {needed}")
+        dtype = self.stored_dtype
+        if dtype.kind == "b" and (at := first_true(files.values > 1)) is not None:
+            number, _ = place(files.splits, at)
+            raise decoded.error(self, number, f"holds a byte {files.values[at]}; {self} accepts 0 and 1")
+        if decoded.keys[0].values is None:
+            numbers = weightless(self.item_dtype, int(files.splits[-1]) // dtype.itemsize)
+        else:
+            numbers = files.values.view(dtype).astype(self.item_dtype, copy=False)
+        if not is_open:
+            block = decoded.in_rows(self, numbers.reshape(len(files), *self.shape))
+            return decoded.into(block) if isinstance(block, np.ndarray) else block
+        if self.ragged_rank and decoded.keys[0].row_splits is None:
+            return RaggedBlock(numbers.reshape(-1, *self.shape[1:]), files.splits // self.nbytes)
+        shapes = np.tile(np.array(self.shape, np.int64), (len(files), 1))
+        shapes[:, self.shape.index(-1)] = sizes // self.nbytes
+        return decoded.in_rows(self, ArraysBlock(numbers, files.splits // dtype.itemsize, shapes))
+
+    def _inflated(self, compression: str, decoded: Decoded) -> Decoded:
+        """Return the decompressed bytes values."""
+        files, limit, is_open = decoded.keys[0].encoded(), decoded.limit, -1 in self.shape
+        inflated, size = [], 0
+        for number, file in enumerate(iter_values(files)):
+            # One byte more than accepted, to find values that are too long; 0 for any number.
+            most = self.nbytes + 1 if not is_open else 0 if limit is None else limit.nbytes - size + 1
+            inflate = zlib.decompressobj(COMPRESSION_WBITS[compression])
+            try:
+                value, damaged = inflate.decompress(file, most), False
+            except zlib.error:
+                value, damaged = b"", True
+            size += len(value)
+            if limit is not None and size > limit.nbytes:
+                raise decoded.error(self, number, limit.message(), RowLimitError)
+            if not is_open and len(value) > self.nbytes:
+                raise decoded.error(self, number, f"holds more than {plural(self.nbytes, 'byte')}, which {self} needs")
+            if damaged or not inflate.eof or inflate.unused_data:
+                raise decoded.error(self, number, f"holds damaged {compression} data where {self} takes it")
+            inflated.append(value)
+        block = BytesBlock.of(inflated)
+        return decoded._replace(keys=[decoded.keys[0]._replace(values=block.values, value_splits=block.splits)])

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.base import Feature, checked_key
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native
+from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, RowError, first_true, place, splits_of
+from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.features.base import ColumnDecoder, Feature, checked_key
 from dask_tfrecord.features.dtypes import Shape, checked_parsed_dtype, checked_shape
+from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit, ragged_key
 from dask_tfrecord.features.listed import FixedLenFeature, Listed, VarLenFeature
 
 
@@ -76,10 +82,98 @@ class SparseFeature(Listed):
         """Raise: the feature makes three columns, see `columns`."""
         raise SchemaError(f"{self} makes three columns, which have shapes of their own")
 
-    def columns(self, name: str) -> dict[str, Feature]:
-        """Return the three columns that a feature called `name` makes."""
+    def features(self, name: str) -> dict[str, Feature]:
+        """Return the features of the three columns that a feature called `name` makes."""
         return {
             f"{name}.indices": VarLenFeature("int64", shape=(-1, len(self.size))),
             f"{name}.values": VarLenFeature(self.dtype),
             f"{name}.shape": FixedLenFeature((len(self.size),), "int64"),
         }
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the specs of the indices along each axis, then that of the values."""
+        if unit != "value":
+            return None
+        return (*(ragged_key(each, "int64") for each in self.index_key), ragged_key(self.value_key, self.dtype))
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys of the indices, which are checked."""
+        return keys[:-1]
+
+    def unsupported(self, unit: Unit) -> str:
+        """Return the end of an error, with the feature to use instead."""
+        hint = "; VarLenFeature reads indices and values" if unit == "item" else ""
+        return Feature.unsupported(self, unit) + hint
+
+    def columns(self, name: str, key: str, unit: Unit) -> dict[str, ColumnDecoder]:
+        """Return the three columns, whose keys are decoded and sorted once."""
+        keys = self.keys(key, unit)
+        if keys is None:
+            return Feature.columns(self, name, key, unit)
+        assemblers: tuple[Assemble, ...] = (_indices, _values, _shape)
+        return {
+            column: ColumnDecoder(of, name, self, keys, assembler, _sorted_indices)
+            for (column, of), assembler in zip(self.features(name).items(), assemblers, strict=True)
+        }
+
+
+def _sorted_indices(
+    feature: SparseFeature, outputs: Sequence[KeyOutput], limit: MemoryLimit | None
+) -> Sequence[KeyOutput]:
+    """Return two outputs of a sparse feature: its indices, checked and ascending, and its values."""
+    *axes, values = outputs
+    splits = values.record_splits
+    for key, axis in zip(feature.index_key, axes, strict=True):
+        found, expected = np.diff(axis.record_splits), np.diff(splits)
+        if (row := first_true(found != expected)) is not None:
+            raise RowError(
+                row,
+                f"holds {found[row]} indices in {key!r} for {plural(expected[row], 'value')} in {feature.value_key!r}",
+            )
+    columns = [axis.flat(np.dtype(np.int64)) for axis in axes]
+    indices = np.stack(columns, axis=1) if len(columns) > 1 else columns[0][:, None]
+    check_indices(feature, indices, splits)
+    if not feature.already_sorted:
+        flat, order = indices.reshape(-1), np.empty(len(indices), np.int64)
+        arrays = [flat.view(np.uint8)]
+        if values.values is not None and values.value_splits is None:
+            arrays.append(values.values)
+        out = [np.empty_like(array) for array in arrays]
+        _native.sort_rows(flat, indices.shape[1], splits, order, arrays, out)
+        values = values._replace(values=out[1]) if len(out) > 1 else _reordered(values, order)
+        return axes[0]._replace(values=out[0]), values
+    return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
+
+
+def check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits: NDArray[np.int64]) -> None:
+    """Refuse indices outside of the size of the feature."""
+    outside = ((indices < 0) | (indices >= np.array(feature.size))).any(axis=1)
+    if (number := first_true(outside)) is not None:
+        index = tuple(indices[number].tolist())
+        raise RowError(place(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
+
+
+def _reordered(output: KeyOutput, order: NDArray[np.int64]) -> KeyOutput:
+    """Return the byte strings of an output, or what was counted of the values, in another order."""
+    if output.values is None:
+        ends = None if output.value_splits is None else splits_of(np.diff(output.value_splits)[order])
+        return output._replace(value_splits=ends)
+    strings = output.encoded().take(order)
+    return output._replace(values=strings.values, value_splits=strings.splits)
+
+
+def _indices(feature: SparseFeature, decoded: Decoded) -> Block:
+    """Assemble the indices of sparse values, one row of axes per value."""
+    indices, _ = decoded.keys
+    return RaggedBlock(indices.flat(np.dtype(np.int64), (len(feature.shape),)), indices.record_splits)
+
+
+def _values(feature: SparseFeature, decoded: Decoded) -> Block:
+    """Assemble sparse values in the order of their indices."""
+    _, values = decoded.keys
+    return RaggedBlock(values.flat(feature.item_dtype), values.record_splits)
+
+
+def _shape(feature: SparseFeature, decoded: Decoded) -> Block:
+    """Repeat the lengths of the axes for every row."""
+    return decoded.into(np.tile(np.array(feature.shape, np.int64), (decoded.rows, 1)))

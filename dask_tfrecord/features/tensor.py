@@ -1,15 +1,30 @@
-"""Serialized tensors."""
+"""Serialized tensors.
+
+TensorProto is defined in
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/tensor.proto: numbers are stored in
+``tensor_content``, strings in ``string_val``.
+"""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dask_tfrecord import _native
+from dask_tfrecord._native import Fault, ValueLayout
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RowLimitError
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, checked_count
+from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes
 
 
 class TensorDType(NamedTuple):
@@ -101,3 +116,119 @@ class TensorFeature(Encoded):
     def own_shapes(self) -> int:
         """Number of axes if a size is open, otherwise 0."""
         return len(self.shape) if -1 in self.shape else 0
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of one tensor that the decoder parses, or of bytes values."""
+        return (self._parsed_key(key),) if unit == "value" and self.count is None else Encoded.keys(self, key, unit)
+
+    def _parsed_key(self, key: str) -> KeySpec:
+        return KeySpec(key, "bytes", ValueLayout.TENSOR, tensor=(self.dtype, self.shape))
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys of tensors that the decoder does not parse."""
+        return tuple(each for each in keys if not _is_parsed(each))
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return why tensors have no byte range."""
+        return "a serialized tensor has several encodings of its values"
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Return tensors that the decoder has parsed, or parse those of each row."""
+        output = decoded.keys[0]
+        if not _is_parsed(output.spec):
+            return self._parse(decoded)
+        if not self.own_shapes:
+            return output.encoded().reshape((decoded.rows, *self.item_shape))
+        assert output.shapes is not None
+        shapes = output.shapes.reshape(decoded.rows, self.own_shapes)
+        return ArraysBlock(output.flat(self.item_dtype), output.record_splits, shapes)
+
+    def _parse(self, decoded: Decoded) -> Block:
+        """Parse the tensors of each row; those of one shape straight into an array."""
+        messages, limit = decoded.keys[0].encoded(), decoded.limit
+        shape = (len(messages), *self.shape)
+        array = None
+        if self.dtype != "bytes" and not self.own_shapes:
+            if limit is not None:
+                limit.check_ends(decoded.ends[1:], math.prod(self.shape) * self.item_dtype.itemsize)
+            array = np.empty(shape, self.item_dtype) if decoded.out is None else decoded.out.reshape(shape)
+        output, problem = _native.read_tensors(
+            np.ascontiguousarray(messages.values),
+            np.ascontiguousarray(messages.splits),
+            self._parsed_key("").to_native(),
+            None if array is None else array.reshape(-1).view(np.uint8),
+            sys.maxsize if limit is None else limit.nbytes,
+        )
+        if problem.fault is Fault.FULL and limit is not None:
+            raise decoded.error(self, problem.step, limit.message(), RowLimitError)
+        if problem.fault is not Fault.NONE:
+            found = found_tensor(problem.text.decode(), problem.found)
+            raise decoded.error(self, problem.step, f"holds {found} where {self} takes tensors of its dtype and shape")
+        if array is not None:
+            return decoded.in_rows(self, array)
+        assert output.values is not None
+        values: Any = output.values.view(np.uint8 if self.dtype == "bytes" else self.item_dtype)
+        if output.value_splits is not None:
+            items = (len(output.value_splits) - 1,) if self.own_shapes else shape
+            values = BytesBlock(values, output.value_splits, items)
+        if self.own_shapes:
+            assert output.row_splits is not None and output.shapes is not None
+            values = ArraysBlock(values, output.row_splits, output.shapes.reshape(-1, self.own_shapes))
+        return decoded.in_rows(self, values)
+
+
+def _is_parsed(spec: Any) -> bool:
+    """Return whether the decoder parses tensors, rather than returning their bytes."""
+    return isinstance(spec, KeySpec) and spec.layout == ValueLayout.TENSOR
+
+
+def found_tensor(text: str, number: int) -> str:
+    """Describe a tensor that does not fit: by the text of the native reader, or by the number of its dtype."""
+    if text:
+        return text
+    if not number:
+        return "bytes that are not a serialized tensor"
+    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+    return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"
+
+
+# Tag of the content of a tensor of numbers, which no other field follows.
+_CONTENT = b"\x22"
+
+
+def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> bytes:
+    """Serialize a tensor of strings, or the fields that precede the content of a tensor of numbers."""
+    dims = TensorShapeProto(dim=[Dim(size=size) for size in shape])
+    message = TensorProto(dtype=TENSOR_DTYPES[dtype].number, tensor_shape=dims, string_val=strings)
+    return message.SerializeToString()
+
+
+@lru_cache(4096)
+def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
+    """Serialize what precedes the content of a tensor of numbers."""
+    return _tensor(dtype, shape) + (_CONTENT + varint_bytes(nbytes) if nbytes else b"")
+
+
+def serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
+    """Serialize tensors of strings, or of different shapes."""
+    if isinstance(block, ArraysBlock):
+        values, ends, shapes = block.values, block.row_splits, block.shapes.tolist()
+    else:
+        each = math.prod(block.shape[1:])
+        values, ends = block, np.arange(len(block) + 1, dtype=np.int64) * each
+        shapes = [block.shape[1:]] * len(block)
+    if isinstance(values, BytesBlock):
+        items: list[bytes] = np.asarray(values).ravel().tolist()
+        return BytesBlock.of(
+            [
+                _tensor(dtype, shape, items[start:stop])
+                for shape, (start, stop) in zip(shapes, pairwise(ends.tolist()), strict=True)
+            ]
+        )
+    content = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
+    return BytesBlock.of(
+        [
+            tensor_head(dtype, tuple(shape), stop - start) + bytes(content[start:stop])
+            for shape, (start, stop) in zip(shapes, pairwise((ends * values.itemsize).tolist()), strict=True)
+        ]
+    )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from dask_tfrecord.blocks import Block, to_text
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.encoded import Encoded, checked_count
+from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
+from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,3 +65,41 @@ class TextFeature(Encoded):
     def value_shape(self) -> tuple[int, ...]:
         """Shape of one string: a scalar."""
         return ()
+
+    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+        """Return the spec of UTF-8, with the default value."""
+        if unit == "step" and self.default_value is not None:
+            return None
+        default = () if self.default_value is None else (self.default_value.encode(),)
+        found = Encoded.keys(self, key, unit)
+        return found and tuple(replace(each, text=True, fallback=default) for each in found)
+
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, or that of any number of strings."""
+        return self if unit == "value" else TextFeature(count=-1)
+
+    def advice(self, found: int) -> str:
+        """Return what reads another number of strings."""
+        return "; a default_value fills it" if not found and not self.shape else Encoded.advice(self, found)
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return why text has no byte range."""
+        return "text varies in length"
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Assemble strings, one per row or several."""
+        values = decoded.keys[0].encoded()
+        try:
+            return decoded.in_rows(self, to_text(values))
+        except UnicodeDecodeError as error:
+            number = next(number for number, value in enumerate(iter_values(values)) if not _is_utf8(value))
+            reason = f"is not valid UTF-8 where {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+            raise decoded.error(self, number, reason) from error
+
+
+def _is_utf8(value: memoryview) -> bool:
+    try:
+        str(value, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

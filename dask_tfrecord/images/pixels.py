@@ -14,14 +14,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError, printable
-from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import (
     EncodedImage,
     ImageError,
@@ -96,7 +95,39 @@ def _format_of(data: bytes) -> str | None:
     return None
 
 
-def decode_image(data: bytes | memoryview, feature: ImageFeature, out: NDArray[Any] | None = None) -> NDArray[Any]:
+class Decoding(Protocol):
+    """How an image is decoded: the arguments of an `ImageFeature`."""
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width to resize to."""
+
+    @property
+    def channels(self) -> int:
+        """Number of channels to convert to; 0 for those of the file."""
+
+    @property
+    def method(self) -> str:
+        """Filter of `size`."""
+
+    @property
+    def antialias(self) -> bool:
+        """Average the pixels that a smaller image would leave out."""
+
+    @property
+    def fast(self) -> bool:
+        """Decode JPEG with the fast DCT."""
+
+    @property
+    def reduced(self) -> bool:
+        """Decode JPEG at a scale near `size`."""
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of pixels."""
+
+
+def decode_image(data: bytes | memoryview, feature: Decoding, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Decode the first frame of an image, as its feature describes, to a new array or to `out`, of any strides.
 
     The shape of `out` is compared before pixels are decoded. Follows TensorFlow's kernels ``DecodeImage``,
@@ -138,7 +169,7 @@ def decode_image(data: bytes | memoryview, feature: ImageFeature, out: NDArray[A
     return out
 
 
-def image_shape(data: bytes | memoryview, feature: ImageFeature) -> tuple[int, int, int]:
+def image_shape(data: bytes | memoryview, feature: Decoding) -> tuple[int, int, int]:
     """Return the shape of the array that `decode_image` returns, without decoding pixels."""
     image = _open(data, feature.channels)
     height, width = feature.size or (image.height, image.width)
