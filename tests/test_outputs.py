@@ -6,7 +6,9 @@ the process as far as it can be seen, at any number.
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ import fsspec
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import zarr
 from fsspec.implementations.memory import MemoryFileSystem
 from google.protobuf.wrappers_pb2 import Int64Value
 from hypothesis import Phase, settings
@@ -39,7 +42,8 @@ ROWS, SHARD = 12, 4
 NAMES = "x-{shard}.tfrecord"
 # Outputs that have the bytes of their sources.
 RECORDS = ("tfrecord", "messages", "copy")
-PATHS = ("open", "replace", "rename", "unlink", "mkdir", "read_bytes")
+# Audit events of calls that read or change files of a directory, whichever function is called.
+EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 REMOTE = ("_open", "rm_file", "cat_file", "pipe_file", "put_file")
 
 
@@ -70,20 +74,35 @@ class Faults:
 
     @contextmanager
     def injected(self) -> Iterator[Faults]:
-        with ExitStack() as stack:
-            for kind, names in ((Path, PATHS), (MemoryFileSystem, REMOTE)):
-                for name in names:
-                    stack.enter_context(mock.patch.object(kind, name, self._failing(kind, name)))
-            yield self
+        _injected.append(self)
+        try:
+            with ExitStack() as stack:
+                for name in REMOTE:
+                    stack.enter_context(mock.patch.object(MemoryFileSystem, name, self._failing(name)))
+                yield self
+        finally:
+            _injected.remove(self)
 
-    def _failing(self, kind: type, name: str) -> Callable[..., Any]:
-        real = getattr(kind, name)
+    def _failing(self, name: str) -> Callable[..., Any]:
+        real = getattr(MemoryFileSystem, name)
 
-        def call(owner: Any, *args: Any, **options: Any) -> Any:
-            self.call(owner if kind is Path else args[0])
-            return real(owner, *args, **options)
+        def call(fs: Any, *args: Any, **options: Any) -> Any:
+            self.call(args[0])
+            return real(fs, *args, **options)
 
         return call
+
+
+_injected: list[Faults] = []
+
+
+def _fail(event: str, arguments: tuple[Any, ...]) -> None:
+    if _injected and event in EVENTS and isinstance(arguments[0], str | Path):
+        _injected[-1].call(arguments[0])
+
+
+# A hook can't be removed.
+sys.addaudithook(_fail)
 
 
 def rows(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -258,3 +277,97 @@ class Outputs(RuleBasedStateMachine):
 def test_an_output_holds_what_the_last_whole_run_wrote(examples: int, steps: int) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, phases=[Phase.generate])
     run_state_machine_as_test(Outputs, settings=chosen)
+
+
+# -- a kill at every call of the file system
+
+
+def write_robot(source: Path, target: Path, **options: Any) -> None:
+    ds = dtf.read_tfrecord(source, {"x": dtf.FixedLenFeature((), "int64"), "record": dtf.FixedLenFeature((), "int64")})
+    ds.to_lerobot(target, fps=10, episodes_per_file=1, **options)
+
+
+def write_group(source: Path, target: Path, **options: Any) -> None:
+    features = {"x": dtf.FixedLenFeature((), "int64"), "record": dtf.VarLenFeature("int64")}
+    dtf.read_tfrecord(source, features).to_zarr(target, chunks=SHARD, **options)
+
+
+def read_robot(target: Path) -> list[int]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    if not (target / "meta/info.json").exists():
+        raise FileNotFoundError
+    total = json.loads((target / "meta/info.json").read_text())["total_frames"]
+    found = [int(x) for file in sorted(target.glob("data/*/*")) for x in parquet.read_table(file)["x"].to_pylist()]
+    assert len(found) == total
+    return found
+
+
+def read_group(target: Path) -> list[int]:
+    ds = dtf.from_zarr(target)
+    assert [row.tolist() for row in ds["record"].compute()] == [[0]] * SHARD + [[1]] * SHARD
+    return ds["x"].compute().tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]
+)
+def test_a_kill_while_an_output_is_replaced(
+    write: Callable[..., None], read: Callable[[Path], list[int]], every: int, tmp_path: Path
+) -> None:
+    """Readers find the old rows, all rows, or that nothing is complete; any later run writes all rows."""
+    if write is write_robot:
+        pytest.importorskip("av")
+        pytest.importorskip("pyarrow")
+    for seed in range(2):
+        columns = {"x": np.arange(2 * SHARD) + 100 * seed, "record": np.repeat(np.arange(2), SHARD)}
+        dtf.to_tfrecord(columns, tmp_path / f"{seed}.tfrecord")
+    before, after = [list(range(100 * seed, 100 * seed + 2 * SHARD)) for seed in range(2)]
+    old, new, target, at = tmp_path / "old", tmp_path / "1.tfrecord", tmp_path / "out", 1
+    with dask.config.set(scheduler="synchronous"):
+        write(tmp_path / "0.tfrecord", old)
+        while True:
+            shutil.copytree(old, target)
+            faults = Faults(at, Killed, lambda path: str(path).startswith(f"{target}"))
+            try:
+                with faults.injected():
+                    write(new, target, mode="w")
+            except Killed:
+                pass
+            else:
+                break
+            check_readers(read, target, before, after)
+            # Any run takes over.
+            # A complete output is not written to by resume=True, and keeps the claim of a process that has ended.
+            resumes = at // every % 2 and not any(holds(read, target, rows) for rows in (before, after))
+            again: dict[str, Any] = {"resume": True} if resumes else {"mode": "w"}
+            try:
+                write(new, target, **again)
+            except FileExistsError:
+                # Files of a run that was not to be resumed.
+                assert again == {"resume": True} and write is write_robot
+                write(new, target, mode="w")
+            assert read(target) == after
+            assert not [path.name for path in target.rglob(".*")]
+            shutil.rmtree(target)
+            at += every
+    assert at > 30
+
+
+def holds(read: Callable[[Path], list[int]], target: Path, rows: list[int]) -> bool:
+    try:
+        return read(target) == rows
+    except (FileNotFoundError, dtf.errors.IncompleteStoreError):
+        return False
+
+
+def check_readers(read: Callable[[Path], list[int]], target: Path, before: list[int], after: list[int]) -> None:
+    """Check what readers find in an output whose writer was killed."""
+    try:
+        assert read(target) in (before, after)
+    except (FileNotFoundError, dtf.errors.IncompleteStoreError):
+        if (target / "zarr.json").exists() and "contents" in (target / "zarr.json").read_text():
+            # Arrays are being deleted: those that zarr finds are whole.
+            for name in (path.parent.name for path in target.glob("*/zarr.json")):
+                array: Any = zarr.open_array(target, path=name, mode="r")
+                assert len(list((target / name / "c").iterdir())) == -(-array.shape[0] // array.chunks[0])

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,17 +148,28 @@ class DirectoryObjects:
         with suppress(FileNotFoundError):
             Path(self.root, below).rmdir()
 
-    def clear(self, kept: str, last: str) -> None:
-        """Delete everything except names that begin with `kept`, the file `last` after all others."""
+    def clear(self, keeps: Callable[[str], bool], first: Set[str]) -> None:
+        """Delete everything except names for which `keeps` returns True.
+
+        Files that have one of the names `first`, in any folder, go before all others.
+        """
         if not Path(self.root).is_dir():
             return
-        for path in sorted(Path(self.root).iterdir(), key=lambda path: path.name == last):
-            if path.name.startswith(kept):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
+        inside = [path for path in Path(self.root).iterdir() if not keeps(path.name)]
+        # What a link points to belongs to somebody else.
+        folders = [path for path in inside if path.is_dir() and not path.is_symlink()]
+        files = [path for path in inside if path not in folders]
+        for path in files:
+            if path.name in first:
                 path.unlink(missing_ok=True)
+        for path in folders:
+            for folder, _, names in os.walk(path):
+                for name in first & {*names}:
+                    Path(folder, name).unlink(missing_ok=True)
+        for path in folders:
+            shutil.rmtree(path)
+        for path in files:
+            path.unlink(missing_ok=True)
 
 
 def _raise_unless_missing(error: OSError) -> None:

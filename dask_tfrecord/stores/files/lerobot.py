@@ -476,6 +476,9 @@ class _LeRobotFiles(Files):
 
     def begin(self) -> None:
         """Remove the metadata and the files that will not be replaced, too."""
+        if self.mode == "w":
+            # Without its description a data set is not complete.
+            self.names.remove([join(self.plan.names.root, _INFO)])
         Files.begin(self)
         if self.mode == "w":
             kept = {*self.paths}

@@ -16,6 +16,7 @@ import zarr
 import zarr.abc.store
 import zarr.api.asynchronous
 import zarr.buffer
+import zarr.core.group
 import zarr.storage
 from numpy.typing import NDArray
 from zarr.core.array_spec import ArraySpec, parse_array_config
@@ -76,6 +77,23 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     value = prototype.nd_buffer.from_numpy_array(entries)
     (encoded,) = await array.async_array.codec_pipeline.encode([(value, spec)])
     await (array.store_path / chunk_key(array, index)).set(encoded)
+
+
+def create_nodes(
+    store: zarr.abc.store.Store, names: Mapping[str, str], metadata: Mapping[str, Any]
+) -> dict[str, zarr.Array[Any]]:
+    """Create arrays that do not exist, by name; `names` has the name of each path.
+
+    `zarr.create_array` reads and parses the metadata of the group for each array. `zarr.create_hierarchy` does so once,
+    and fails under ``python -O``, which drops an assertion that removes a key:
+    https://github.com/zarr-developers/zarr-python/issues/4362
+    """
+
+    async def created() -> dict[str, zarr.Array[Any]]:
+        nodes = zarr.core.group.create_nodes(store=store, nodes={path: metadata[name] for path, name in names.items()})
+        return {names[path]: zarr.Array(node) async for path, node in nodes if isinstance(node, zarr.AsyncArray)}
+
+    return run_sync(created())
 
 
 # Settings of zarr while tasks write.

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,6 +48,7 @@ from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.compat import (
     calling_thread_loop,
     chunk_key,
+    create_nodes,
     run_sync,
     store_and_path,
     write_chunk,
@@ -64,6 +65,9 @@ CHECKPOINT_FOLDER = ".dask_tfrecord"
 _TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
 # Metadata files: each identifies a directory as an array or a group, and a group has only these files.
 _METADATA_FILES = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
+_GROUP = "zarr.json"
+# Attribute of a group whose arrays are being deleted: the names that belonged to it.
+_CONTENTS = "contents"
 _NO_GROUPS = (
     zarr.errors.GroupNotFoundError,
     zarr.errors.ContainsArrayError,
@@ -181,19 +185,34 @@ class TargetGroup:
 
         Under ``"w"``, delete all but claims before.
         """
+        attributes = {**(others or {}), _ATTRIBUTE: {"format_version": FORMAT_VERSION, **own}}
         if mode == "w":
-            self.unopened_objects().clear(CLAIM, "zarr.json")
+            self._delete_arrays(own)
+            self.unopened_objects().put(_GROUP, _group_document(attributes))
+            return self.open("r+")
         try:
             # `open_group` with mode "w-" refuses a directory that holds a claim.
             return zarr.create_group(
                 self.store,
                 path=self.component,
                 zarr_format=3,
-                attributes={**(others or {}), _ATTRIBUTE: {"format_version": FORMAT_VERSION, **own}},
+                attributes=attributes,
                 storage_options=self.storage_options,
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
             raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
+
+    def _delete_arrays(self, own: Mapping[str, Any]) -> None:
+        """Delete everything except claims and the metadata of the group; mark the group incomplete before.
+
+        The metadata of arrays go first: readers find whole arrays, or none. The group records what it has, because
+        arrays without metadata look like files that do not belong to it.
+        """
+        contents = [path.name for path in self.directory.iterdir()] if self.directory is not None else []
+        marked = {"format_version": FORMAT_VERSION, **own, "complete": False, "written": False, _CONTENTS: contents}
+        objects = self.unopened_objects()
+        objects.put(_GROUP, _group_document({_ATTRIBUTE: marked}))
+        objects.clear(lambda name: name == _GROUP or name.startswith(CLAIM), _METADATA_FILES)
 
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
         """Refuse a path that must not be written; return the mode to create the group with.
@@ -217,12 +236,26 @@ class TargetGroup:
             raise FileExistsError(f"{self} " + held + ways)
         if f"{_real_path(origin.get('store', ''))}/".startswith(f"{_real_path(str(self))}/"):
             raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
-        other = next(_others(self.directory), None) if self.directory is not None else None
+        other = next(self._others(), None)
         if other is not None:
             raise FileExistsError(
                 f"{self} holds {other.name!r}, which does not belong to a Zarr group and would be deleted"
             )
         return "w"
+
+    def _others(self) -> Iterator[Path]:
+        """Yield paths in the directory of the group that do not belong to it."""
+        # A run that was killed while it deleted arrays has recorded what belonged to the group.
+        recorded = self.stored_attributes().get(_CONTENTS) if self.is_incomplete() else None
+        for path in self.directory.iterdir() if self.directory is not None else ():
+            own = (
+                (isinstance(recorded, list) and path.name in recorded)
+                or path.name in _METADATA_FILES
+                or path.name.startswith((CHECKPOINT_FOLDER, CLAIM))
+                or _TORN.fullmatch(path.name)
+            )
+            if not (own or any((path / name).is_file() for name in _METADATA_FILES) or _is_partial(path)):
+                yield path
 
     def check_rewritable(self) -> None:
         """Raise TypeError for a zip file, whose objects cannot be replaced."""
@@ -303,10 +336,7 @@ class TargetGroup:
 
     def create_arrays(self, group: zarr.Group, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Create the arrays of the group from their metadata, by name."""
-        # `zarr.create_array` would read and parse the metadata of the group for each array.
-        paths = {name: f"{group.path}/{name}".strip("/") for name in metadata}
-        nodes = dict(zarr.create_hierarchy(store=group.store, nodes={paths[name]: metadata[name] for name in paths}))
-        return {name: nodes[path] for name, path in paths.items()}
+        return create_nodes(group.store, {f"{group.path}/{name}".strip("/"): name for name in metadata}, metadata)
 
     def open_for_writing(self, group: zarr.Group, specs: Iterable[ArraySpec]) -> dict[str, Any]:
         """Open arrays of the group for writing; raise IncompleteStoreError if one does not exist."""
@@ -367,10 +397,16 @@ class TargetGroup:
 
     def remove(self) -> None:
         """Delete the group except for claims; a store of the caller keeps an empty, incomplete group."""
-        if self.directory is not None or isinstance(self.store, str):
-            self.unopened_objects().clear(CLAIM, "zarr.json")
+        if self.directory is not None and not self.directory.exists():
             return
         self.create("w", {"complete": False})
+        if self.directory is not None or isinstance(self.store, str):
+            self.unopened_objects().drop([_GROUP])
+
+
+def _group_document(attributes: Mapping[str, Any]) -> bytes:
+    """Return the metadata of a group, as zarr writes them."""
+    return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
 
 
 def _is_url(store: str) -> bool:
@@ -379,18 +415,6 @@ def _is_url(store: str) -> bool:
 
 def _real_path(store: str) -> str:
     return store if _is_url(store) else os.path.realpath(store)
-
-
-def _others(directory: Path) -> Iterator[Path]:
-    """Yield paths in the directory of a group that do not belong to it."""
-    for path in directory.iterdir():
-        own = (
-            path.name in _METADATA_FILES
-            or path.name.startswith((CHECKPOINT_FOLDER, CLAIM))
-            or _TORN.fullmatch(path.name)
-        )
-        if not (own or any((path / name).is_file() for name in _METADATA_FILES) or _is_partial(path)):
-            yield path
 
 
 def _is_empty(directory: Path) -> bool:
@@ -502,27 +526,27 @@ class StoreObjects:
         self.drop(self.names(below))
         run_sync(self.store.delete_dir(self._key(below)))
 
-    def clear(self, kept: str, last: str) -> None:
-        """Delete everything except names that begin with `kept`, the object `last` after all others."""
+    def clear(self, keeps: Callable[[str], bool], first: Set[str]) -> None:
+        """Delete everything except names for which `keeps` returns True.
+
+        Objects that have one of the names `first`, in any folder, go before all others.
+        """
         # Cached listings of the client lack objects of other processes.
         invalidate = getattr(getattr(self.store, "fs", None), "invalidate_cache", None)
         if invalidate is not None:
             invalidate()
+        self.drop(name for name in self.names("") if not keeps(name) and name.rpartition("/")[2] in first)
+        # Some stores delete an array with its metadata.
+        self.drop(name for name in self.names("") if not keeps(name))
 
         async def inside() -> list[str]:
             return [key async for key in self.store.list_dir(self.path)]
 
-        try:
-            names = run_sync(inside())
-        except FileNotFoundError:
-            return
-        for name in names:
-            if name != last and not name.startswith(kept):
-                run_sync(self.store.delete_dir(self._key(name)))
-        # Objects outside of arrays remain.
-        remaining = [name for name in self.names("") if not name.startswith(kept)]
-        self.drop(name for name in remaining if name != last)
-        self.drop([last])
+        # Stores in directories keep empty ones.
+        with suppress(FileNotFoundError):
+            for name in run_sync(inside()):
+                if not keeps(name):
+                    run_sync(self.store.delete_dir(self._key(name)))
 
     def _key(self, name: str) -> str:
         return f"{self.path}/{name}" if self.path else name

@@ -302,7 +302,7 @@ class GroupOutput:
             replaceable = self._resume and target.is_incomplete()
             mode = target.check_free("w" if replaceable else mode, self._request.dataset.origin)
         planned.check_memory()
-        self._identities = {self.token, identity or target.stored_attributes().get("id")}
+        self._identities = {self.token, identity}
 
         def create_or_open() -> None:
             if identity is None:
