@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import sys
 import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import oracle
 import pytest
 from support.commands import run
 from support.damage import flip
+from support.programs import run_python
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -166,3 +169,33 @@ def test_commands_that_write_escape_names(folder: Path, tmp_path: Path) -> None:
         ["repair", copied / f"{HOSTILE}-0.tfrecord", f"{target}-repaired.tfrecord"],
     ):
         assert_printable(run(*arguments).output)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names do not depend on the locale")
+def test_a_name_that_the_locale_lacks(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(3)}, tmp_path / "a.tfrecord")
+    program = f"""
+import numpy as np, dask_tfrecord as dtf
+here, rows, other = {str(tmp_path)!r}, {{"x": np.arange(3), "record": np.arange(3)}}, chr(252)
+calls = [
+    lambda: dtf.to_zarr(rows, here + "/" + other),
+    lambda: dtf.to_zarr(rows, here, component=other),
+    lambda: dtf.to_zarr({{other: np.arange(3)}}, here + "/store"),
+    lambda: dtf.to_tfrecord(rows, here + "/" + other),
+    lambda: dtf.to_parquet(rows, here + "/" + other),
+    lambda: dtf.copy_tfrecord(here + "/a.tfrecord", here + "/" + other),
+    lambda: dtf.repair(here + "/a.tfrecord", here + "/" + other),
+    lambda: dtf.read_tfrecord(here + "/" + other),
+    lambda: dtf.from_zarr(here + "/" + other),
+]
+for call in calls:
+    try:
+        call()
+    except OSError as error:
+        assert other in str(error) and "PYTHONUTF8=1" in str(error), error
+    else:
+        raise AssertionError
+"""
+    run_python("-c", program, LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+    assert {path.name for path in tmp_path.iterdir()} <= {"a.tfrecord", "store"}

@@ -19,6 +19,7 @@ import zarr.storage
 from oracle import write_oracle
 from support.any_columns import FEATURES, dataset_of, fitting_rows, rows_like, written_as
 from support.few import mostly_slow
+from support.programs import run_python
 from support.store_round_trip import CountingStore, assert_identity, assert_same, assert_same_array, files_of
 
 import dask_tfrecord as dtf
@@ -350,3 +351,15 @@ def test_a_name_without_a_feature_is_compared_with_no_other(monkeypatch: pytest.
     store = zarr.storage.MemoryStore()
     ds.to_zarr(store, groups={"g": list(features)}, fill_values=dict.fromkeys(features, 1))
     assert dtf.from_zarr(store).schema.groups == {"g": tuple(features)}
+
+
+@pytest.mark.integration
+def test_assertions_are_not_needed(tmp_path: Path) -> None:
+    program = f"""
+import numpy as np, dask_tfrecord as dtf
+rows = {{"x": np.arange(5), "text": list("abcde")}}
+for component in ("a/b", "a/c", "a/b"):
+    dtf.to_zarr(rows, {str(tmp_path)!r}, component=component, mode="w", chunks=2)
+print(dtf.from_zarr({str(tmp_path)!r}, component="a/b")["x"].compute().tolist())
+"""
+    assert run_python("-O", "-c", program).stdout == "[0, 1, 2, 3, 4]\n"

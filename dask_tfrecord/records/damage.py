@@ -45,7 +45,7 @@ from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_ind
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
 from dask_tfrecord.storage.remote import store_url
-from dask_tfrecord.storage.shard import Shard, is_local
+from dask_tfrecord.storage.shard import Shard, check_encodable, is_local
 from dask_tfrecord.storage.streams import masked_crc32c, open_sink, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
@@ -513,6 +513,8 @@ def repair_shard(
     report, before anything is written, and TFRecordError if the target is the shard itself.
     """
     path = store_url(os.fspath(target), storage_options)
+    if is_local(path):
+        check_encodable(path)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
     packing = report.compression if compression == "same" else compression

@@ -49,7 +49,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.settings import full_name, limits, read_count, read_seconds
 from dask_tfrecord.storage.object_store import PROTOCOL, StoreFileSystem
-from dask_tfrecord.storage.shard import Shard, has_changed, split_chain
+from dask_tfrecord.storage.shard import Shard, check_encodable, has_changed, split_chain
 
 # Part of the time limit of a call that one request may wait.
 _REQUEST_PART = 1 / 4
@@ -298,7 +298,7 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     def open_url() -> tuple[Any, str]:
         with explain_missing_extra():
             fs, path = fsspec.core.url_to_fs(url, **options)
-        return fs, path
+        return fs, check_encodable(path) if isinstance(fs, LocalFileSystem) else path
 
     return hide_credentials(open_url)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import functools
 import hashlib
 import os
@@ -138,6 +139,17 @@ class Shards(Sequence[Shard]):
 def is_local(path: str) -> bool:
     """Return whether a `Shard.path` is a local path and not a URL."""
     return ("://" not in path and "::" not in path) or Path(path).is_absolute()
+
+
+def check_encodable(path: str) -> str:
+    """Return a local path; raise OSError with the path if the locale has no bytes for one of its characters."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        problem = f"file names are encoded in {error.encoding}, which lacks {error.object[error.start : error.end]!a}"
+        remedy = "set LC_ALL=C.UTF-8 or PYTHONUTF8=1"
+        raise OSError(errno.EILSEQ, f"{problem}: {remedy}", path) from None
+    return path
 
 
 def split_chain(path: str) -> tuple[list[str], int]:

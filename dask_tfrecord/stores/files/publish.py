@@ -390,7 +390,7 @@ class Files:
     def _claimable(self) -> Claimable:
         """Return the place of the claim on all files of the template whose first file is in the directory."""
         pattern = self.names.pattern.pattern.rpartition("/")[2]
-        name = f"{RUN_PREFIX}{hashlib.sha256(os.fsencode(pattern)).hexdigest()[:16]}.claim"
+        name = f"{RUN_PREFIX}{_digest(pattern)[:16]}.claim"
         objects = objects_in(self.directory, self.names.storage_options)
         return Claimable(objects, name, "these files", Location(redact_url(self.names.template)))
 
@@ -590,7 +590,12 @@ class Files:
 
 
 def _receipt_name(path: str) -> str:
-    return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+    return f"{_digest(path)[:32]}.json"
+
+
+def _digest(path: str) -> str:
+    # The locale may lack bytes for the path.
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def write_files(

@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
+from dask_tfrecord.storage.shard import check_encodable
 from dask_tfrecord.stores.output import Claimable, WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.compat import (
@@ -119,7 +120,9 @@ class TargetGroup:
             for protocol in {link.partition("://")[0] for link in store.split("::")} & _EXTRA_PROTOCOLS:
                 with explain_missing_extra():
                     fsspec.core.get_filesystem_class(protocol)
-        return cls(store, "/".join(parts) or None, options)
+        target = cls(store, "/".join(parts) or None, options)
+        check_encodable(str(target.directory or ""))
+        return target
 
     def __str__(self) -> str:
         text = redact_url(self.store) if isinstance(self.store, str) else redact(self.store)
@@ -266,8 +269,9 @@ class TargetGroup:
             )
 
     def check_names(self, names: Iterable[str]) -> None:
-        """Refuse names of arrays that are too long for files."""
+        """Refuse names of arrays that files can't have."""
         for name in names if self.directory is not None else ():
+            check_encodable(str(Path(self.directory or "", name)))
             nbytes = len(name.encode())
             if nbytes > _NAME_NBYTES:
                 raise SchemaError(
