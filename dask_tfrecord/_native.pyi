@@ -490,7 +490,7 @@ class MessageField:
         """
         Describe a field; indices are -1 where there is none.
 
-        `column` is the output of the values, or of the bytes of a message that is not decoded. `message` is the table
+        `column` is the output of the values, or of the bytes of a message. `message` is the table
         of a message whose fields are decoded, or, without any outputs, only walked. `splits` is the output of the row
         splits of a repeated field, `presence` of bools, `oneof` an index of the table. `default` holds the bytes of
         the stored number, or of the text; empty means zero or empty. Of a map, the entry table needs the key, field 1,

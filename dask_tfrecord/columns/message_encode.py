@@ -104,6 +104,7 @@ class MessageEncoder:
         }
         self.specs = tuple(dict.fromkeys([*specs, *self._members]))
         _check_keys(self._paths)
+        _check_bytes(self.fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MessageEncoder, (self.schema, self.columns, self.encoding)
@@ -199,6 +200,19 @@ def _check_keys(paths: Mapping[str, FieldPath]) -> None:
                     f"column {name!r} is of entries of a map without their keys: write a column of {key!r}, too, or "
                     f"drop this one"
                 )
+
+
+def _check_bytes(fields: Mapping[str, ColumnDecoder]) -> None:
+    """Refuse a message that is in two columns: its bytes, and a field of it."""
+    wholes = {spec.path: name for name, field in fields.items() for spec in field.specs if spec.part == "values"}
+    for name, field in fields.items():
+        for spec in field.specs:
+            for end in range(1, len(spec.path)):
+                if spec.path[:end] in wholes:
+                    raise SchemaError(
+                        f"columns {wholes[spec.path[:end]]!r} and {name!r} hold the bytes and a field of message "
+                        f"{'.'.join(spec.path[:end])!r}: drop one of them"
+                    )
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -70,6 +70,7 @@ _WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 }
+_BYTES_WRAPPERS = {"google.protobuf.StringValue", "google.protobuf.BytesValue"}
 _ANY = "google.protobuf.Any"
 # More columns than a data set can be used with; a recursive type may unroll to any number.
 _MOST_COLUMNS = 20_000
@@ -83,7 +84,6 @@ class FieldSpec:
 
     path: tuple[str, ...]  # names from the root
     part: str = "values"  # or "presence", or "case": number of the field of a oneof that is set
-    text: bool = False  # values are UTF-8
     counted: bool = False  # values are validated, but only their number is kept
     steps: bool = field(default=False, init=False)
 
@@ -140,6 +140,11 @@ class FieldPath(NamedTuple):
     def field(self) -> Any:
         """Descriptor of the field; None of a oneof, and of the whole message."""
         return self.fields[-1] if self.fields and self.oneof is None else None
+
+    def of_wrapper(self) -> FieldPath:
+        """Return the path of the value of a wrapper, such as ``google.protobuf.Int64Value``."""
+        value = self.fields[-1].message_type.fields_by_name["value"]
+        return self._replace(parts=(*self.parts, "value"), fields=(*self.fields, value))
 
     @property
     def has_presence(self) -> bool:
@@ -222,6 +227,8 @@ def message_columns(
 def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in the bytes of a field, or in an Any."""
     is_any = path.message == _ANY
+    if path.message in _BYTES_WRAPPERS:
+        path = path.of_wrapper()
     if is_any:
         specs = FieldSpec((*path.parts, "type_url")), FieldSpec((*path.parts, "value"))
     else:
@@ -278,27 +285,26 @@ def _column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
             if values is None:
                 return _made(path, FixedLenFeature((), _TIMES[path.message]), parts, _times)
         elif path.message in _WRAPPERS:
-            inner = FieldPath((*path.parts, "value"), (*path.fields, last.message_type.fields_by_name["value"]))
-            return _column(inner, values)
+            return _column(path.of_wrapper(), values)
         raise _misfit(path, values, f"a message {path.message}")
     kind = FieldType(last.type)
-    text = FieldSpec(path.parts, text=kind == FieldType.STRING or isinstance(values, TextFeature))
+    spec = FieldSpec(path.parts)
     if kind == FieldType.ENUM:
         names = enum_names(last)
         if isinstance(values, TextFeature):
-            return _made(path, values, (FieldSpec(path.parts),), _naming(names))
-        made = _made(path, FixedLenFeature((), "int32"), (FieldSpec(path.parts),))
+            return _made(path, values, (spec,), _naming(names))
+        made = _made(path, FixedLenFeature((), "int32"), (spec,))
         if values is not None:
             raise _misfit(path, values, "an enum, which TextFeature() names")
         return replace(made, classes=_class_names(names))
     if kind in _DTYPES:
         if values is not None:
             raise _misfit(path, values, _DTYPES[kind])
-        return _made(path, FixedLenFeature((), _DTYPES[kind]), (text,))
+        return _made(path, FixedLenFeature((), _DTYPES[kind]), (spec,))
     if kind == FieldType.STRING and not isinstance(values, TextFeature) and values not in (None, _BYTES):
         raise _misfit(path, values, "text")
     default = TextFeature() if kind == FieldType.STRING else _BYTES
-    return _made(path, default if values is None else values, (text,))
+    return _made(path, default if values is None else values, (spec,))
 
 
 def _misfit(path: FieldPath, values: Any, found: str) -> SchemaError:
@@ -502,14 +508,18 @@ class MessageTables:
             if "values" in wanted and self.specs[wanted["values"]].counted and sized:
                 # A singular number has one value in each message: there is nothing to count.
                 self.counted.append(wanted["values"])
-            if path in self._entered:
+            # Bytes of entries, too, are those of the last entry of each key.
+            if path in self._entered or is_map(each):
                 options["message"] = self._add(each.message_type, path)
             if each.message_type is None:
-                text = "values" in wanted and self.specs[wanted["values"]].text
                 # Other text is checked when it is assembled: protobuf accepts any bytes, and may discard them.
-                options |= {"utf8": text and is_utf8(each), "default": b"" if repeated else _default_bytes(each)}
-            if each.enum_type is not None and each.enum_type.is_closed:
-                options["numbers"] = list(enum_names(each))
+                options |= {
+                    "utf8": "values" in wanted and is_utf8(each),
+                    "default": b"" if repeated else _default_bytes(each),
+                }
+        if each.enum_type is not None and each.enum_type.is_closed:
+            # Other numbers set no member of a oneof, and make an entry of a map unknown, whatever else is read.
+            options["numbers"] = list(enum_names(each))
         return _native.MessageField(each.number, FieldType(each.type), is_map=is_map(each), **options)
 
     def decoder(self, *, check_crc: bool) -> _native.MessageDecoder:

@@ -224,7 +224,7 @@ void add_tables(nb::module_& module) {
              "oneof"_a = -1, "default"_a = nb::bytes("", 0), "utf8"_a = false, "is_map"_a = false,
              "numbers"_a = nb::none(),
              "Describe a field; indices are -1 where there is none.\n\n"
-             "`column` is the output of the values, or of the bytes of a message that is not decoded. `message` is the "
+             "`column` is the output of the values, or of the bytes of a message. `message` is the "
              "table\nof a message whose fields are decoded, or, without any outputs, only walked. `splits` is the output "
              "of the row\nsplits of a repeated field, `presence` of bools, `oneof` an index of the table. `default` "
              "holds the bytes of\nthe stored number, or of the text; empty means zero or empty. Of a map, the entry "

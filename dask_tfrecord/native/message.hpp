@@ -51,7 +51,7 @@ struct MessageField {
     bool repeated = false;
     bool packed = false;    // the encoder packs the items
     bool required = false;  // the encoder writes the default too
-    int column = -1;        // output of the values
+    int column = -1;        // output of the values, or of the bytes of a message
     int message = -1;       // table of a message whose fields are wanted
     int splits = -1;        // output of the splits of a repeated field
     int presence = -1;      // output of the presence
@@ -108,9 +108,6 @@ inline void check_field(const MessageField& field, std::size_t noneofs) {
     const auto type = static_cast<int>(field.type);
     if (type < 1 || type > 18) throw std::invalid_argument("a field has an unknown type");
     if (field.message >= 0 && !is_message(field.type)) throw std::invalid_argument("only messages have a table");
-    if (field.message >= 0 && field.column >= 0) {
-        throw std::invalid_argument("a message is stored as bytes or by a table, not both");
-    }
     if (field.splits >= 0 && !field.repeated) throw std::invalid_argument("only repeated fields have splits");
     if (field.presence >= 0 && field.repeated) throw std::invalid_argument("repeated fields have no presence");
     if (field.oneof >= 0 && field.repeated) throw std::invalid_argument("repeated fields are in no oneof");

@@ -327,14 +327,15 @@ private:
         const bool wanted = field.column >= 0 || field.message >= 0 || field.splits >= 0 || key;
         if (field.repeated && wanted) {
             list = op.list = add_list(table.list);
-            list->numbers = !is_message(field.type) || field.column >= 0;
+            list->numbers = !is_message(field.type) || field.message < 0;
             if (field.splits >= 0) splits_[static_cast<std::size_t>(field.splits)] = list;
         }
         if (field.message >= 0) {
             op.table = &tables_[static_cast<std::size_t>(field.message)];
             op.table->list = list;
             op.table->entry = field.is_map;
-        } else if (field.column >= 0 || key) {
+        }
+        if (field.column >= 0 || key) {
             op.column = is_bytes(field) ? add_bytes(field.column, field.default_value, list)
                                         : add_numbers(field.column, width_of(field.type), field.default_value, list);
             if (key) list->key = op.column;
@@ -682,14 +683,8 @@ private:
                 case Action::fixed32: if (!one_fixed<std::uint32_t>(place, in, row)) return false; break;
                 case Action::fixed64: if (!one_fixed<std::uint64_t>(place, in, row)) return false; break;
                 case Action::bytes: if (!one_bytes(place, in, row)) return false; break;
-                case Action::message:
-                    if (op.marked) mark(table, op, row);
-                    if (!delimited_message(place, in, level)) return false;
-                    break;
-                case Action::group:
-                    if (op.marked) mark(table, op, row);
-                    if (!group_message(place, in, level)) return false;
-                    break;
+                case Action::message: if (!one_message(place, in, row, level, false)) return false; break;
+                case Action::group: if (!one_message(place, in, row, level, true)) return false; break;
                 case Action::raw_message: if (!one_raw(place, in, row, level, false)) return false; break;
                 case Action::raw_group: if (!one_raw(place, in, row, level, true)) return false; break;
                 case Action::many_varint32: if (!many<Varint32>(place, in)) return false; break;
@@ -794,17 +789,31 @@ private:
         return message(*place.op.table, in, place.op.number, level + 1);
     }
 
+    // A singular message: its fields, and its bytes where they are wanted too.
+    bool one_message(const Place& place, Cursor& in, std::size_t row, std::size_t level, bool group) {
+        if (place.op.marked) mark(place.table, place.op, row);
+        Cursor again = in;
+        if (!(group ? group_message(place, in, level) : delimited_message(place, in, level))) return false;
+        return place.op.column == nullptr || one_raw(place, again, row, level, group);
+    }
+
     // An item of a repeated message.
     DTF_INLINE bool item(const Place& place, Cursor& in, std::size_t level) {
         MessageList& list = *place.op.list;
         const std::uint64_t unknown = unknown_;
         if (!begin_row(list)) return false;
-        const bool read = (place.tag & 7) == 2 ? delimited_message(place, in, level) : group_message(place, in, level);
-        if (!read) return false;
+        Cursor again = in;
+        const bool group = (place.tag & 7) != 2;
+        if (!(group ? group_message(place, in, level) : delimited_message(place, in, level))) return false;
         if (odd_ && list.key != nullptr) {
             truncate(list, list.rows);  // to protobuf, an entry with unknown fields is unknown as a whole
             unknown_ = unknown + 1;
             return true;
+        }
+        if (place.op.column != nullptr) {
+            Cursor value(again.here(), 0);
+            if (!raw(place, again, level, group, value)) return false;
+            put(place.op.column->place(list.rows), Span{value.here(), value.left()});
         }
         end_row(list);
         return true;

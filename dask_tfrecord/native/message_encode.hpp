@@ -130,6 +130,9 @@ private:
             const bool empty = table.entry && is_message(field.type);
             if (field.column < 0 && field.message < 0 && field.presence < 0 && !empty) continue;
             Put put;
+            if (field.column >= 0 && field.message >= 0 && has_outputs(specs_[static_cast<std::size_t>(field.message)])) {
+                throw std::invalid_argument("a message is written from bytes or from a table, not both");
+            }
             put.field = &field;
             put.tag = field.number << 3 | static_cast<std::uint32_t>(wire_type_of(field.type));
             put.packed_tag = field.number << 3 | static_cast<std::uint32_t>(WireType::delimited);
@@ -156,13 +159,19 @@ private:
             } else if (field.column >= 0) {
                 put.values = numbers(columns, field.column, rows, put.width);
             }
-            if (field.message >= 0) {
+            if (field.message >= 0 && field.column < 0) {
                 put.table = &tables_[static_cast<std::size_t>(field.message)];
                 put.table->rows = rows;
                 put.table->entry = field.is_map;
             }
             table.puts.push_back(std::move(put));
         }
+    }
+
+    static bool has_outputs(const MessageTable& table) {
+        return std::any_of(table.fields.begin(), table.fields.end(), [](const MessageField& field) {
+            return field.column >= 0 || field.presence >= 0 || field.message >= 0;
+        });
     }
 
     const std::uint8_t* numbers(const std::vector<MessageValues>& columns, int index, std::size_t rows,

@@ -200,8 +200,8 @@ class Unrolled:
                 copied.type_name = f".{type_name}"
                 file.dependency.append(f"{_PACKAGE}{type_name.removeprefix(f'{_PACKAGE}.P')}.proto")
                 return
-        if one.place is None:
-            # Its bytes are read: protobuf keeps and merges fields that a type lacks.
+        if one.place is None or is_delimited(one.declared):
+            # Its bytes are read, or it is stored as a group: protobuf keeps and merges fields that a type lacks.
             opaque = made.nested_type.add(name=f"{one.attribute.title()}Bytes")
             # Without any field, protobuf would accept fields of number 0.
             opaque.field.add(name="unused", number=_UNUSED, label=Field.LABEL_OPTIONAL, type=Field.TYPE_BYTES)
@@ -266,6 +266,12 @@ class Unrolled:
         return {*_opaque(self.root, "")}
 
 
+def is_delimited(declared: descriptor_pb2.FieldDescriptorProto) -> bool:
+    """Return whether a message of an edition is stored as groups are."""
+    features = getattr(declared.options, "features", None)
+    return features is not None and features.message_encoding == features.DELIMITED
+
+
 def _has_columns(place: Place) -> bool:
     """Return whether a message at a place makes columns."""
     return bool(place.oneofs) or any(one.place is None or _has_columns(one.place) for one in place.fields)
@@ -289,6 +295,8 @@ def _drop_unread(place: Place, message: Any) -> None:
                 message.ClearField(one.attribute)
             elif message.HasField(one.attribute) and isinstance(held, bytes):
                 setattr(message, one.attribute, b"")
+            elif message.HasField(one.attribute):
+                held.Clear()
         else:
             present = held if one.repeated else [held] if message.HasField(one.attribute) else []
             for each in present:

@@ -118,7 +118,7 @@ def _changed(
 
 
 _CHANGES = [
-    *("repeat", "drop", "shuffle", "take over", "merge", "unknown", "retype", "pack", "revalue") * 4,
+    *("repeat", "drop", "shuffle", "take over", "merge", "unknown", "retype", "pack", "revalue", "unnamed") * 4,
     "nest",
 ]
 
@@ -157,6 +157,11 @@ def _more_fields(
         # A field that the type probably lacks, of any wire type.
         numbers = [1, 2, 3, 15, 16, 18_999, 19_000, 2**29 - 1, rng.randint(1, 2**29 - 1)]
         return [any_wire(rng.choice(numbers), rng)]
+    if change == "unnamed":
+        # A number of an enum that it probably has no name for.
+        enums = [one.declared.number for one in place.fields if one.declared.type == Field.TYPE_ENUM] if place else []
+        numbers = [4, 99, 2**31 + 5, 2**32 + 1, 2**64 - 9]
+        return [Wire(rng.choice(enums), VARINT, varint(rng.choice(numbers)))] if enums else []
     if change == "retype":
         # A known number with any wire type and content.
         numbers = [one.declared.number for one in place.fields] if place else [wire.number for wire in fields]

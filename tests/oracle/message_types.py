@@ -43,6 +43,8 @@ _WELL_KNOWN = [
 _IMPORTS = [timestamp_pb2, duration_pb2, any_pb2, struct_pb2, wrappers_pb2]
 PACKAGE = "random.types"
 ROOT = f"{PACKAGE}.Root"
+# Releases of protobuf before the first edition lack its name.
+SYNTAXES = ["proto2", "proto3", *(["editions"] if hasattr(descriptor_pb2, "EDITION_2023") else [])]
 _MAX_NUMBER = 2**29 - 1
 _TEXTS = ["", "a", "zero\0byte", "ä", "漢字", "🦆", "\U0010ffff", "long " * 40, "~" * 127, "~" * 128]
 
@@ -76,9 +78,6 @@ class _TypeDraw:
             module.DESCRIPTOR.CopyToProto(files.file.add())
         base = self.file("base.proto", [file.name for file in files.file], [f"B{i}" for i in range(self.upto(3))])
         files.file.add().CopyFrom(base)
-        if base.syntax == "proto2":
-            # Closed enums can't be fields of proto3.
-            self.enums = [(name, values, closed) for name, values, closed in self.enums if not closed]
         imports = [file.name for file in files.file]
         names = [f"M{i}" for i in range(self.upto(3))]
         files.file.add().CopyFrom(self.file("root.proto", imports, [*names, "Root"]))
@@ -98,8 +97,14 @@ class _TypeDraw:
         )
 
     def file(self, path: str, imports: list[str], messages: list[str]) -> descriptor_pb2.FileDescriptorProto:
-        syntax = self.rng.choice(["proto2", "proto3"])
+        syntax = self.rng.choice(SYNTAXES)
         file = descriptor_pb2.FileDescriptorProto(name=path, package=PACKAGE, syntax=syntax, dependency=imports)
+        if syntax == "editions":
+            file.edition = descriptor_pb2.EDITION_2023
+            features = file.options.features
+            features.enum_type = self.rng.choice([features.OPEN, features.CLOSED])
+            features.repeated_field_encoding = self.rng.choice([features.PACKED, features.EXPANDED])
+            features.utf8_validation = self.rng.choice([features.VERIFY, features.NONE])
         for number in range(self.upto(2)):
             self.enum(file.enum_type.add(name=f"E{path[0]}{number}"), PACKAGE, syntax)
         ahead = [f"{PACKAGE}.{name}" for name in messages]
@@ -107,13 +112,17 @@ class _TypeDraw:
             message = file.message_type.add(name=name)
             self.message(message, f"{PACKAGE}.{name}", syntax, ahead, root=name == "Root")
             self.messages.append(f"{PACKAGE}.{name}")
-        if syntax == "proto2":
+        if syntax != "proto3":
             self.extensions(file)
         return file
 
     def enum(self, enum: descriptor_pb2.EnumDescriptorProto, scope: str, syntax: str) -> None:
         """Draw an enum: the first value is 0 in proto3, others are sparse, negative, or aliases."""
-        numbers = [0] if syntax == "proto3" or self.chance(0.5) else []
+        closed = syntax == "proto2"
+        if syntax == "editions":
+            closed, features = self.chance(0.5), enum.options.features
+            features.enum_type = features.CLOSED if closed else features.OPEN
+        numbers = [] if closed and self.chance(0.5) else [0]
         pool = [1, 2, 3, -1, -7, 127, 128, 300, 70_000, 2**31 - 1, -(2**31)]
         numbers += self.rng.sample(pool, self.upto(5))
         if self.chance(0.3):
@@ -121,9 +130,7 @@ class _TypeDraw:
             enum.options.allow_alias = True
         for place, number in enumerate(numbers):
             enum.value.add(name=f"{enum.name.upper()}_{place}", number=number)
-        self.enums.append(
-            (f"{scope}.{enum.name}", {value.name: value.number for value in enum.value}, syntax == "proto2")
-        )
+        self.enums.append((f"{scope}.{enum.name}", {value.name: value.number for value in enum.value}, closed))
 
     def message(
         self, message: descriptor_pb2.DescriptorProto, path: str, syntax: str, ahead: list[str], *, root: bool
@@ -132,7 +139,7 @@ class _TypeDraw:
             return
         if self.chance(0.2):
             self.enum(message.enum_type.add(name="Inner"), path, syntax)
-        extendable = syntax == "proto2" and self.chance(0.5)
+        extendable = syntax != "proto3" and self.chance(0.5)
         taken: set[int] = set()
         if extendable:
             low = self.rng.choice([100, 1000, 5_000_000])
@@ -189,9 +196,11 @@ class _TypeDraw:
                 field.label = Field.LABEL_REPEATED
                 field.ClearField("default_value")
                 if (field.type in PACKABLE or field.type == Field.TYPE_ENUM) and self.chance(0.6):
-                    field.options.packed = self.chance(0.5)
+                    self.pack(field, syntax)
             elif syntax == "proto2" and self.chance(0.2):
                 field.label = Field.LABEL_REQUIRED
+            elif syntax == "editions" and self.chance(0.4):
+                self.presence(field)
             elif syntax == "proto3" and form == "optional":
                 field.proto3_optional = True
 
@@ -200,9 +209,28 @@ class _TypeDraw:
     ) -> descriptor_pb2.FieldDescriptorProto:
         field = message.field.add(name=self.name(), number=self.number(taken), label=Field.LABEL_OPTIONAL)
         self.type(field, syntax, ahead)
-        if syntax == "proto2" and self.chance(0.4):
+        if syntax != "proto3" and self.chance(0.4):
             self.default(field)
+        if syntax == "editions" and field.type == Field.TYPE_MESSAGE and self.chance(0.3):
+            field.options.features.message_encoding = descriptor_pb2.FeatureSet.DELIMITED
         return field
+
+    def pack(self, field: descriptor_pb2.FieldDescriptorProto, syntax: str) -> None:
+        packed = self.chance(0.5)
+        if syntax == "editions":
+            features = field.options.features
+            features.repeated_field_encoding = features.PACKED if packed else features.EXPANDED
+        else:
+            field.options.packed = packed
+
+    def presence(self, field: descriptor_pb2.FieldDescriptorProto) -> None:
+        """Make a singular field of an edition required, or one without presence if it may be."""
+        features = field.options.features
+        closed = {f".{name}" for name, _, closed in self.enums if closed}
+        if self.chance(0.3):
+            features.field_presence = features.LEGACY_REQUIRED
+        elif not (field.type == Field.TYPE_MESSAGE or field.HasField("default_value") or field.type_name in closed):
+            features.field_presence = features.IMPLICIT
 
     def type(
         self, field: descriptor_pb2.FieldDescriptorProto, syntax: str, ahead: list[str], *, of_map: bool = False
@@ -211,7 +239,7 @@ class _TypeDraw:
         enums = [
             name
             for name, values, closed in self.enums
-            if (syntax == "proto2" or not closed) and (not of_map or next(iter(values.values())) == 0)
+            if (syntax != "proto3" or not closed) and (not of_map or next(iter(values.values())) == 0)
         ]
         kind = self.rng.choices(["scalar", "enum", "message", "well known", "recursive"], [55, 10, 20, 8, 4])[0]
         if kind == "enum" and enums:

@@ -160,6 +160,51 @@ void test_unknown_numbers_of_closed_enums_are_unknown_fields() {
     CHECK(decoder.unknown_fields() == 3);
 }
 
+void test_unread_closed_enums_set_no_member_and_make_entries_unknown() {
+    MessageTables made;
+    const int root = made.add_table();
+    const int choice = made.add_oneof(root);
+    made.add(root, 1, FieldType::int32).oneof = choice;
+    const int map = made.add_map(root, 3, FieldType::int32, FieldType::message);
+    MessageField closed;
+    closed.number = 2;
+    closed.type = FieldType::enumeration;
+    closed.numbers = Ints{0, 1};
+    made.tables[static_cast<std::size_t>(map)].fields.push_back(closed);
+    closed.oneof = choice;
+    made.tables[static_cast<std::size_t>(root)].fields.push_back(closed);
+    const auto entry = [](std::uint64_t key, std::uint64_t value) { return delimited(3, number(1, key) + number(2, value)); };
+    MessageDecoder decoder = made.decoder();
+    CHECK(take(decoder, {number(1, 7) + number(2, 9) + entry(1, 1) + entry(2, 9) + entry(3, 0), number(1, 7) + number(2, 1)}) == 2);
+    const MessageArrays arrays(decoder);
+    CHECK(arrays.numbers<std::int32_t>(0) == Ints({1, 2}) && arrays.numbers<std::int32_t>(1) == Ints({7, 0}));
+    CHECK(arrays.numbers<std::int32_t>(2) == Ints({1, 3}) && arrays.splits[0] == Longs({0, 2, 2}));
+    CHECK(decoder.unknown_fields() == 2);
+}
+
+void test_bytes_of_messages_beside_their_fields() {
+    MessageTables made;
+    const int root = made.add_table();
+    const int one = made.add_message(root, 1), many = made.add_messages(root, 2);
+    const int group = made.add_message(root, 3, FieldType::group), map = made.add_map(root, 4, FieldType::int32, FieldType::int32);
+    for (const int table : {one, many, group}) made.add(table, 1, FieldType::int32);
+    CHECK(map > group);
+    for (MessageField& field : made.tables[0].fields) field.column = static_cast<int>(made.ncolumns++);
+    const auto entry = [](std::uint64_t value) { return delimited(4, number(1, 5) + number(2, value)); };
+    MessageDecoder decoder = made.decoder();
+    CHECK(take(decoder, {delimited(1, number(1, 1)) + delimited(2, "") + delimited(1, number(1, 2)) + delimited(2, number(1, 3)) +
+                             tag(3, 3) + number(1, 4) + varint(3 << 3 | 4, 3) + entry(6) + entry(7),
+                         ""}) == 2);
+    CHECK(take(decoder, {delimited(2, number(1, 3)) + delimited(2, "\x80")}) == 0);
+    const MessageArrays arrays(decoder);
+    const std::size_t whole = made.ncolumns - 4;
+    CHECK(arrays.texts(whole) == Texts({number(1, 1) + number(1, 2), ""}));
+    CHECK(arrays.texts(whole + 1) == Texts({"", number(1, 3)}) && arrays.splits[0] == Longs({0, 2, 2}));
+    CHECK(arrays.texts(whole + 2) == Texts({number(1, 4), ""}));
+    CHECK(arrays.texts(whole + 3) == Texts({number(1, 5) + number(2, 7)}) && arrays.splits[1] == Longs({0, 1, 1}));
+    CHECK(arrays.numbers<std::int32_t>(0) == Ints({5}) && arrays.numbers<std::int32_t>(2) == Ints({2, 0}));
+}
+
 // Messages nested in field 1 around the content.
 std::string nested(std::size_t depth, std::string content) {
     for (; depth > 0; --depth) content = delimited(1, content);
@@ -276,6 +321,8 @@ int main() {
         TEST(test_a_member_of_a_oneof_clears_the_one_before),
         TEST(test_last_entry_of_a_key_remains),
         TEST(test_unknown_numbers_of_closed_enums_are_unknown_fields),
+        TEST(test_unread_closed_enums_set_no_member_and_make_entries_unknown),
+        TEST(test_bytes_of_messages_beside_their_fields),
         TEST(test_refused_records_leave_nothing_behind),
         TEST(test_outputs_that_are_full),
         TEST(test_records_are_those_that_protobuf_writes),
