@@ -14,8 +14,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 # One URL in a chain like `simplecache::https://host/file`.
 _LINK = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*?)(?=::[A-Za-z][A-Za-z0-9+.-]*://|$)", re.DOTALL)
@@ -66,6 +66,19 @@ def redact(text: object) -> str:
 
     text = str(text)
     return _IN_TEXT.sub(redact_match, text) if "://" in text else text
+
+
+def repr_without_credentials(self: Any) -> str:
+    """Return the repr of a dataclass: URLs redacted, and options of stores left out.
+
+    Workers log the repr of the arguments of tasks that fail.
+    """
+    values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "storage_options"}
+    texts = {
+        name: repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
+        for name, value in values.items()
+    }
+    return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
 def describe_error(error: BaseException) -> str:

@@ -1,9 +1,12 @@
 """Credentials in URLs and in storage_options: absent from everything that is displayed, stored, logged or raised."""
 
 import base64
+import dataclasses
+import importlib
 import json
 import logging
 import pickle
+import pkgutil
 import sys
 import traceback
 import warnings
@@ -165,6 +168,19 @@ def running_commands(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
         assert not isinstance(result.exception, AssertionError)
 
 
+def everything_of(error: BaseException) -> Iterator[object]:
+    """Texts and pickles of an error, its notes, causes and contexts."""
+    yield from (repr(error), "".join(traceback.format_exception(error)))
+    links: list[BaseException] = [error]
+    for link in links:
+        links += [each for each in (link.__cause__, link.__context__) if each is not None and each not in links]
+    # Clusters pickle causes and contexts too.
+    pickling_support.install(*links)
+    yield pickle.dumps(error)
+    for link in links:
+        yield from (str(link), repr(link), *getattr(link, "__notes__", ()))
+
+
 def failing(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
     stale = guarded.read(counts=[3])
 
@@ -201,19 +217,73 @@ def failing(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
     for call in calls:
         with pytest.raises(Exception) as caught:
             call()
-        error: BaseException = caught.value
-        yield from (str(error), repr(error), "".join(traceback.format_exception_only(error)))
-        links: list[BaseException] = [error]
-        for link in links:
-            links += [each for each in (link.__cause__, link.__context__) if each is not None and each not in links]
-        # Clusters pickle causes and contexts too.
-        pickling_support.install(*links)
-        yield pickle.dumps(error)
-        yield from (str(link) for link in links)
+        yield from everything_of(caught.value)
+
+
+def calling_functions(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
+    """Functions of the user that fail: notes name the rows, and their file."""
+
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("the function fails")
+
+    def cut(blocks: dict[str, Any]) -> dict[str, Any]:
+        return {"x": blocks["x"][:1]}
+
+    store = tmp_path / "kept.zarr"
+    guarded.read().to_zarr(store)
+    for counts in (None, "scan"):
+        for function in (fail, cut, lambda blocks: {"x": "text"}, lambda blocks: 3):
+            ds = guarded.read(**({"counts": None} if counts is None else {})).map_blocks(function, FEATURES)
+            yield from (repr(task) for task in dict(ds["x"].dask).values())
+            calls: list[Callable[[], object]] = [
+                lambda ds=ds: ds.compute(),
+                lambda ds=ds: ds["x"].compute(),
+                lambda ds=ds: list(ds.batches(2)) if ds["x"].shape[0] == 3 else ds.compute(),
+                lambda ds=ds: ds.to_zarr(tmp_path / "m.zarr", mode="w") if ds["x"].shape[0] == 3 else ds.compute(),
+                lambda ds=ds: ds.to_tfrecord(tmp_path / "m-{shard}.tfrecord", mode="w"),
+                lambda ds=ds: ds.to_parquet(tmp_path / "m", mode="w"),
+                lambda ds=ds: ds.where(lambda blocks: blocks["x"][:, 0] > 0, columns=["x"]).compute(),
+                lambda ds=ds, function=function: ds.assign(y=ds["x"] + 1).map_blocks(function, FEATURES).compute(),
+            ]
+            for call in calls:
+                with pytest.raises(Exception) as caught:
+                    call()
+                yield from everything_of(caught.value)
+    yield from written(tmp_path)
+
+
+def failing_on_a_cluster(guarded: Guarded, tmp_path: Path) -> Iterator[object]:
+    """Workers log the tasks that fail, with their arguments."""
+
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("the function fails")
+
+    with distributed.Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as client:
+        checked = dtf.check_workers(client, [guarded.url("x.tfrecord"), guarded.url("none.tfrecord")], guarded.options)
+        yield from (repr(checked), str(checked), pickle.dumps(checked))
+        stale = guarded.read(counts=[2])
+        calls: list[Callable[[], object]] = [
+            lambda: guarded.read().map_blocks(fail, FEATURES).compute(),
+            lambda: guarded.read().map_blocks(fail, FEATURES).to_zarr(tmp_path / "c.zarr", mode="w"),
+            lambda: guarded.read().map_blocks(fail, FEATURES).to_tfrecord(tmp_path / "c.tfrecord"),
+            lambda: guarded.read().to_tfrecord(guarded.url("y.tfrecord"), storage_options=guarded.options),
+            lambda: guarded.read().to_zarr(guarded.url("y.zarr"), storage_options=guarded.options),
+            lambda: stale["x"].compute(),
+        ]
+        for call in calls:
+            with pytest.raises(Exception) as caught:
+                call()
+            yield from everything_of(caught.value)
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("use", [reading, converting, referring, checking, running_commands, failing])
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(reading, converting, referring, checking, running_commands, failing, calling_functions),
+        failing_on_a_cluster,
+    ],
+)
 def test_no_credentials_in_what_is_displayed_stored_logged_or_raised(
     guarded: Guarded, use: Callable[..., Iterator[object]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +296,23 @@ def test_no_credentials_in_what_is_displayed_stored_logged_or_raised(
             guarded.check(artefact)
     guarded.check([str(warning.message) for warning in warned])
     guarded.check(caplog.text)
+
+
+def test_no_credentials_in_the_repr_of_arguments_of_tasks() -> None:
+    """Workers log them. All classes are searched: a new one with options of stores is tested as well."""
+    tested = set()
+    for found in pkgutil.walk_packages(dtf.__path__, "dask_tfrecord."):
+        for name, kind in vars(importlib.import_module(found.name)).items():
+            options = "storage_options" in {each.name for each in getattr(kind, "__dataclass_fields__", {}).values()}
+            if options and isinstance(kind, type) and kind is not Shards:
+                value = object.__new__(kind)
+                for each in dataclasses.fields(kind):
+                    object.__setattr__(value, each.name, f"http://user:{PASSWORD}@host/x y?sig={SIGNATURE}")
+                object.__setattr__(value, "storage_options", {"password": PASSWORD})
+                assert not [secret for secret in (PASSWORD, SIGNATURE) if secret in repr(value)], repr(value)
+                assert "://host/x" in repr(value)
+                tested.add(name)
+    assert tested >= {"Shard", "ShardNames", "UrlObjects", "TargetGroup"}
 
 
 @pytest.mark.parametrize(

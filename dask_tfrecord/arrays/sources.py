@@ -66,6 +66,8 @@ from dask_tfrecord.errors import (
     UnknownFeatureError,
     near_misses,
     plural,
+    printable,
+    redact,
     redact_url,
 )
 from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, VarLenFeature, default_array
@@ -390,7 +392,8 @@ def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
     first, last = (rows[0], rows[-1]) if isinstance(rows, range) else (rows.min(), rows.max())
     first, last = min(int(first), int(last)), max(int(first), int(last))
     shards = np.searchsorted(collection.starts, [first, last], side="right") - 1
-    (path, other), starts = (collection.shards.paths[shard] for shard in shards), collection.starts[shards]
+    path, other = (Location(collection.shards.paths[shard]) for shard in shards)
+    starts = collection.starts[shards]
     start, stop = first - int(starts[0]), last - int(starts[1])
     some = "" if last - first + 1 == len(rows) else f"{len(rows):,} of the {noun}s: "
     if path != other:
@@ -538,7 +541,7 @@ class UncountedSource(Source):
     def describe(self, key: Any) -> str:
         """Return the files and ranges of bytes of a chunk as text, for errors."""
         parts = [
-            shard.path if split is None else f"{shard.path}: records from byte {split.start} to {split.stop}"
+            str(Location(shard.path)) + ("" if split is None else f": records from byte {split.start} to {split.stop}")
             for shard, split in self.chunks.byte_ranges(key)
         ]
         return " to ".join(dict.fromkeys([parts[0], parts[-1]])) if parts else "no records"
@@ -858,7 +861,7 @@ def located(describe: Callable[[], str], method: str = "map_blocks") -> Iterator
     try:
         yield
     except Exception as error:
-        note = f"{method}: the function failed on {describe()}"
+        note = printable(redact(f"{method}: the function failed on {describe()}"))
         # A function may raise the same object again.
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)

@@ -17,7 +17,7 @@ import numpy as np
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundError, plural
+from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundError, plural, repr_without_credentials
 from dask_tfrecord.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, schema_from_features
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
@@ -61,6 +61,8 @@ class TFDSFolder:
     directory: str
     splits: tuple[TFDSSplit, ...]
     storage_options: Mapping[str, Any]
+
+    __repr__ = repr_without_credentials
 
     @property
     def split_names(self) -> str:

@@ -25,7 +25,7 @@ from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dask_tfrecord.errors import IncompleteStoreError, redact_url
+from dask_tfrecord.errors import IncompleteStoreError, redact_url, repr_without_credentials
 from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, join, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
@@ -199,6 +199,8 @@ class UrlObjects:
 
     url: str
     storage_options: Mapping[str, Any]
+
+    __repr__ = repr_without_credentials
 
     def put(self, name: str, value: bytes) -> None:
         """Write an object atomically."""

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import plural, printable, redact, redact_url
+from dask_tfrecord.errors import plural, printable, redact, redact_url, repr_without_credentials
 
 # Properties of a file that change with its content, the most reliable first.
 _VERSION_KEYS = (
@@ -71,6 +71,8 @@ class Shard:
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
     # True if a sidecar holds access points into the gzip data.
     access: bool = field(default=False, hash=False, compare=False)
+
+    __repr__ = repr_without_credentials
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

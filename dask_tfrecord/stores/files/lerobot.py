@@ -390,7 +390,7 @@ def _codec_name(encoding: Mapping[str, str]) -> str:
     return str(av.Codec(encoding["codec"], "w").canonical_name)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Names(ShardNames):
     """Files of a LeRobot data set. Their claim and their run folder are next to ``meta/info.json``."""
 

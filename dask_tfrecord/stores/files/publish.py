@@ -38,6 +38,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
     plural,
     redact_url,
+    repr_without_credentials,
 )
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds import TFDSMetadata
@@ -87,6 +88,8 @@ class ShardNames:
 
     template: str  # path or URL with fields {shard}, the number of a shard, and {shards}, the number of shards
     storage_options: Mapping[str, Any]
+
+    __repr__ = repr_without_credentials
 
     @classmethod
     def from_urlpath(cls, urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ShardNames:

@@ -40,6 +40,7 @@ from dask_tfrecord.errors import (
     printable,
     redact,
     redact_url,
+    repr_without_credentials,
 )
 from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
@@ -94,6 +95,8 @@ class TargetGroup:
     store: Any
     component: str | None
     storage_options: dict[str, Any] | None
+
+    __repr__ = repr_without_credentials
 
     @classmethod
     def from_arguments(
