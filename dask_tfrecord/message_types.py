@@ -131,7 +131,8 @@ def _compiled(path: str, owner: str) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "set"
         for root in source.parents:
-            command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"--descriptor_set_out={out}"]
+            # -P: no module of the current directory takes the place of one that is installed.
+            command = [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{root}", f"--descriptor_set_out={out}"]
             # The module adds the directory of the well-known types.
             done = subprocess.run([*command, "--include_imports", str(source)], capture_output=True, check=False)
             if done.returncode == 0:

@@ -22,6 +22,17 @@ from dask_tfrecord.messages import (
 # Written by hand from the wire format: features { feature { key: "a", value { int64_list { value: [1, -2] } } } }
 HANDMADE = b"\x0a\x16\x0a\x14\x0a\x01a\x12\x0f\x1a\x0d\x0a\x0b\x01" + b"\xfe" + b"\xff" * 8 + b"\x01"
 
+def test_compiling_a_file_runs_no_code_of_the_current_directory(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    (tmp_path / "a.proto").write_text('syntax = "proto3"; package p; message M { int32 x = 1; }')
+    for name in ("grpc_tools", "google", "sitecustomize", "usercustomize", "runpy", "os", "importlib"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write(__name__)\n")
+    program = "import dask_tfrecord as dtf, os; os.chdir({!r}); print(dtf.ProtoFeature('a.proto:p.M', 'x').message)"
+    done = run_python("-P", "-c", program.format(str(tmp_path)))
+    assert done.stdout == "MessageType('p.M')\n"
+    assert not (tmp_path / "ran").exists()
+
+
 # Loads messages.py by its path: the interpreter may lack every other dependency of the package.
 LOAD = f"""
 import importlib.util, sys

@@ -88,6 +88,7 @@ def assert_column(found: Any, feature: Any, column: Any) -> None:
         counts = [len(row) for row in column]
         assert found.missing == counts.count(0)
         assert_numbers(found.lengths, [count for count in counts if count])
+        assert_numbers(found.row_values, [len(flat([row])) for row in column if len(row)])
     if found.numbers is not None:
         assert_numbers(found.numbers, values)
         if found.distinct is not None:
@@ -184,6 +185,26 @@ def test_special_values() -> None:
     document = json.loads(found.describe().to_json())
     assert document["columns"]["infinite"]["numbers"]["maximum"] == "Infinity"
     assert found.describe()._repr_html_().count("<svg") == 7
+
+
+def test_text_that_ends_with_zeros() -> None:
+    found = dtf.Dataset.from_arrays({"t": ["a\0", "\0", "abc"]}, {"t": dtf.TextFeature()}).describe()["t"]
+    assert (found.sizes.minimum, found.sizes.maximum, found.sizes.mean, found.distinct) == (1, 3, 2, 3)
+
+
+def test_metadata_counts_values_of_all_inner_rows(tmp_path: Path) -> None:
+    nested = dtf.RaggedFeature(
+        "int64", value_key="v", partitions=[dtf.RaggedFeature.RowLengths("l")], row_splits_dtype="int64"
+    )
+    rows = [[[1, 2, 3], [4]], [[5]], []]
+    dtf.Dataset.from_arrays({"n": rows}, {"n": nested}).describe().to_pbtxt(tmp_path / "stats.pbtxt")
+    lines = dict(line.split(": ") for line in (tmp_path / "stats.pbtxt").read_text().split("\n") if "num_values" in line)
+    assert {name.strip(): float(value) for name, value in lines.items()} == {
+        "min_num_values": 1,
+        "max_num_values": 4,
+        "avg_num_values": 2.5,
+        "tot_num_values": 5,
+    }
 
 
 def test_data_sets_without_rows_or_columns(golden: Path) -> None:

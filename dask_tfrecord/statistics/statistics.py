@@ -511,13 +511,12 @@ def _add_feature(feature: Any, column: ColumnStatistics) -> None:
                 stats.avg_num_bytes, stats.min_num_bytes, stats.max_num_bytes = sizes.mean, sizes.minimum, sizes.maximum
                 stats.max_num_bytes_int = sizes.maximum
         stats.unique = column.distinct or 0
-    common, lengths, each = stats.common_stats, column.lengths, math.prod(column.shape)
+    common, counts = stats.common_stats, column.row_values
     common.num_missing, common.num_non_missing = column.missing, column.rows - column.missing
     common.tot_num_values = column.values
     common.avg_num_values = column.values / max(1, common.num_non_missing)
-    low, high = (
-        (each, each) if lengths is None else (int(lengths.minimum or 0) * each, int(lengths.maximum or 0) * each)
-    )
+    each = math.prod(column.shape)
+    low, high = (each, each) if counts is None else (int(counts.minimum or 0), int(counts.maximum or 0))
     common.min_num_values, common.max_num_values = low, high
 
 

@@ -411,6 +411,9 @@ class ColumnStatistics:
         Statistics of the sizes of bytes values in bytes, and of text in characters.
     lengths : Numbers or None
         Statistics of the numbers of values, or of inner rows, of the rows that are not missing; None for dense columns.
+    row_values : Numbers or None
+        Statistics of the numbers of values in all inner rows together, of the rows that are not missing; None for
+        dense columns.
     hashes : ndarray of uint64 or None
         The smallest hashes of the values, at most 4,096; None for rows of more than 64 values.
     frequencies : Frequencies or None
@@ -426,18 +429,21 @@ class ColumnStatistics:
     numbers: Numbers | None
     sizes: Numbers | None
     lengths: Numbers | None
+    row_values: Numbers | None
     hashes: NDArray[np.uint64] | None
     frequencies: Frequencies | None
 
     @classmethod
     def of(cls, name: str, feature: Feature, block: Block) -> ColumnStatistics:
         """Summarise a block."""
-        lengths, missing = None, 0
+        lengths = row_values = None
+        missing = 0
         flat: Any = block
         if isinstance(block, RaggedBlock | ArraysBlock):
             counts = np.diff(block.row_splits)
             lengths, missing = Numbers.of(counts[counts > 0][:, None]), int(np.count_nonzero(counts == 0))
             flat = block.flat_values if isinstance(block, RaggedBlock) else block.values
+            row_values = Numbers.of(_values_of_rows(block)[counts > 0][:, None])
         shape, dtype = feature.item_shape, feature.item_dtype
         scalar = math.prod(shape) <= _MOST_SCALARS and not feature.own_shapes
         numbers = sizes = hashes = frequencies = None
@@ -453,7 +459,18 @@ class ColumnStatistics:
             hashes = _number_hashes(array) if scalar else None
         size = len(flat.splits) - 1 if isinstance(flat, BytesBlock) else np.size(flat)
         return cls(
-            name, dtype_name(dtype), shape, len(block), missing, size, numbers, sizes, lengths, hashes, frequencies
+            name,
+            dtype_name(dtype),
+            shape,
+            len(block),
+            missing,
+            size,
+            numbers,
+            sizes,
+            lengths,
+            row_values,
+            hashes,
+            frequencies,
         )
 
     @classmethod
@@ -474,6 +491,7 @@ class ColumnStatistics:
             numbers=numbers("numbers"),
             sizes=numbers("sizes"),
             lengths=numbers("lengths"),
+            row_values=numbers("row_values"),
             hashes=smallest_hashes(np.concatenate(hashes)) if hashes else None,
             frequencies=Frequencies.merged(frequencies) if frequencies else None,
         )
@@ -491,6 +509,14 @@ class ColumnStatistics:
         return round((_HASHES - 1) / (float(self.hashes[-1]) / 2.0**64))
 
 
+def _values_of_rows(block: RaggedBlock | ArraysBlock) -> NDArray[np.int64]:
+    """Return the number of values of each row, in all rows within it."""
+    splits, values = block.row_splits, block.values
+    while isinstance(values, RaggedBlock | ArraysBlock):
+        splits, values = values.row_splits[splits], values.values
+    return np.diff(splits) * math.prod(values.shape[1:])
+
+
 def _native_numbers(values: NDArray[Any]) -> NDArray[Any]:
     """Return numbers of a dtype that NumPy sorts, in the byte order of the machine."""
     if values.dtype.kind == "b":
@@ -503,6 +529,7 @@ def _native_numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 def _encoded(texts: NDArray[Any]) -> tuple[BytesBlock, NDArray[np.int64]]:
     """Return text as UTF-8, and the splits between texts in characters."""
-    flat = texts.ravel()
-    letters = np.append(0, np.cumsum(np.strings.str_len(flat)))
-    return BytesBlock.of([text.encode() for text in flat.tolist()]), letters
+    # NumPy's `str_len` leaves out characters U+0000 at the end.
+    listed = texts.ravel().tolist()
+    letters = np.cumsum([0, *map(len, listed)])
+    return BytesBlock.of([text.encode() for text in listed]), letters
