@@ -193,6 +193,27 @@ class Walk:
     def need(self) -> int:
         """After `Stop.MORE`: bytes from the next record on that the next call needs."""
 
+class Origin:
+    """Bytes that a decoder reads itself: of a file, or in memory."""
+
+    def __init__(
+        self,
+        file: int | None,
+        memory: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)] | None,
+        *,
+        stop: int,
+        size: int,
+        most: int,
+        first: int,
+        block: int,
+    ) -> None:
+        """
+        Read `file`, a descriptor that stays open, or `memory`.
+
+        `stop` is the position where reading will probably stop, and `size` that of the end. A call reads about
+        `most` bytes at most, `first` of them at once before the first record, and `block` after it.
+        """
+
 def find_header(
     buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     begin: int,
@@ -348,6 +369,26 @@ class Decoder:
         Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
 
         `offset` is the position of ``buffer[begin]`` in the stream.
+        """
+
+    def feed_on(
+        self,
+        origin: Origin,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        begin: int,
+        end: int,
+        position: int,
+        limit: int,
+        offset: int,
+        last: int | None,
+        nbytes: int = 0,
+        rows: int = -1,
+    ) -> tuple[Walk, int, int, int]:
+        """
+        Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.
+
+        Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`
+        of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.
         """
 
     def feed_selected(
@@ -576,6 +617,26 @@ class MessageDecoder:
         Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
 
         `offset` is the position of ``buffer[begin]`` in the stream.
+        """
+
+    def feed_on(
+        self,
+        origin: Origin,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        begin: int,
+        end: int,
+        position: int,
+        limit: int,
+        offset: int,
+        last: int | None,
+        nbytes: int = 0,
+        rows: int = -1,
+    ) -> tuple[Walk, int, int, int]:
+        """
+        Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.
+
+        Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`
+        of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.
         """
 
     def feed_selected(

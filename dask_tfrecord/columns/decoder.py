@@ -515,10 +515,14 @@ class _DecodeJob:
             self.native.preallocate(factor * 1.05)
             self.nbytes = 0
 
-    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> tuple[_native.Walk, _DecodeJob]:
-        """Decode the records of a window from number `record` on; return the job that ended, too."""
-        walk = self.native.feed(window.buffer, window.begin, end, limit, window.offset)
-        self.learn(walk.records, walk.consumed)
+    def feed(
+        self, window: Window, limit: int, last: int | None, run: Run, record: int
+    ) -> tuple[_native.Walk, _DecodeJob]:
+        """Decode records from number `record` on, past which the window moves; return the job that ended, too."""
+        walk = window.feed(self.native, limit, run.stop_offset, last, self.nbytes, self.rows)
+        self.records += walk.records
+        if walk.records:
+            self.nbytes = 0
         return walk, self
 
     def blocks(self) -> dict[str, Block]:
@@ -594,16 +598,22 @@ class _FilteredJob(_DecodeJob):
         tested, self.mask = where
         self.tested = _DecodeJob(decoder, tested, check_crc, limit)
 
-    def feed(self, window: Window, end: int, limit: int, run: Run, record: int) -> tuple[_native.Walk, _DecodeJob]:
-        """Test the records of a window, and decode those that are kept."""
+    def feed(
+        self, window: Window, limit: int, last: int | None, run: Run, record: int
+    ) -> tuple[_native.Walk, _DecodeJob]:
+        """Test the records in view, and decode those that are kept."""
         tested = self.tested
         tested.begin([], None, {})
         tested.runs.append((0, replace(run, first=record)))
-        walk, _ = tested.feed(window, end, limit, run, record)
+        end = window.end if last is None else min(window.end, window.begin + last - window.offset)
+        walk = tested.native.feed(window.buffer, window.begin, end, limit, window.offset)
+        tested.learn(walk.records, walk.consumed)
         if walk.stop in (Stop.FEATURE, Stop.FRAMING) or not walk.records:
+            window.advance(walk.consumed)
             return walk, tested
         kept = record + np.flatnonzero(self.mask(tested.blocks()))
         if not len(kept):
+            window.advance(walk.consumed)
             return walk, tested
         first, current = self.runs[-1]
         before = [] if current.selected is None else [current.selected]
@@ -611,7 +621,9 @@ class _FilteredJob(_DecodeJob):
         stop = window.begin + walk.consumed
         found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept, window.offset)
         self.learn(len(kept), walk.consumed)
-        return found if found.stop is Stop.FEATURE else walk, self
+        ended = found if found.stop is Stop.FEATURE else walk
+        window.advance(ended.consumed)
+        return ended, self
 
 
 class _Reader:
@@ -620,8 +632,9 @@ class _Reader:
     def __init__(self, run: Run, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
-        size = limits().first_window_nbytes
-        self.window = Window(run.shard, run.offset, block_size=size, stop=run.stop_offset)
+        first, most = limits().first_window_nbytes, limits().window_nbytes
+        whole = most if run.stop_offset - run.offset > first and run.selected is None else 0
+        self.window = Window(run.shard, run.offset, block_size=first, stop=run.stop_offset, most=whole)
         self.record = run.entry_record
 
     def reaches(self, run: Run) -> bool:
@@ -653,13 +666,8 @@ class _Reader:
         window = self.window
         crossing = False
         while left != 0 and not self._beyond(run):
-            end, limit = window.end, left
-            if crossing:
-                limit = 1
-            elif run.split is not None:
-                end = min(end, window.begin + run.split.stop - window.offset)
-            walk, ended = job.feed(window, end, limit, run, self.record)
-            window.advance(walk.consumed)
+            last = None if run.split is None or crossing else run.split.stop
+            walk, ended = job.feed(window, 1 if crossing else left, last, run, self.record)
             self.record += walk.records
             left -= walk.records if left > 0 else 0
             self._check(walk, ended)

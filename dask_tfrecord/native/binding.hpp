@@ -16,6 +16,7 @@
 #include "buffer.hpp"
 #include "encode.hpp"
 #include "framing.hpp"
+#include "windows.hpp"
 
 namespace binding {
 
@@ -60,6 +61,32 @@ private:
     std::atomic_flag& busy_;
 };
 
+// What a decoder reads itself: a file by its descriptor, or bytes in memory.
+struct Origin {
+    int file = -1;
+    std::optional<Bytes> memory;
+    dtf::Reach reach;
+
+    std::ptrdiff_t read(std::uint8_t* out, std::size_t size, std::uint64_t position) const {
+        if (!memory) return dtf::read_at(file, out, size, position);
+        std::memcpy(out, memory->data() + position, size);
+        return static_cast<std::ptrdiff_t>(size);
+    }
+};
+
+// What is known of the memory that a decoder will need, until the first records determine it.
+struct Expected {
+    std::uint64_t nbytes = 0;  // stored bytes of all records; 0 if memory is allocated
+    std::int64_t rows = -1;    // number of all records, if it is known
+
+    // Return how many times the values of the records of a walk make all values.
+    double factor(const dtf::Walk& walk) const {
+        const double times = static_cast<double>(nbytes) / static_cast<double>(walk.consumed);
+        if (rows < 0) return times;
+        return std::min(times, static_cast<double>(rows) / static_cast<double>(walk.records));
+    }
+};
+
 // A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
 template <class Core>
 class DecoderBinding {
@@ -88,6 +115,38 @@ protected:
         check_range(buffer, begin, end);
         begin_feed();
         return without_gil([&] { return work(buffer.data() + begin, end - begin); });
+    }
+
+    // Decode the records in view in `buffer[begin:end]` and those that follow in the origin by `work`, which gets data,
+    // their size, the most records, and the byte of the stream. `offset` is that of `buffer[begin]`.
+    template <class Work>
+    nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t> decode_on(
+        const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end, std::uint64_t position,
+        std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last, Expected expected, Work work) {
+        const ExclusiveUse use(busy_);
+        if (begin > end || end > buffer.size()) throw nb::index_error("expected 0 <= begin <= end <= len(buffer)");
+        if (last && *last < offset) throw nb::value_error("last must be at or after offset");
+        if (offset > dtf::absurd_length) throw nb::value_error("offset exceeds 2**62");
+        if (origin.memory && position > origin.memory->size()) throw nb::index_error("position lies beyond the memory");
+        begin_feed();
+        dtf::View view{begin, end, position};
+        const dtf::Walk walk = without_gil([&] {
+            const auto read = [&](std::uint8_t* out, std::size_t size, std::uint64_t at) {
+                return origin.read(out, size, at);
+            };
+            dtf::Windows windows(buffer.data(), buffer.size(), view, origin.reach, read);
+            const std::uint64_t most = limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit);
+            return windows.each(most, last ? *last - offset : UINT64_MAX, [&](const std::uint8_t* data, std::size_t size,
+                                                                              std::uint64_t records, std::uint64_t at) {
+                const dtf::Walk found = work(data, size, records, offset + at);
+                if (found.records > 0 && expected.nbytes > 0) {
+                    decoder_.preallocate(expected.factor(found) * 1.05);
+                    expected.nbytes = 0;
+                }
+                return found;
+            });
+        });
+        return nb::make_tuple(walk, view.begin, view.end, view.position);
     }
 
     void begin_feed() {

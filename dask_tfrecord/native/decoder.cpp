@@ -168,6 +168,15 @@ public:
         });
     }
 
+    auto feed_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                 std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
+                 std::uint64_t nbytes, std::int64_t rows) {
+        return decode_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows},
+                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t at) {
+                             return decoder_.feed(data, size, most, at);
+                         });
+    }
+
     dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
                             const Integers& selected, std::uint64_t offset) {
         check_offset(offset);
@@ -302,6 +311,11 @@ void binding::add_decoder(nb::module_& module) {
         .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0,
              "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.\n\n"
              "`offset` is the position of ``buffer[begin]`` in the stream.")
+        .def("feed_on", &PyDecoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
+             "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
+             "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
+             "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
+             "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
         .def("feed_selected", &PyDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
              "selected"_a.noconvert(), "offset"_a = 0,
              "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"

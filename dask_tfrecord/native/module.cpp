@@ -39,6 +39,14 @@ std::int64_t read_ranges(int file, const Integers& begins, const Integers& ends,
     return read.end;
 }
 
+void make_origin(binding::Origin* self, std::optional<int> file, std::optional<Bytes> memory, std::uint64_t stop,
+                 std::uint64_t size, std::uint64_t most, std::size_t first, std::size_t block) {
+    if (file.has_value() == memory.has_value()) throw nb::value_error("an origin is a file or memory");
+    if (memory && size > memory->size()) throw nb::value_error("size exceeds the memory");
+    if (first == 0 || block == 0) throw nb::value_error("first and block must be positive");
+    new (self) binding::Origin{file.value_or(-1), std::move(memory), {stop, size, most, first, block}};
+}
+
 dtf::Walk check_records(const Bytes& buffer, std::size_t begin, std::size_t end) {
     binding::check_range(buffer, begin, end);
     return binding::without_gil([&] { return dtf::Framing(true).check(buffer.data() + begin, end - begin); });
@@ -140,6 +148,12 @@ NB_MODULE(_native, module) {
                 "Bytes up to the next record; past the end of the buffer if a record was skipped by its header.")
         .def_ro("stop", &dtf::Walk::stop, "Reason why the walk stopped.")
         .def_ro("need", &dtf::Walk::need, "After `Stop.MORE`: bytes from the next record on that the next call needs.");
+    nb::class_<binding::Origin>(module, "Origin", "Bytes that a decoder reads itself: of a file, or in memory.")
+        .def("__init__", &make_origin, "file"_a.none(), "memory"_a.noconvert().none(), nb::kw_only(), "stop"_a, "size"_a,
+             "most"_a, "first"_a, "block"_a,
+             "Read `file`, a descriptor that stays open, or `memory`.\n\n"
+             "`stop` is the position where reading will probably stop, and `size` that of the end. A call reads about\n"
+             "`most` bytes at most, `first` of them at once before the first record, and `block` after it.");
     module.def("find_header", &find_header, "buffer"_a.noconvert(), "begin"_a, "end"_a, "available"_a,
                "Return the distance to the next valid header, of a record that ends within `available` bytes, or -1.");
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -20,7 +21,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord import _native
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.storage.streams import ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
@@ -68,6 +71,12 @@ SIGNATURES = {
 }
 
 
+# Memory of a window that was closed, for each thread.
+_spares = threading.local()
+# Bytes that the native core reads between two checks for an interruption.
+_MOST_NBYTES = 16 << 20
+
+
 class Window:
     """Window on the decompressed bytes of a shard, which moves forward and reuses one buffer.
 
@@ -83,6 +92,8 @@ class Window:
         Offset in the decompressed stream where reading will probably stop; see `expect`.
     max_record_bytes : int, default 2 GiB
         A record with a larger length is an error.
+    most : int, optional
+        Bytes of the memory from the start, if they are more than those of the first read.
 
     Attributes
     ----------
@@ -111,6 +122,7 @@ class Window:
         block_size: int = 1 << 20,
         stop: int | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        most: int = 0,
     ) -> None:
         self.shard = shard
         self.block_size = block_size
@@ -132,8 +144,56 @@ class Window:
         except BaseException:
             self._stream.close()
             raise
-        self.buffer: NDArray[np.uint8] = np.empty(block_size, np.uint8)
+        spare: NDArray[np.uint8] | None = _spares.__dict__.pop("memory", None) if most > block_size else None
+        if spare is None or len(spare) != most:
+            spare = np.empty(max(block_size, most), np.uint8)
+        self.buffer = spare
         self._view = self.buffer.data
+
+    def feed(
+        self, decoder: _native.Decoder, limit: int, stop: int, last: int | None, nbytes: int, rows: int | None
+    ) -> _native.Walk:
+        """Feed a decoder at most `limit` records, and move forward past those that it accepts.
+
+        They are the records in view, and, as far as the native core can read them itself, those that follow: about
+        16 MiB until the next check for an interruption. Reading will probably stop at the offset `stop`; the last
+        record begins at the offset `last` at most. All records have `nbytes` stored bytes and `rows` rows, as far as
+        the decoder has not allocated memory for them.
+        """
+        arrived = self._stream.arrived()
+        if arrived is None:
+            end = self.end if last is None else min(self.end, self.begin + last - self.offset)
+            walk = decoder.feed(self.buffer, self.begin, end, limit, self.offset)
+            if walk.records and nbytes:
+                factor = nbytes / walk.consumed
+                decoder.preallocate((factor if rows is None else min(factor, rows / walk.records)) * 1.05)
+            self.advance(walk.consumed)
+            return walk
+        position = self.offset + self.end - self.begin
+        origin = _native.Origin(
+            arrived.file,
+            arrived.memory,
+            stop=max(stop - arrived.start, 0),
+            size=arrived.stop - arrived.start,
+            most=_MOST_NBYTES,
+            first=limits().first_window_nbytes,
+            block=limits().window_nbytes,
+        )
+        walk, self.begin, self.end, read = decoder.feed_on(
+            origin,
+            self.buffer,
+            self.begin,
+            self.end,
+            position - arrived.start,
+            limit,
+            self.offset,
+            last,
+            nbytes,
+            -1 if rows is None else rows,
+        )
+        self.offset += walk.consumed
+        self._stream.seek(arrived.start + read)
+        return walk
 
     def expect(self, stop: int) -> None:
         """Announce the offset in the stream where reading will probably stop, which limits remote ranges."""
@@ -199,8 +259,13 @@ class Window:
         return not self.fill()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and keep the memory of a window of the usual size for the next one of this thread."""
         self._stream.close()
+        if len(self.buffer) == limits().window_nbytes:
+            _spares.memory = self.buffer
+            self.begin = self.end = 0
+            self.buffer = np.empty(0, np.uint8)
+            self._view = self.buffer.data
 
     def __enter__(self) -> Self:
         """Return the window; the with-block closes the file."""

@@ -176,6 +176,11 @@ class StoredStream(io.RawIOBase):
         """Announce the offset where reading will probably stop."""
         self._source.expect(stop)
 
+    def arrived(self) -> Arrived | None:
+        """Return what can be read from `position` on without this object, which `seek` then follows, or None."""
+        check_interrupt(self._started)
+        return self._source.arrived(self.shard.size)
+
     def peek(self, count: int) -> bytes:
         """Return the first bytes without advancing."""
         head = memoryview(bytearray(min(count, self.shard.size)))
@@ -191,11 +196,24 @@ class StoredStream(io.RawIOBase):
         self._source.close()
 
 
+class Arrived(NamedTuple):
+    """Bytes that the native core reads itself: of a file, or in memory."""
+
+    file: int | None  # descriptor
+    memory: NDArray[np.uint8] | None
+    start: int  # offset in the stream of the first byte
+    stop: int  # offset in the stream behind the last byte
+
+
 class _LocalFile(io.FileIO):
     """Unbuffered file: each read is one system call into the caller's buffer, without the GIL."""
 
     def expect(self, stop: int) -> None:
         """Do nothing: the kernel reads ahead."""
+
+    def arrived(self, size: int) -> Arrived:
+        """Return the file."""
+        return Arrived(self.fileno(), None, 0, size)
 
     def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
         """Read ranges one after the other; return the size of a file that ends before, or -1."""
@@ -279,6 +297,13 @@ class RangeReader:
             for request in requests:
                 fetch(*request)
         return -1
+
+    def arrived(self, size: int) -> Arrived | None:
+        """Return the current range, if the offset is in it."""
+        stop = self._range_start + len(self._range)
+        if not self._range_start <= self._offset < stop:
+            return None
+        return Arrived(None, np.frombuffer(self._range, np.uint8), self._range_start, stop)
 
     def seek(self, offset: int, /) -> None:
         """Set the offset of the next read, without fetching."""
@@ -657,6 +682,10 @@ class InflatedStream:
         elif stop >= self._stored.shard.size:
             # Inflated data is usually larger than stored data, so this read covers most of the file.
             self._stored.expect(self._stored.shard.size)
+
+    def arrived(self) -> Arrived | None:
+        """Return None: bytes are inflated by `readinto`."""
+        return None
 
     def close(self) -> None:
         """Close the file."""
