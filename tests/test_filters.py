@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,80 @@ def test_quotes_that_are_not_closed(text: str) -> None:
     else:
         # Without a quoted name, the text before the operator is the name.
         assert name == text.partition(" == ")[0]
+
+
+NAMES = st.sampled_from(HOSTILE_NAMES) | st.text(st.sampled_from("ab_'\"\\ <=>!()\n"), max_size=6)
+SPACES = st.sampled_from([" ", "  ", "\t", " \n "])
+
+
+@given(
+    parts=st.lists(
+        st.tuples(
+            NAMES,
+            st.sampled_from([None, "len", "any"]),
+            st.sampled_from([*COMPARISONS]),
+            SPACES,
+            st.sampled_from(["and", "or"]),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_expressions_are_read_as_they_are_written(parts: list[Any]) -> None:
+    """Any white space stands between the words of an expression, and values may contain its words."""
+    wanted: list[Any] = [[]]
+    text = ""
+    for number, (name, reduction, comparison, space, joined) in enumerate(parts):
+        value: Any = [" or ", "it's"] if "in" in comparison else f' and {number}"'
+        text += f"{space}{joined}{space}" if number else space
+        written = f"{reduction}({space}{name!r}{space})" if reduction else repr(name)
+        text += f"{written}{space}{comparison.replace(' ', space)}{space}{value!r}"
+        if number and joined == "or":
+            wanted.append([])
+        wanted[-1].append((f"{reduction}({name})" if reduction else name, comparison, value))
+    assert parse_expression(text + " ") == wanted
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        " ",
+        "a ",
+        "not ",
+        "not  not\t",
+        "and ",
+        " or ",
+        "'",
+        "'\\",
+        "\\'",
+        "\"'",
+        "len(",
+        "len( ",
+        "<",
+        "in",
+        "in ",
+        "a == 1 and ",
+    ],
+)
+@pytest.mark.parametrize("start", ["", "len('b' "])
+def test_the_time_to_read_an_expression_is_proportional_to_its_length(start: str, repeated: str) -> None:
+    def seconds(times: int) -> float:
+        text, found = start + repeated * times, []
+        for _ in range(3):
+            began = time.thread_time()
+            with suppress(ValueError):
+                parse_expression(text)
+            found.append(time.thread_time() - began)
+        return min(found)
+
+    # Eight times the text takes eight times as long; 64 times where the time is quadratic.
+    assert seconds(2_400) < 32 * seconds(300) + 1e-3
+
+
+@pytest.mark.parametrize("text", [" == 3", "\t in [1]", " ", ""])
+def test_white_space_is_no_name(text: str) -> None:
+    with pytest.raises(ValueError, match="is not COLUMN OP VALUE"):
+        parse_expression(text)
 
 
 def test_times_are_compared_with_text(tmp_path: Path) -> None:

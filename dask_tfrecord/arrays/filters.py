@@ -388,15 +388,82 @@ def _kept(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
     return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})
 
 
-# Text in quotes: a value, or a name with operators, quotes or spaces.
-_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-# The shortest column: in a name without quotes, an operator is found first.
-_COLUMN = rf"(?:(?:(len|any|all)\(\s*)?({_QUOTED})\s*(\))?|(.+?))"
-_CONDITION = re.compile(rf"\s*{_COLUMN}\s*(==|!=|<=|>=|<|>|\bnot\s+in\b|\bin\b)\s*(.+)", re.DOTALL)
-# Quoted text, or a word between conditions.
-_BETWEEN = re.compile(rf"{_QUOTED}|\s+(and|or)\s+", re.DOTALL)
+# A token of a condition: white space, a word, text in quotes that are closed, or one other character. Each expression
+# matches at one place and goes back nowhere, so the time is proportional to the length of the text.
+_SPACE, _WORD = re.compile(r"\s+"), re.compile(r"\w+")
+_QUOTED = {quote: re.compile(rf"{quote}(?:[^{quote}\\]|\\.)*+{quote}", re.DOTALL) for quote in "'\""}
 # Names that need no quotes, unless they are a word of the syntax.
 _PLAIN = re.compile(r"(?!(?:in|not|and|or)\Z)[^\W\d][\w/]*")
+
+
+def _tokens(text: str, unclosed: str = "") -> list[str]:
+    """Divide a text into tokens, which joined are the text; quotes in `unclosed` are characters like others."""
+    found: list[str] = []
+    at = 0
+    while at < len(text):
+        quote = text[at]
+        match = _SPACE.match(text, at) or _WORD.match(text, at)
+        if quote in _QUOTED and quote not in unclosed:
+            match = _QUOTED[quote].match(text, at)
+            # All later quotes of this kind are escaped from here on, so none of them is closed.
+            unclosed += "" if match else quote
+        found.append(match[0] if match else quote)
+        at += len(found[-1])
+    return found
+
+
+def _after_space(tokens: Sequence[str], at: int) -> int:
+    return at + 1 if at < len(tokens) and tokens[at].isspace() else at
+
+
+def _operator(tokens: Sequence[str], at: int) -> tuple[str, int]:
+    """Return the operator at a place, and the place after it; no text if there is none."""
+    first, second, third = (*tokens[at : at + 3], "", "", "")[:3]
+    if first + second in _COMPARISONS and second:
+        return first + second, at + 2
+    if first in ("<", ">"):
+        return first, at + 1
+    if first == "not" and second.isspace() and third == "in":
+        return "not in", at + 3
+    return ("in", at + 1) if first == "in" else ("", at)
+
+
+def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
+    """Return a name in quotes, or the reduction of one, and the place after it; None if there is none."""
+    reduction, at = "", 0
+    if len(tokens) > 1 and tokens[0] in _REDUCTIONS and tokens[1] == "(":
+        reduction, at = tokens[0], _after_space(tokens, 2)
+    if at == len(tokens) or tokens[at][0] not in _QUOTED or len(tokens[at]) < 2:
+        return None
+    quoted, at = tokens[at], _after_space(tokens, at + 1)
+    is_closed = at < len(tokens) and tokens[at] == ")"
+    after = _after_space(tokens, at + 1) if is_closed else at
+    if not _operator(tokens, after)[0]:
+        return None
+    if bool(reduction) != is_closed:
+        raise ValueError("a parenthesis is missing")
+    name = ast.literal_eval(quoted)
+    return f"{reduction}({name})" if reduction else name, after
+
+
+def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
+    text = "".join(tokens)
+    try:
+        tokens = tokens[_after_space(tokens, 0) :]
+        found = _quoted_column(tokens)
+        if found is None:
+            # The name ends at the first operator after its first token, and quotes in it are a part of it.
+            tokens = _tokens("".join(tokens), unclosed="'\"")
+            at = next(place for place in range(1, len(tokens)) if _operator(tokens, place)[0])
+            found = "".join(tokens[:at]).rstrip(), at
+        column, at = found
+        comparison, at = _operator(tokens, at)
+        return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
+        raise ValueError(
+            f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
+            f'"label in [1, 2]". Quote a name with operators, quotes or spaces: "\'log-in\' == 3".'
+        ) from None
 
 
 def parse_condition(text: str) -> tuple[str, str, Any]:
@@ -405,20 +472,7 @@ def parse_condition(text: str) -> tuple[str, str, Any]:
     COLUMN is a name, or ``len``, ``any`` or ``all`` of a name. A name with an operator, a quote, " and " or " or ",
     or with spaces at its ends, is written like text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
     """
-    found = _CONDITION.fullmatch(text)
-    column, value = "", None
-    try:
-        if found is not None:
-            value = ast.literal_eval(found[6].strip())
-            column = found[4] if found[2] is None else ast.literal_eval(found[2])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        found = None
-    if found is None or (found[1] is None) != (found[3] is None):
-        raise ValueError(
-            f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
-            f'"label in [1, 2]". Quote a name with operators, quotes or spaces: "\'log-in\' == 3".'
-        )
-    return column if found[1] is None else f"{found[1]}({column})", " ".join(found[5].split()), value
+    return _parse(_tokens(text))
 
 
 def condition_text(name: str, comparison: str, value: Any) -> str:
@@ -429,13 +483,17 @@ def condition_text(name: str, comparison: str, value: Any) -> str:
 def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
     """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions."""
     alternatives: list[list[tuple[str, str, Any]]] = [[]]
+    tokens = _tokens(text)
     start = 0
-    for between in [each for each in _BETWEEN.finditer(text) if each[1]]:
-        alternatives[-1].append(parse_condition(text[start : between.start()]))
-        start = between.end()
-        if between[1] == "or":
-            alternatives.append([])
-    alternatives[-1].append(parse_condition(text[start:]))
+    for at in range(1, len(tokens) - 1):
+        before, word, after = tokens[at - 1 : at + 2]
+        # The space after one word does not stand before the next one as well.
+        if word in ("and", "or") and at > start and before.isspace() and after.isspace():
+            alternatives[-1].append(_parse(tokens[start : at - 1]))
+            start = at + 2
+            if word == "or":
+                alternatives.append([])
+    alternatives[-1].append(_parse(tokens[start:]))
     return alternatives
 
 

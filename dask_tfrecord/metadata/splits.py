@@ -219,7 +219,6 @@ def _selection(splits: Mapping[str, TFDSSplit], slices: Sequence[_Slice]) -> TFD
     return TFDSSelection(tuple(files), None, None)
 
 
-_PLUS = re.compile(r"\s*\+\s*")
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[\w%:.-]+)\])?")
 _BOUND = re.compile(r"((?P<value>-?[\d_.]+)(?P<unit>%|shard)?)?")
 _SYNTAX = "a split is a name, NAME[from:to] in records, percent (10%) or shards (2shard), or several joined by +"
@@ -237,7 +236,7 @@ def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list
     """
     if spec in lengths:
         return [(spec, 0, None)]
-    parts = [part for term in _PLUS.split(spec) for part in _term(term, spec, lengths)]
+    parts = [part for term in spec.split("+") for part in _term(term.strip(), spec, lengths)]
     kept = [(name, start, stop) for name, start, stop in parts if stop is None or start < stop]
     if not kept:
         raise SchemaError(f"split {spec!r} holds no records; {_sizes(lengths)}")
