@@ -135,6 +135,9 @@ class RaggedBlock(_Buffers):
     def __len__(self) -> int:
         return len(self.row_splits) - 1
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.views())
+
     @property
     def shape(self) -> tuple[int]:
         """Shape of the column: one object per row."""

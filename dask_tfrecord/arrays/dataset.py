@@ -12,7 +12,7 @@ import dask
 import dask.local
 import dask.threaded
 import numpy as np
-from dask.base import DaskMethodsMixin, get_scheduler, normalize_token
+from dask.base import DaskMethodsMixin, get_scheduler, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import checked_number
@@ -21,8 +21,16 @@ from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
-from dask_tfrecord.arrays.sources import BlockFunction, Source, UncountedSource, infer_template, mapped_schema
+from dask_tfrecord.arrays.sources import (
+    BlockFunction,
+    OnBackend,
+    Source,
+    UncountedSource,
+    infer_template,
+    mapped_schema,
+)
 from dask_tfrecord.blocks import to_array
+from dask_tfrecord.columns.user_blocks import host_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table
@@ -62,9 +70,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         Columns that `assign` added.
     features : mapping of str to Feature
         Features of the assigned columns.
+    backend : str, optional
+        Backend of dask that arrays of numbers are moved to.
     """
 
-    __slots__ = ("_assigned", "_features", "_names", "_rows")
+    __slots__ = ("_assigned", "_backend", "_features", "_names", "_rows")
 
     def __init__(
         self,
@@ -72,8 +82,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         names: Sequence[str] | None = None,
         assigned: Mapping[str, da.Array] | None = None,
         features: Mapping[str, Feature] | None = None,
+        backend: str | None = None,
     ) -> None:
-        self._rows = rows
+        self._rows, self._backend = rows, backend
         self._names = tuple(rows.schema if names is None else names)
         self._assigned = {name: without_empty_chunks(array) for name, array in (assigned or {}).items()}
         self._features = dict(features or {})
@@ -162,7 +173,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
-            return self._assigned[key] if key in self._assigned else self._rows.array(key)
+            return self._moved(self._assigned[key] if key in self._assigned else self._rows.array(key))
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
                 f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; ds.rows picks rows"
@@ -170,10 +181,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         self._check_names(key)
         if isinstance(key, list):
             assigned = {name: self._assigned[name] for name in key if name in self._assigned}
-            return Dataset(self._rows, key, assigned, self._features)
+            return Dataset(self._rows, key, assigned, self._features, self._backend)
         own = [name for name in key if name not in self._assigned]
         arrays = self._rows.arrays(own) if len(own) != 1 else {own[0]: self._rows.array(own[0])}
-        return tuple(self._assigned[name] if name in self._assigned else arrays[name] for name in key)
+        return tuple(self._moved(self._assigned[name] if name in self._assigned else arrays[name]) for name in key)
+
+    def _moved(self, array: da.Array) -> da.Array:
+        """Move an array of numbers to the backend."""
+        return array if self._backend is None or array.dtype.kind not in "biufc" else array.to_backend(self._backend)
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
@@ -248,7 +263,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
                 raise TypeError("where: columns are those of a function; filters name theirs")
             mask = Filters.parse(condition).resolve(self.schema)
             tested = mask.columns
-        return Dataset(filter_rows(self._merged(), mask, tested), self._names)
+        return Dataset(filter_rows(self._merged(), mask, tested), self._names, backend=self._backend)
 
     def where_ranges(
         self,
@@ -302,7 +317,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         mask = KeptRanges.parse(self.schema, keys, number, separator, ranges, storage_options)
-        return Dataset(filter_rows(self._merged(), mask, mask.columns), self._names)
+        return Dataset(filter_rows(self._merged(), mask, mask.columns), self._names, backend=self._backend)
 
     def sample(self, n: int, seed: Any = None) -> Dataset:
         """Draw rows at random, uniformly and without replacement.
@@ -355,7 +370,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
         features = self._features | {name: feature for name, (feature, _) in added.items()}
         assigned = self._assigned | {name: array for name, (_, array) in added.items()}
-        return Dataset(self._rows, list(dict.fromkeys([*self._names, *added])), assigned, features)
+        names = list(dict.fromkeys([*self._names, *added]))
+        return Dataset(self._rows, names, assigned, features, self._backend)
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
@@ -383,9 +399,45 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         ValueError
             If no template is given and the function fails on empty blocks.
         """
+        if self._backend is not None:
+            func = OnBackend(func, self._backend)
         made = template if template is not None else infer_template(func, self.schema, self._names)
         schema = mapped_schema(made, self.schema)
-        return Dataset(self._merged().map(func, self._names, schema), list(schema))
+        return Dataset(self._merged().map(func, self._names, schema), list(schema), backend=self._backend)
+
+    def to_backend(self, backend: str | None = None) -> Dataset:
+        """Move numbers to a backend of dask, such as ``"cupy"`` for arrays on a GPU, as `dask.array.Array.to_backend`.
+
+        Parameters
+        ----------
+        backend : str, optional
+            Name of the backend; by default that of the dask configuration ``array.backend``. ``"numpy"`` moves back.
+
+        Returns
+        -------
+        Dataset
+            The same rows. Columns of numbers of a fixed shape are dask arrays of the backend, and functions of
+            `map_blocks` get arrays of the backend, also as the values and row splits of a `RaggedBlock`. Text and bytes
+            stay in the memory of the process. Functions may return arrays of either memory. `compute`, `batches` and
+            the writers return or write arrays of NumPy, to which the values are copied.
+
+        Raises
+        ------
+        ValueError
+            If dask does not know the backend.
+        ImportError
+            If its library is not installed.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> ds.to_backend("numpy")["label"].sum().compute().tolist()
+        40
+        """
+        backend = dask.config.get("array.backend", None) or "numpy" if backend is None else backend
+        # Only now does the import of its library fail in this process.
+        da.zeros(1, chunks=1).to_backend(backend)
+        return Dataset(self._rows, self._names, self._assigned, self._features, backend)
 
     def _merged(self) -> Rows:
         """Return the rows with all columns, including assigned ones."""
@@ -576,7 +628,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         >>> {name: column.tolist() for name, column in boxes.compute().items()}
         {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
         """
-        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, number=number))
+        rows = explode_rows(self._merged(), self.schema, group, repeat, number=number)
+        return Dataset(rows, backend=self._backend)
 
     def windows(
         self,
@@ -642,7 +695,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         [5, 6, 7, 8]
         """
         window = step_window(past, future, stride, pad)
-        return Dataset(explode_rows(self._merged(), self.schema, group, repeat, window, number, items))
+        rows = explode_rows(self._merged(), self.schema, group, repeat, window, number, items)
+        return Dataset(rows, backend=self._backend)
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
@@ -1265,7 +1319,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         rows = self._rows
         own = rows.schema.select(self._own)
         assigned = [name for name in self._names if name in self._assigned]
-        return _rebuild, (self._names, assigned, self._features, rebuilders, (own, rows.sizes, rows.origin))
+        state = (own, rows.sizes, rows.origin)
+        return _rebuild, (self._names, assigned, self._features, self._backend, rebuilders, state)
 
     def __repr__(self) -> str:
         lines = [*align_columns([_HEADER, *_rows(self)]), *group_lines(self.schema), *_hints(self)]
@@ -1291,12 +1346,13 @@ class _RowIndexer:
                 f"rows are picked by one int, slice, list or mask; got {key!r:.100}; ds.rows[[1, 2]] picks two"
             )
         if not isinstance(key, slice):
-            # Computes a mask that is a dask array. An empty list has dtype float64.
-            key = np.asarray(key)
+            # A mask may be a dask array, also of arrays on a device. An empty list has dtype float64.
+            key = key.compute() if is_dask_collection(key) else key
+            key = np.asarray(host_array(key, "the selection of rows"))
             key = key if key.size else key.astype(np.int64)
         picked = dataset._rows.select(key)
         assigned = {name: array[key] for name, array in dataset._assigned.items()}
-        return Dataset(picked, dataset._names, assigned, dataset._features)
+        return Dataset(picked, dataset._names, assigned, dataset._features, dataset._backend)
 
 
 def _rebuild(
@@ -1304,13 +1360,15 @@ def _rebuild(
     names: Sequence[str],
     assigned: Sequence[str],
     features: Mapping[str, Feature],
+    backend: str | None,
     rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
     state: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
     *,
     rename: Mapping[str, str] | None = None,
 ) -> Dataset:
     rebuilt = [rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders]
-    return Dataset(Rows.of_chunks(rebuilt[0], *state), names, dict(zip(assigned, rebuilt[1:], strict=True)), features)
+    held = dict(zip(assigned, rebuilt[1:], strict=True))
+    return Dataset(Rows.of_chunks(rebuilt[0], *state), names, held, features, backend)
 
 
 _LONGEST = 100

@@ -32,6 +32,7 @@ from dask_tfrecord.blocks import (
     to_array,
 )
 from dask_tfrecord.columns.items import row_lengths
+from dask_tfrecord.columns.user_blocks import host_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.markup import parse_time
@@ -204,7 +205,7 @@ class UserMask:
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Call the function, and check its result."""
         rows = len(next(iter(blocks.values())))
-        mask = np.asarray(self.function(user_blocks(blocks)))
+        mask = np.asarray(host_array(self.function(user_blocks(blocks)), "where: the mask"))
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(
                 f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "

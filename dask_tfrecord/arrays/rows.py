@@ -50,7 +50,7 @@ from dask_tfrecord.blocks import (
     to_array,
     zero_rows,
 )
-from dask_tfrecord.columns.user_blocks import conform, unmasked
+from dask_tfrecord.columns.user_blocks import conform, host_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.workers import Workers
@@ -630,7 +630,7 @@ class _Unmasked:
 
     def __setitem__(self, key: Any, block: Any) -> None:
         start, target = key[0].start or 0, self.result[key]
-        block = unmasked(block, f"column {self.name!r}", start)
+        block = host_array(block, f"column {self.name!r}", start)
         if np.shape(block) != target.shape:
             raise SchemaError(
                 f"column {self.name!r}: the chunk of row {start} has shape {np.shape(block)}; expected {target.shape}, "
@@ -697,7 +697,7 @@ def gather(
     for name in names:
         if name in rest:
             finalize, extra = finalizers[name]
-            columns[name] = unmasked(finalize(rest[name], *extra), f"column {name!r}")
+            columns[name] = host_array(finalize(rest[name], *extra), f"column {name!r}")
         else:
             columns[name] = to_array(concatenate([zero_rows(schema[name]), *(chunk[name] for chunk in chunks)]))
     rows = {name: len(column) for name, column in columns.items()}

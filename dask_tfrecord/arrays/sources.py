@@ -55,7 +55,7 @@ from dask_tfrecord.columns.decoder import (
     rows_of_no_fields,
 )
 from dask_tfrecord.columns.items import ItemPlan, LengthError
-from dask_tfrecord.columns.user_blocks import conform, feature_of, same_form
+from dask_tfrecord.columns.user_blocks import conform, feature_of, host_array, same_form
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -85,7 +85,7 @@ from dask_tfrecord.records.index import (
     index_entries,
     walk,
 )
-from dask_tfrecord.runtime.dask_private import worker_memory
+from dask_tfrecord.runtime.dask_private import to_backend, worker_memory
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import full_name, limits, read_nbytes, read_setting
 from dask_tfrecord.storage.shard import Shard, Shards
@@ -893,6 +893,31 @@ def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
     return {name: block if isinstance(block, RaggedBlock) else to_array(block) for name, block in blocks.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class OnBackend:
+    """Function of `map_blocks` whose numbers are arrays of a backend of dask, such as CuPy."""
+
+    function: BlockFunction
+    backend: str
+
+    def __call__(self, blocks: dict[str, Any]) -> Mapping[str, Any]:
+        """Move the blocks, and call the function; `host_array` copies its results back."""
+        move = to_backend(self.backend)
+        return self.function({name: _moved(block, move) for name, block in blocks.items()})
+
+    @property
+    def __wrapped__(self) -> BlockFunction:
+        """Function of the user, which fingerprints compare."""
+        return self.function
+
+
+def _moved(block: Any, move: Callable[[Any], Any]) -> Any:
+    if isinstance(block, RaggedBlock):
+        values = _moved(block.values, move)
+        return block if values is block.values else RaggedBlock(values, _moved(block.row_splits, move))
+    return move(block) if isinstance(block, np.ndarray) and block.dtype.kind in "biufc" else block
+
+
 def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
     """Call the function on empty blocks to infer its output."""
     blocks = user_blocks({name: zero_rows(schema[name]) for name in columns})
@@ -905,6 +930,12 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
             f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
             f"give template={{name: array without rows, or a feature class}}"
         ) from error
+    for name, block in made.items() if isinstance(made, Mapping) else ():
+        if blocks and hasattr(block, "shape") and len(block):
+            raise SchemaError(
+                f"the function of map_blocks got blocks of no rows, which are tried to learn its dtypes, and returned "
+                f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
+            )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
 
 
@@ -919,7 +950,8 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     features: dict[str, Feature] = {}
     for name, like in made.items():
         stated = isinstance(like, Feature)
-        found = like if stated else feature_of(like, f"map_blocks returned {name!r}")
+        owner = f"map_blocks returned {name!r}"
+        found = like if stated else feature_of(host_array(like, owner), owner)
         kept = not stated and name in own and same_form(found, own[name])
         features[name] = own[name] if kept else found
     classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}

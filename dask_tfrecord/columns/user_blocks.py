@@ -82,8 +82,14 @@ _HINTS = {
 _LISTED_ROWS = 5
 
 
-def unmasked(array: Any, owner: str, first: int = 0) -> Any:
-    """Return the data of a masked array, or another array unchanged; refuse masked values. Rows begin at `first`."""
+def host_array(array: Any, owner: str, first: int = 0) -> Any:
+    """Return the values of an array in the memory of the process, where blocks and files need them.
+
+    This is the one place that copies arrays of devices, such as those of CuPy and tensors of torch. Masked values and
+    sparse arrays are refused; errors number the rows from `first`. Other values are returned unchanged.
+    """
+    if not isinstance(array, np.ndarray):
+        return _from_library(array, owner)
     if not isinstance(array, np.ma.MaskedArray):
         return array
     mask = np.ma.getmaskarray(array)
@@ -91,6 +97,27 @@ def unmasked(array: Any, owner: str, first: int = 0) -> Any:
         return array.data
     rows: Any = np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)) + first if mask.ndim else []
     raise SchemaError(f"{owner} is masked{in_rows(rows)}, and records lack masks: {MISSING}")
+
+
+def _from_library(array: Any, owner: str) -> Any:
+    """Return an array of another library as one of NumPy, and anything else unchanged."""
+    refuse_sparse(array, owner)
+    kind = type(array)
+    if hasattr(kind, "detach") and hasattr(kind, "cpu"):
+        return array.detach().cpu().numpy()
+    if (hasattr(kind, "__array_function__") or hasattr(kind, "__cuda_array_interface__")) and hasattr(kind, "get"):
+        # CuPy refuses to convert its arrays where nobody asks for it.
+        return array.get()
+    return array
+
+
+def refuse_sparse(array: Any, owner: str) -> None:
+    """Refuse sparse arrays, which would grow to their full size without notice."""
+    if hasattr(type(array), "todense"):
+        raise SchemaError(
+            f"{owner} is sparse, of type {type(array).__module__.partition('.')[0]}.{type(array).__name__}: "
+            f"array.todense(), or of a dask array array.map_blocks(lambda block: block.todense()), makes it dense"
+        )
 
 
 def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
@@ -128,7 +155,7 @@ def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False)
     If `lossless`, rows that are arrays are cast as if they were lists: an integer that does not fit is an error, a
     float is rounded.
     """
-    array = unmasked(array, owner)
+    array = host_array(array, owner)
     if feature.ragged_rank:
         block_given = isinstance(array, RaggedBlock)
         array = _check_ragged_block(array, owner) if block_given else _ragged(feature, array, owner, lossless)
@@ -161,13 +188,13 @@ def _form(feature: Feature) -> tuple[object, ...]:
 
 def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
     """Check that the splits of a block match its values."""
-    values, splits = block.values, np.asarray(block.row_splits)
+    values, splits = block.values, np.asarray(host_array(block.row_splits, f"{owner}: row_splits"))
     if isinstance(values, RaggedBlock):
         values = _check_ragged_block(values, owner)
     elif isinstance(values, ArraysBlock):
         pass
     elif not isinstance(values, BytesBlock):
-        values = np.asarray(unmasked(values, f"{owner}: values"))
+        values = np.asarray(host_array(values, f"{owner}: values"))
         values = _bytes(values, owner) if values.dtype.kind == "O" else values
     if splits.ndim != 1 or splits.dtype.kind not in "iu" or not len(splits):
         raise SchemaError(f"{owner}: expected row_splits as an array of ints, one more than rows; got {splits!r:.100}")
@@ -220,8 +247,8 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
     dtype, listed = feature.item_dtype, isinstance(row, list | tuple)
     try:
         if feature.item_dtype.kind == "T":
-            return as_text(np.asarray(unmasked(row, f"{owner}: row {number}"), object), f"{owner}: row {number}")
-        item = objects(row) if feature.is_bytes else np.asarray(unmasked(row, f"{owner}: row {number}"))
+            return as_text(np.asarray(host_array(row, f"{owner}: row {number}"), object), f"{owner}: row {number}")
+        item = objects(row) if feature.is_bytes else np.asarray(host_array(row, f"{owner}: row {number}"))
     except ValueError as error:
         if isinstance(error, SchemaError):
             raise
@@ -255,7 +282,7 @@ def objects(rows: Any) -> NDArray[np.object_]:
 def as_text(array: Any, owner: str) -> NDArray[Any]:
     """Convert an array or a list of strings to `StringDType`."""
     given = array if isinstance(getattr(array, "dtype", None), np.dtype) else np.asarray(array, object)
-    given = unmasked(given, owner)
+    given = host_array(given, owner)
     if given.dtype.kind == "O":
         _refuse_others(given, str, owner)
     elif given.dtype.kind not in "TU":

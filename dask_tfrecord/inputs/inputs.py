@@ -29,11 +29,12 @@ from dask_tfrecord.columns.user_blocks import (
     as_text,
     conform,
     feature_of,
+    host_array,
     in_rows,
     objects,
     refuse_missing_values,
+    refuse_sparse,
     same_form,
-    unmasked,
 )
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
@@ -288,7 +289,7 @@ def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tu
     if isinstance(array, da.Array):
         return _lazy(array, owner, form)
     if isinstance(array, np.ndarray):
-        return _eager(unmasked(array, owner), owner, form)
+        return _eager(host_array(array, owner), owner, form)
     if array.dtype.kind == "O":
         return _specified(array, owner, form), array
     return feature_of(array, owner), array
@@ -300,6 +301,7 @@ def _plain(given: Any, owner: str) -> Any:
         given = _of_xarray(given)
     if isinstance(given, np.ndarray | da.Array):
         return given
+    refuse_sparse(given, owner)
     # First: a Delayed has every attribute.
     if is_dask_collection(given):
         return _of_dask(given, owner)
@@ -354,6 +356,7 @@ def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, d
     if not array.ndim:
         raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}")
     dtype: Any = array.dtype
+    refuse_sparse(array_meta(array), owner)
     masked = isinstance(array_meta(array), np.ma.MaskedArray)
     if masked or dtype.kind == "U":
         text = np.dtypes.StringDType() if dtype.kind == "U" else dtype
@@ -366,7 +369,7 @@ def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, d
 def _checked_block(block: Any, owner: str, starts: NDArray[Any], block_id: tuple[int, ...] = (0,)) -> Any:
     """Return a block without its mask, and strings as text."""
     start = starts[block_id[0]]
-    data = unmasked(block, owner, 0 if np.isnan(start) else int(start))
+    data = host_array(block, owner, 0 if np.isnan(start) else int(start))
     return as_text(data, owner) if data.dtype.kind == "U" else data
 
 
@@ -403,8 +406,8 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
     rows = list(map(as_bytes, rows))
     _refuse_missing(rows, owner)
     for number, row in enumerate(rows):
-        if isinstance(row, np.ma.MaskedArray):
-            rows[number] = unmasked(row, f"{owner}: row {number}")
+        if isinstance(row, np.ma.MaskedArray) or (hasattr(row, "shape") and not isinstance(row, np.ndarray)):
+            rows[number] = host_array(row, f"{owner}: row {number}")
     dtype = None if form is None else form.item_dtype
     if not rows and form is not None:
         return form, np.empty((0, *form.block_shape), form.block_dtype)

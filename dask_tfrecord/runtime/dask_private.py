@@ -6,6 +6,7 @@ Each function states why no public API does the same and links to the definition
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -50,6 +51,18 @@ def worker_memory() -> int | None:
     worker = this_worker()
     limit = None if worker is None else worker.memory_manager.memory_limit
     return None if limit is None else int(limit)
+
+
+def to_backend(backend: str) -> Callable[[Any], Any]:
+    """Return dask's function that moves an array to a backend, such as "cupy".
+
+    dask documents `dask.array.Array.to_backend` and the registration of backends, without a function for one array:
+    https://github.com/dask/dask/blob/main/dask/array/backends.py (`ArrayBackendEntrypoint`).
+    """
+    from dask.array.backends import array_creation_dispatch
+
+    move: Callable[[Any], Any] = array_creation_dispatch.dispatch(backend).to_backend_dispatch()
+    return move
 
 
 def array_meta(array: Any) -> Any:
