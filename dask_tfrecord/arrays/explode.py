@@ -26,7 +26,6 @@ from dask_tfrecord.columns.items import (
     ItemPlan,
     LengthError,
     StepWindow,
-    item_feature,
 )
 from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
@@ -211,7 +210,7 @@ def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
 def _is_divisible(schema: Schema, name: str) -> bool:
     if isinstance(schema[name], FixedLenSequenceFeature) and lengths_column(name, schema) is None:
         return False
-    return item_feature(schema[name]) is not None
+    return schema[name].item() is not None
 
 
 def _plan_items(
@@ -221,7 +220,7 @@ def _plan_items(
     repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
     if both := [name for name in repeated if name in names]:
         raise SchemaError(f"explode: column {both[0]!r} is in group and in repeat; give it once")
-    features = {name: item_feature(schema[name]) for name in names} | {name: schema[name] for name in repeated}
+    features = {name: schema[name].item() for name in names} | {name: schema[name] for name in repeated}
     if RECORD in features:
         raise SchemaError(
             f"explode: column {RECORD!r} would be replaced by the numbers of the records; "
@@ -302,12 +301,12 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
 
 def _dense_message(schema: Schema, name: str) -> str:
     feature = schema[name]
-    if isinstance(feature, FixedLenSequenceFeature):
+    if feature.is_padded:
         lengths = f"{name}.lengths"
         held = f"{lengths!r} is {schema[lengths]}, not" if lengths in schema else f"there is no column {lengths!r} of"
         return (
             f"explode: column {name!r} is padded, and {held} one integer per row, which tells items from padding; read "
-            f"it as VarLenFeature({feature.dtype!r}, shape={(-1, *feature.shape)})"
+            f"it as {feature.unpadded()}"
         )
     return (
         f"explode: column {name!r} is {feature}: its rows do not vary in length, so they have no items; "

@@ -6,7 +6,6 @@ import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -38,7 +37,7 @@ from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
-from dask_tfrecord.features import Feature, FixedLenSequenceFeature, ImageFeature
+from dask_tfrecord.features import Feature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
@@ -67,9 +66,7 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
         *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
     )
     lengths = {name: max(block[name] for block in found) for name in wanted}
-    return schema.replaced(
-        {**schema, **{name: replace(feature, length=lengths[name]) for name, feature in wanted.items()}}
-    )
+    return schema.replaced({**schema, **{name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}})
 
 
 def _longest(task: tuple[Collection, Decoder, int, bool], start: int, stop: int) -> dict[str, int]:
@@ -249,13 +246,9 @@ def _open(
     return _plan_chunks(source, found, chunks)
 
 
-def open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
+def open_lengths(schema: Schema) -> dict[str, Feature]:
     """Return the features without a length."""
-    return {
-        name: feature
-        for name, feature in schema.items()
-        if isinstance(feature, FixedLenSequenceFeature) and feature.length is None
-    }
+    return {name: feature for name, feature in schema.items() if feature.needs_length}
 
 
 def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> Rows:
@@ -342,7 +335,7 @@ def _schema(
     given = given if columns is None else given.select(columns)
     # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
     for name, feature in given.items():
-        if isinstance(feature, ImageFeature):
+        if feature.is_image:
             try:
                 require_pillow()
             except ImportError as error:

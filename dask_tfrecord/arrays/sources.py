@@ -70,7 +70,7 @@ from dask_tfrecord.errors import (
     redact,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, ImageFeature, VarLenFeature, default_array
+from dask_tfrecord.features import Feature, FixedLenFeature, VarLenFeature, default_array
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.damage import ShardReport
@@ -183,7 +183,7 @@ class Source(ABC):
         return self
 
     @property
-    def images(self) -> Mapping[str, ImageFeature]:
+    def images(self) -> Mapping[str, Any]:
         """Columns of images of one shape that `encoded` can read as bytes."""
         return {}
 
@@ -267,10 +267,10 @@ class RecordSource(Source):
         return replace(self, decoder=Decoder(self.decoder.schema, "sizes"), token=token)
 
     @property
-    def images(self) -> Mapping[str, ImageFeature]:
+    def images(self) -> Mapping[str, Any]:
         """Images of the records."""
         features = self.decoder.schema.context_features.items()
-        return {name: each for name, each in features if isinstance(each, ImageFeature) and not each.own_shapes}
+        return {name: each for name, each in features if each.is_image and not each.own_shapes}
 
     def encoded(self, names: Sequence[str]) -> RecordSource:
         """Return a source that reads the bytes of images, one or any number per record."""
@@ -1054,11 +1054,11 @@ class ExplodedSource(Source):
         return replace(self, sized=self.source.measure())
 
     @property
-    def images(self) -> Mapping[str, ImageFeature]:
+    def images(self) -> Mapping[str, Any]:
         """Images of the items, without windows of images."""
         plan = self.plan
         names = [name for name in plan.encoded if plan.window is None or name in plan.alone]
-        return {name: each for name in names if isinstance(each := plan.item_schema[name], ImageFeature)}
+        return {name: each for name in names if (each := plan.item_schema[name]).is_image}
 
     def encoded(self, names: Sequence[str]) -> ExplodedSource:
         """Return a source that reads the bytes of images."""
@@ -1219,7 +1219,7 @@ class ExplodedSource(Source):
         picked: slice | NDArray[np.int64],
     ) -> Block:
         feature = self.plan.item_schema[name]
-        assert isinstance(feature, ImageFeature) and isinstance(files, BytesBlock)
+        assert isinstance(files, BytesBlock)
         assert isinstance(self.source, RecordSource)
         limit = memory_limit(self.source.most_nbytes)
         # Windows of images have more axes.

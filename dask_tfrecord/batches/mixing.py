@@ -287,7 +287,7 @@ class BatchMixer:
 
     reader: RowReader
     units: RowReader  # reader of units, whose rows hold the bytes of images
-    images: Mapping[str, ImageFeature]
+    images: Mapping[str, Any]
     order: RowOrder
     paddings: Mapping[str, ColumnPadding]
     batch_size: int

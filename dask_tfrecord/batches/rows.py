@@ -19,7 +19,6 @@ from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
 from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
-from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.settings import limits
 
 
@@ -80,7 +79,7 @@ class RowReader:
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"
 
 
-def images_of(datasets: Sequence[Dataset]) -> dict[str, ImageFeature]:
+def images_of(datasets: Sequence[Dataset]) -> dict[str, Any]:
     """Return the columns of images, one per row, that all data sets can read as bytes and decode alike."""
     found = [{} if (source := dataset._source) is None else source.images for dataset in datasets]
     return {

@@ -8,11 +8,9 @@ one buffer.
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,38 +24,22 @@ from dask_tfrecord.blocks import (
     RaggedBlock,
     RowError,
     first_true,
-    place,
     placing,
     splits_of,
-    take_rows,
 )
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import (
-    COMPRESSION_WBITS,
-    Encoded,
     Feature,
     FixedLenFeature,
-    FixedLenSequenceFeature,
-    ImageFeature,
-    KeyedPartition,
     ProtoFeature,
-    RaggedFeature,
     RawFeature,
-    RowLimits,
-    RowSplits,
-    RowStarts,
-    SparseFeature,
     TensorFeature,
-    ValueRowIds,
     VarLenFeature,
     dtype_name,
-    stored_kind,
 )
-from dask_tfrecord.features.image import encode_images
-from dask_tfrecord.features.keys import KINDS, MESSAGES
-from dask_tfrecord.features.sparse import check_indices
-from dask_tfrecord.features.tensor import serialize_tensors, tensor_head
+from dask_tfrecord.features.keys import MESSAGES, Unit
+from dask_tfrecord.features.written import KeyedValues, in_levels, refuse_values
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 
@@ -71,12 +53,10 @@ def source_columns(
     name: str, feature: Feature, columns: Mapping[str, Feature], own: Container[str], *, steps: bool
 ) -> tuple[str, ...] | None:
     """Return the columns that a feature is written from."""
-    required, optional = [name], []
-    if isinstance(feature, SparseFeature):
-        required, optional = [f"{name}.indices", f"{name}.values"], [f"{name}.shape"]
-    elif steps or isinstance(feature, FixedLenSequenceFeature):
+    required, optional = feature.sources(name)
+    if steps or feature.is_padded:
         lengths = lengths_column(name, columns)
-        optional = [] if lengths is None else [lengths]
+        optional = () if lengths is None else (lengths,)
     if not all(column in columns for column in required):
         return None
     return (*required, *(column for column in optional if column in columns and column not in own))
@@ -90,7 +70,7 @@ class _ColumnEncoding:
     key: str
     feature: Feature
     columns: Mapping[str, Feature]
-    unit: str
+    unit: Unit
 
 
 class Encoder:
@@ -104,7 +84,7 @@ class Encoder:
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
             raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop the column")
-        if other := [name for name in self.encoding if not isinstance(schema.get(name), ImageFeature)]:
+        if other := [name for name in self.encoding if name not in schema or not schema[name].is_image]:
             raise SchemaError(f"encoding of {other[0]!r}: only an ImageFeature has an encoding")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,7 +97,8 @@ class Encoder:
         for plan in self._plans:
             with locating(plan.name, location, plan.unit):
                 blocks_of = {name: formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
-                made = _keyed(plan, blocks_of, self.encoding.get(plan.name, ImageEncoding()))
+                encoding = self.encoding.get(plan.name, ImageEncoding())
+                made = plan.feature.encode_columns(plan.name, plan.key, plan.unit, blocks_of, encoding)
                 if plan.unit == "item":
                     other, name = first = first or (made[0], plan.name)
                     assert made[0].row_splits is not None and other.row_splits is not None
@@ -182,9 +163,7 @@ class RecordStream:
 
 
 def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _ColumnEncoding:
-    unit = "value"
-    if schema.has_steps(name):
-        unit = "step" if schema.message == "SequenceExample" else "item"
+    unit = schema.unit_of(name)
     names = source_columns(name, feature, columns, schema, steps=unit == "step")
     if names is None:
         raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")
@@ -215,7 +194,7 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
         elif castable(dtypes[1], dtypes[0]):
             hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
         raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} does not hold{hint}")
-    has, takes = _sizes(given), _sizes(wanted)
+    has, takes = given.row_shape, wanted.row_shape
     # Shapes that differ by row are checked when the rows exist.
     free = given.own_shapes > 0 and wanted.own_shapes > 0
     if len(has) != len(takes) or not all(
@@ -227,36 +206,15 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
 
 
-def _sizes(feature: Feature) -> tuple[int, ...]:
-    """Return the shape of a row, with -1 for sizes that differ between rows."""
-    if isinstance(feature, FixedLenSequenceFeature):
-        return (-1, *feature.shape)
-    if feature.own_shapes:
-        assert isinstance(feature, Encoded)
-        return (*(-1,) * feature.ragged_rank, *feature.value_shape)
-    return (*(-1,) * feature.ragged_rank, *feature.item_shape)
-
-
 def formed(wanted: Feature, block: Block) -> Block:
     """Convert a block to the form and dtype that reading it returns."""
     if wanted.own_shapes and wanted.ragged_rank:
         block = _rows_of_arrays(block, wanted)
     elif wanted.own_shapes:
         block = _arrays(block, wanted)
-    elif not isinstance(wanted, FixedLenSequenceFeature):
-        block = _nested(block, wanted.ragged_rank)
+    elif not wanted.is_padded:
+        block = in_levels(block, wanted.ragged_rank)
     return to_bytes(block) if wanted.is_bytes or wanted.item_dtype.kind == "T" else cast(block, wanted.item_dtype)
-
-
-def _nested(block: Any, levels: int) -> Any:
-    """Return rows with `levels` ragged levels; rows of one length get evenly spaced splits."""
-    if not levels:
-        return block
-    if isinstance(block, RaggedBlock):
-        return RaggedBlock(_nested(block.values, levels - 1), block.row_splits)
-    rows, length, *inner = block.shape
-    values = block.reshape((rows * length, *inner))
-    return RaggedBlock(_nested(values, levels - 1), np.arange(rows + 1, dtype=np.int64) * length)
 
 
 def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
@@ -264,7 +222,7 @@ def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
     if isinstance(block, ArraysBlock):
         splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
         block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
-    rows: RaggedBlock = _nested(block, 1)
+    rows: RaggedBlock = in_levels(block, 1)
     with placing(rows.row_splits, item=True):
         return RaggedBlock(_arrays(rows.values, wanted), rows.row_splits)
 
@@ -272,68 +230,17 @@ def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
 def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
     """Return rows that are arrays with their own shapes."""
     if isinstance(block, ArraysBlock):
-        sizes = np.array(_sizes(wanted)[wanted.ragged_rank :])
+        sizes = np.array(wanted.row_shape[wanted.ragged_rank :])
         if (row := first_true(((sizes != -1) & (block.shapes != sizes)).any(axis=1))) is not None:
             shape = tuple(block.shapes[row].tolist())
             raise RowError(row, f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}")
         return block
-    rows: Any = _nested(block, 1)
+    rows: Any = in_levels(block, 1)
     inner = rows.values.shape[1:]
     each = math.prod(inner)
     shapes = np.empty((len(rows), 1 + len(inner)), np.int64)
     shapes[:, 0], shapes[:, 1:] = np.diff(rows.row_splits), inner
     return ArraysBlock(rows.values.reshape((len(rows.values) * each,)), rows.row_splits * each, shapes)
-
-
-def _keyed(plan: _ColumnEncoding, blocks: Mapping[str, Any], encoding: ImageEncoding) -> Sequence[KeyedValues]:
-    """Return the values of the keys of a feature."""
-    name, feature = plan.name, plan.feature
-    if isinstance(feature, SparseFeature):
-        return sparse(name, feature, blocks)
-    block, lengths = blocks[name], blocks.get(f"{name}.lengths")
-    if isinstance(feature, FixedLenSequenceFeature):
-        block = padded(feature, block, lengths)
-    elif plan.unit == "step":
-        check_lengths(np.diff(block.row_splits), lengths)
-    if plan.unit != "value":
-        with placing(block.row_splits, item=True):
-            steps = _values(plan, encoding, block.values)
-        splits = np.ascontiguousarray(block.row_splits)
-        return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
-    if isinstance(feature, Encoded) and feature.count is not None:
-        return [_encoded_rows(plan, encoding, _nested(block, 1), feature.count)]
-    return _values(plan, encoding, block)
-
-
-def _encoded_rows(plan: _ColumnEncoding, encoding: ImageEncoding, block: RaggedBlock, count: int = -1) -> KeyedValues:
-    """Return the values of rows of arrays, each encoded as one bytes value; any number of them without `count`."""
-    with placing(block.row_splits, item=True):
-        (keyed,) = _values(plan, encoding, block.values)
-    if count >= 0:
-        return replace(keyed, count=count)
-    return replace(keyed, row_splits=np.ascontiguousarray(block.row_splits))
-
-
-def _values(plan: _ColumnEncoding, encoding: ImageEncoding, block: Any) -> Sequence[KeyedValues]:
-    """Return the values of the keys of rows, of steps, or of single arrays."""
-    match plan.feature:
-        case RaggedFeature():
-            return _partitioned(plan, plan.feature, encoding, block)
-        case ImageFeature():
-            return [fixed(plan.key, encode_images(encoding, block))]
-        case RawFeature():
-            return [raw(plan.key, plan.feature, block)]
-        case TensorFeature():
-            return [tensor(plan.key, plan.feature, block)]
-    return [ragged(plan.key, block) if isinstance(block, RaggedBlock) else fixed(plan.key, block)]
-
-
-def value_bytes(name: str, feature: Encoded, encoding: ImageEncoding, block: Any) -> BytesBlock:
-    """Return arrays as bytes values, one each."""
-    (keyed,) = _values(_ColumnEncoding(name, name, feature, {}, "value"), encoding, block)
-    assert keyed.value_splits is not None
-    values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
-    return BytesBlock.of([keyed.prefix + value for value in np.asarray(values).tolist()]) if keyed.prefix else values
 
 
 def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
@@ -409,9 +316,9 @@ def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     is_time = {name: form.item_dtype.kind in "mM" for name, form in columns.items()}
     forms = {name: replace(form, dtype="int64") if is_time[name] else form for name, form in columns.items()}
     for name, feature in schema.items():
-        if isinstance(feature, FixedLenSequenceFeature):
+        if feature.is_padded:
             # Object arrays hold rows without padding.
-            forms[name] = VarLenFeature(feature.dtype, shape=(-1, *feature.shape))
+            forms[name] = feature.unpadded()
     return forms
 
 
@@ -486,7 +393,7 @@ def cast(block: Block, dtype: np.dtype[Any]) -> Block:
         return block
     with np.errstate(all="ignore"):
         result = block.astype(dtype)
-    _refuse(block, _misfits(block, result), f"which does not fit {dtype}")
+    refuse_values(block, _misfits(block, result), f"which does not fit {dtype}")
     return result
 
 
@@ -509,25 +416,6 @@ def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
     return 1 << bits
 
 
-def _refuse(values: NDArray[Any], bad: NDArray[np.bool_], why: str) -> None:
-    if (position := first_true(bad)) is not None:
-        raise RowError(position // max(1, math.prod(values.shape[1:])), f"holds {values.ravel()[position]}, {why}")
-
-
-def listed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers as an Example lists them: int64 or float32, flat and contiguous."""
-    kind = np.dtype(stored_kind(values.dtype.name))
-    with np.errstate(all="ignore"):
-        result = np.ascontiguousarray(values, kind).reshape(-1)
-    if values.dtype == np.uint64:
-        _refuse(values, result.reshape(values.shape) < 0, "which exceeds int64, the integers of an Example")
-    if values.dtype == np.float64:
-        back = result.reshape(values.shape).astype(np.float64)
-        other = (back != values) & ~(np.isnan(back) & np.isnan(values))
-        _refuse(values, other, "which float32, the floats of an Example, cannot represent: round it to float32 first")
-    return result
-
-
 def to_bytes(block: Block) -> Block:
     """Encode strings to UTF-8, at any level of rows; return bytes unchanged."""
     if isinstance(block, RaggedBlock):
@@ -536,188 +424,3 @@ def to_bytes(block: Block) -> Block:
     if not isinstance(block, np.ndarray):
         return block
     return BytesBlock.of([item.encode() for item in block.ravel().tolist()], block.shape)
-
-
-_Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedValues:
-    """Values of one key, or of one feature list, in all records."""
-
-    key: str
-    values: NDArray[Any]  # flat: int64, float32, or the uint8 of all bytes values
-    count: int = 1  # values per row, or per step, if the splits are None
-    row_splits: _Ints | None = None  # in values or steps
-    value_splits: _Ints | None = None  # of bytes values
-    step_splits: _Ints | None = None  # in values
-    steps: bool = False  # the key is a feature list
-    prefix: bytes = b""  # written before each bytes value
-
-    def field(self) -> _native.Field:
-        """Return the specification for the native encoder."""
-        kind = KINDS["bytes" if self.value_splits is not None else self.values.dtype.name]
-        return _native.Field(
-            self.key.encode(),
-            kind,
-            self.values.view(np.uint8),
-            list=self.steps,
-            count=self.count,
-            prefix=self.prefix,
-            value_splits=self.value_splits,
-            step_splits=self.step_splits,
-            row_splits=self.row_splits,
-        )
-
-    def same(self, other: KeyedValues) -> bool:
-        """Return whether another column has the same values for the key."""
-        own, others = ((of.count, of.steps, of.prefix, of.values.tobytes()) for of in (self, other))
-        splits = ("row_splits", "value_splits", "step_splits")
-        return own == others and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in splits)
-
-
-def _flat(key: str, values: NDArray[Any] | BytesBlock) -> KeyedValues:
-    """Return all values of a key, concatenated."""
-    if isinstance(values, BytesBlock):
-        return KeyedValues(key, np.ascontiguousarray(values.values), value_splits=np.ascontiguousarray(values.splits))
-    return KeyedValues(key, listed(values))
-
-
-def fixed(key: str, block: Any) -> KeyedValues:
-    """Disassemble rows of a fixed number of values."""
-    return replace(_flat(key, block), count=math.prod(block.shape[1:]))
-
-
-def ragged(key: str, block: RaggedBlock) -> KeyedValues:
-    """Disassemble rows of values."""
-    with placing(block.row_splits):
-        flat = _flat(key, block.flat_values)
-    inner = math.prod(block.flat_values.shape[1:])
-    return replace(flat, row_splits=block.row_splits * inner if inner != 1 else np.ascontiguousarray(block.row_splits))
-
-
-def padded(feature: FixedLenSequenceFeature, block: Block, lengths: Block | None) -> RaggedBlock:
-    """Return rows of steps without padding; all steps if `lengths` is None."""
-    if isinstance(block, RaggedBlock):
-        check_lengths(np.diff(block.row_splits), lengths)
-        return block
-    assert isinstance(block, np.ndarray | BytesBlock)
-    rows, most = block.shape[:2]
-    steps = block.reshape((rows * most, *feature.shape))
-    if lengths is None:
-        return RaggedBlock(steps, np.arange(rows + 1, dtype=np.int64) * most)
-    counts = np.asarray(lengths).astype(np.int64)
-    if (row := first_true((counts < 0) | (counts > most))) is not None:
-        raise RowError(row, f"holds {plural(most, 'step')}, including padding; its lengths column has {counts[row]}")
-    kept: Any = take_rows(steps, np.flatnonzero(np.arange(most) < counts[:, None]))
-    return RaggedBlock(kept, splits_of(counts))
-
-
-def check_lengths(counts: _Ints, lengths: Block | None) -> None:
-    """Refuse lengths that differ from those of the rows."""
-    if lengths is not None and (row := first_true(counts != np.asarray(lengths))) is not None:
-        raise RowError(row, f"holds {plural(counts[row], 'step')}; its lengths column has {np.asarray(lengths)[row]}")
-
-
-def raw(key: str, feature: RawFeature, block: Block) -> KeyedValues:
-    """Disassemble arrays into one bytes value each, in the byte order of the file."""
-    rows: Any = block.values if isinstance(block, RaggedBlock | ArraysBlock) else block
-    values = np.ascontiguousarray(rows, feature.stored_dtype).reshape(-1).view(np.uint8)
-    if isinstance(block, ArraysBlock):
-        splits = block.row_splits * feature.stored_dtype.itemsize
-    else:
-        ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
-        splits = ends * feature.nbytes
-    if feature.compression_type is None:
-        return KeyedValues(key, values, value_splits=splits)
-    deflated = []
-    for start, stop in pairwise(splits.tolist()):
-        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[feature.compression_type])
-        deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
-    return _flat(key, BytesBlock.of(deflated))
-
-
-def tensor(key: str, feature: TensorFeature, block: Block) -> KeyedValues:
-    """Disassemble arrays into serialized tensors."""
-    if isinstance(block, np.ndarray):
-        # Tensors of one shape share their head.
-        values = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
-        nbytes = math.prod(block.shape[1:]) * block.dtype.itemsize
-        head = tensor_head(feature.dtype, block.shape[1:], nbytes)
-        return KeyedValues(key, values, value_splits=np.arange(len(block) + 1, dtype=np.int64) * nbytes, prefix=head)
-    assert isinstance(block, ArraysBlock | BytesBlock)
-    return _flat(key, serialize_tensors(feature.dtype, block))
-
-
-def sparse(name: str, feature: SparseFeature, blocks: Mapping[str, Block]) -> list[KeyedValues]:
-    """Disassemble a sparse feature into its values, and their indices along each axis."""
-    indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
-    assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
-    found, expected = np.diff(indices.row_splits), np.diff(values.row_splits)
-    if (row := first_true(found != expected)) is not None:
-        raise RowError(row, f"holds {found[row]} indices for {expected[row]} values")
-    coordinates: Any = np.asarray(indices.values)
-    check_indices(feature, coordinates, indices.row_splits)
-    shape = blocks.get(f"{name}.shape")
-    if shape is not None and (row := first_true((np.asarray(shape) != feature.size).any(axis=1))) is not None:
-        given = tuple(np.asarray(shape)[row].tolist())
-        raise RowError(row, f"has shape {given}; expected {feature.size}, the size of the feature")
-    axes = [
-        ragged(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
-        for axis, key in enumerate(feature.index_key)
-    ]
-    return [*axes, ragged(feature.value_key, values)]
-
-
-def _partitioned(
-    plan: _ColumnEncoding, feature: RaggedFeature, encoding: ImageEncoding, block: RaggedBlock
-) -> list[KeyedValues]:
-    """Disassemble nested rows into their values and the entries of each partition."""
-    # `ends`: offsets between groups (records, or steps), in items of the current level.
-    result: list[KeyedValues] = []
-    ends: _Ints = block.row_splits
-    inside: Any = block.values
-    for partition in feature.partitions[: feature.ragged_rank - 1]:
-        splits = inside.row_splits
-        if isinstance(partition, KeyedPartition):
-            entries, offsets = _entries(partition, splits, ends)
-            result.append(KeyedValues(partition.key, entries, row_splits=np.ascontiguousarray(offsets)))
-        elif (number := first_true(np.diff(splits) != partition.length)) is not None:  # type: ignore[attr-defined]
-            size = splits[number + 1] - splits[number]
-            raise RowError(place(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent")
-        ends, inside = splits[ends], inside.values
-    key, ends = plan.key if feature.value_key is None else feature.value_key, np.ascontiguousarray(ends)
-    if feature.values is None:
-        return [ragged(key, RaggedBlock(inside, ends)), *result]
-    # Axes of uniform partitions are merged with that of the rows.
-    axes = len(feature.uniform_sizes)
-    values = inside.reshape((math.prod(inside.shape[: axes + 1]), *inside.shape[axes + 1 :]))
-    of_values = replace(plan, key=key, feature=feature.values)
-    rows = RaggedBlock(values, ends * math.prod(feature.uniform_sizes))
-    return [_encoded_rows(of_values, encoding, rows), *result]
-
-
-def _entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
-    """Return the entries of a partition, and the offsets between groups of entries.
-
-    `splits` are the offsets between rows, in items of the next level; `ends` those between groups, in rows.
-    """
-    lengths, rows = np.diff(splits), np.diff(ends)
-    match partition:
-        case RowLimits():
-            return splits[1:] - np.repeat(splits[ends[:-1]], rows), ends
-        case RowStarts():
-            return splits[:-1] - np.repeat(splits[ends[:-1]], rows), ends
-        case RowSplits():
-            # Each group has one entry more than rows.
-            groups = np.arange(len(rows))
-            positions = np.arange(len(lengths) + len(rows)) - np.repeat(groups, rows + 1)
-            return splits[positions] - np.repeat(splits[ends[:-1]], rows + 1), ends + np.arange(len(ends))
-        case ValueRowIds():
-            last = np.zeros(len(rows), bool)
-            last[rows > 0] = lengths[ends[1:][rows > 0] - 1] == 0
-            if (row := first_true(last)) is not None:
-                raise RowError(row, "ends with an empty row, which ValueRowIds cannot represent")
-            numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
-            return np.repeat(numbers, lengths), splits[ends]
-    return lengths, ends

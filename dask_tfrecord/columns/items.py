@@ -25,17 +25,9 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import Spelled, plural
 from dask_tfrecord.features import (
-    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
-    RaggedFeature,
-    RawFeature,
-    RowLengths,
-    TensorFeature,
-    TextFeature,
-    UniformRowLength,
-    VarLenFeature,
 )
 from dask_tfrecord.schema import Schema, lengths_column
 
@@ -43,36 +35,6 @@ from dask_tfrecord.schema import Schema, lengths_column
 RECORD = "record"
 # Column that tells the steps of a window from its padding.
 MASK = "mask"
-
-
-def item_feature(feature: Feature) -> Feature | None:
-    """Return the feature of the items of a column; None if its rows do not vary in length.
-
-    Items of a fixed shape are dense, or bytes. Items of nested rows have one level of rows less.
-    """
-    if isinstance(feature, FixedLenSequenceFeature):
-        return FixedLenFeature(feature.shape, feature.dtype)
-    if isinstance(feature, Encoded):
-        if isinstance(feature, RawFeature | TensorFeature | TextFeature) and feature.count == -1:
-            return replace(feature, count=None)
-        if feature.ragged_rank or (isinstance(feature, TensorFeature) and feature.own_shapes and feature.shape[0] < 0):
-            return type(feature)(**{**feature.arguments(), "shape": feature.shape[1:]})
-        return None
-    if isinstance(feature, RaggedFeature) and feature.values is not None:
-        return _item_of_decoded(feature.values, feature)
-    if feature.ragged_rank > 1:
-        return VarLenFeature(feature.dtype, shape=feature.shape[1:])
-    return FixedLenFeature(feature.item_shape, feature.dtype) if feature.ragged_rank else None
-
-
-def _item_of_decoded(values: Encoded, feature: RaggedFeature) -> Feature:
-    """Return the feature of the rows within rows of decoded values."""
-    levels, sizes = feature.ragged_rank - 1, tuple(map(UniformRowLength, feature.uniform_sizes))
-    if levels or sizes:
-        # One level of rows less; keys are those of no record.
-        outer = tuple(RowLengths(f"{level}") for level in range(levels - 1))
-        return RaggedFeature("bytes", partitions=(*outer, *sizes), values=values)
-    return values
 
 
 def row_lengths(block: Block) -> NDArray[Any]:

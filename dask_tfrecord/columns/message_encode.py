@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, first_true, placing
-from dask_tfrecord.columns.encode import check_column, check_items, formed, locating, value_bytes
+from dask_tfrecord.columns.encode import check_column, check_items, formed, locating
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
     FieldSpec,
@@ -24,7 +24,7 @@ from dask_tfrecord.columns.message_fields import (
     message_tables,
 )
 from dask_tfrecord.errors import Location, SchemaError
-from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ImageFeature, ProtoFeature, TextFeature
+from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeature, TextFeature
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -91,7 +91,7 @@ class MessageEncoder:
             self.fields[name] = _writable(message, name, given, known[name])
         self._paths = {name: FieldPath.find(message, field.specs[0].key) for name, field in self.fields.items()}
         for name in self.encoding:
-            if name not in self.fields or not isinstance(self.fields[name].parsed, ImageFeature):
+            if name not in self.fields or not self.fields[name].parsed.is_image:
                 raise SchemaError(f"encoding of {name!r}: only the values of an ImageFeature have an encoding")
         specs = [spec for field in self.fields.values() for spec in field.specs]
         # The column of a oneof states which of its messages is set, also if the message has no column.
@@ -162,8 +162,8 @@ class MessageEncoder:
                 raise RowError(row, f"holds {block[row]}, which enum {last.enum_type.full_name} lacks")
         if len(field.specs) > 1:
             return _seconds_and_nanos(block.view(field.parsed.item_dtype))
-        if isinstance(field.parsed, Encoded) and not isinstance(field.parsed, TextFeature):
-            block = value_bytes(name, field.parsed, self.encoding.get(name, ImageEncoding()), block)
+        if isinstance(field.parsed, Encoded) and field.parsed.item_dtype.kind != "T":
+            block = field.parsed.value_bytes(block, self.encoding.get(name, ImageEncoding()))
         elif self.columns[name].is_bytes and is_utf8(last):
             try:
                 TextFeature().assemble(Decoded.of(block))

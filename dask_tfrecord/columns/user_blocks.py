@@ -161,7 +161,7 @@ def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False)
         array = _check_ragged_block(array, owner) if block_given else _ragged(feature, array, owner, lossless)
     elif feature.own_shapes:
         array = array if isinstance(array, ArraysBlock) else _arrays(feature, array, owner, lossless)
-    elif isinstance(feature, TextFeature):
+    elif feature.item_dtype.kind == "T":
         array = as_text(array, owner)
     elif feature.block_dtype == np.dtype(object) and not isinstance(array, BytesBlock):
         # Lists of bytes would become NumPy's S, which drops zero bytes.

@@ -6,15 +6,17 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from dask_tfrecord._native import ValueLayout
-from dask_tfrecord.blocks import Block, MemoryLimit
+from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, placing
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 class Feature(ABC):
@@ -135,9 +137,75 @@ class Feature(ABC):
         return False
 
     @property
+    def needs_length(self) -> bool:
+        """Rows are padded to the longest, whose length is not known before records are read."""
+        return False
+
+    def padded_to(self, length: int) -> Feature:
+        """Return the feature of rows that are padded to a length."""
+        return self
+
+    def unpadded(self) -> Feature:
+        """Return the feature of rows without padding."""
+        return self
+
+    @property
+    def is_image(self) -> bool:
+        """Values are files of images, which can be decoded at several sizes."""
+        return False
+
+    @property
     def axes(self) -> int:
         """Number of axes of an array: of one row if rows have their own shapes, otherwise of a block."""
         return self.own_shapes or 1 + len(self.item_shape)
+
+    # Items: what explode asks.
+
+    def item(self) -> Feature | None:
+        """Return the feature of the items of a column; None if its rows do not vary in length.
+
+        Items of a fixed shape are dense, or bytes. Items of nested rows have one level of rows less.
+        """
+        return None
+
+    # Writing: what an encoder asks.
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row, with -1 for sizes that differ between rows."""
+        return (*(-1,) * self.ragged_rank, *self.item_shape)
+
+    def sources(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns that a feature called `name` is written from, and those that may be missing."""
+        return (name,), ()
+
+    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return the values of the keys of a block: of rows, or of all steps or items.
+
+        Parameters
+        ----------
+        key : str
+            Key of the feature.
+        block : Block
+            A block as `assemble` returns it.
+        encoding : ImageEncoding
+            File format of images.
+        """
+        return [in_rows(key, block) if isinstance(block, RaggedBlock) else fixed(key, block)]
+
+    def encode_columns(
+        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+    ) -> list[KeyedValues]:
+        """Return the values of the keys of the columns that a feature called `name` makes."""
+        block = blocks[name]
+        if unit == "value":
+            return self.encode(key, block, encoding)
+        if unit == "step":
+            check_lengths(np.diff(block.row_splits), blocks.get(f"{name}.lengths"))
+        with placing(block.row_splits, item=True):
+            steps = self.encode(key, block.values, encoding)
+        splits = np.ascontiguousarray(block.row_splits)
+        return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
 
     # References to the bytes of a shard.
 

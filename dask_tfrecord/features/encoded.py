@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, placing
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.keys import KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, in_levels
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 class Encoded(Feature):
@@ -66,6 +68,37 @@ class Encoded(Feature):
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or that of any number of values."""
         return self if unit == "value" else self.with_count(-1)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row, with -1 for sizes that differ between rows."""
+        return (*(-1,) * self.ragged_rank, *(self.value_shape if self.own_shapes else self.item_shape))
+
+    def item(self) -> Feature | None:
+        """Return the feature of one value of any number of them."""
+        return self.with_count(None) if self.count == -1 else None
+
+    def encode_columns(
+        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+    ) -> list[KeyedValues]:
+        """Return the bytes values; several per record if the feature has a count."""
+        if unit != "value" or self.count is None:
+            return Feature.encode_columns(self, name, key, unit, blocks, encoding)
+        made = self.encode_rows(key, in_levels(blocks[name], 1), encoding)
+        return made if self.count < 0 else [replace(each, row_splits=None, count=self.count) for each in made]
+
+    def encode_rows(self, key: str, block: RaggedBlock, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return the bytes values of rows of any number of arrays."""
+        with placing(block.row_splits, item=True):
+            made = self.encode(key, block.values, encoding)
+        return [replace(each, row_splits=np.ascontiguousarray(block.row_splits)) for each in made]
+
+    def value_bytes(self, block: Any, encoding: ImageEncoding) -> BytesBlock:
+        """Return arrays as bytes values, one each."""
+        (keyed,) = self.encode("", block, encoding)
+        assert keyed.value_splits is not None
+        values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
+        return BytesBlock.of([keyed.prefix + each for each in np.asarray(values).tolist()]) if keyed.prefix else values
 
     def advice(self, found: int) -> str:
         """Return what reads another number of values."""

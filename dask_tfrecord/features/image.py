@@ -16,6 +16,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
 
@@ -211,6 +212,15 @@ class ImageFeature(Encoded):
                     raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {self.value_shape}")
         return shapes
 
+    @property
+    def is_image(self) -> bool:
+        """Return True."""
+        return True
+
+    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return the images as files."""
+        return [fixed(key, _encode_images(encoding, block))]
+
 
 @contextmanager
 def _naming_row(feature: ImageFeature, decoded: Decoded, number: int) -> Iterator[None]:
@@ -221,11 +231,11 @@ def _naming_row(feature: ImageFeature, decoded: Decoded, number: int) -> Iterato
         raise decoded.error(feature, number, f"holds {error}") from None
 
 
-def encode_images(encoding: ImageEncoding, block: Block) -> Block:
+def _encode_images(encoding: ImageEncoding, block: Block) -> Block:
     """Encode the images of a block, one or any number per row."""
     if isinstance(block, RaggedBlock):
         with placing(block.row_splits, item=True):
-            files: Any = encode_images(encoding, block.values)
+            files: Any = _encode_images(encoding, block.values)
         return RaggedBlock(files, block.row_splits)
     encoded = []
     for row, image in enumerate(iter_arrays(block)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
-from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, first_true, splits_of, weightless
+from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, first_true, splits_of, take_rows, weightless
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import (
@@ -23,6 +24,8 @@ from dask_tfrecord.features.dtypes import (
     values_dtype,
 )
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key, values_in_rows
+from dask_tfrecord.features.written import KeyedValues, check_lengths
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 class Listed(Feature):
@@ -43,6 +46,12 @@ class Listed(Feature):
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return no key: the numbers of values are enough."""
         return ()
+
+    def item(self) -> Feature | None:
+        """Return the feature of one row less."""
+        if self.ragged_rank > 1:
+            return VarLenFeature(self.dtype, shape=self.shape[1:])
+        return FixedLenFeature(self.item_shape, self.dtype) if self.ragged_rank else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -284,6 +293,53 @@ class FixedLenSequenceFeature(Listed):
     def is_padded(self) -> bool:
         """Return True."""
         return True
+
+    @property
+    def needs_length(self) -> bool:
+        """Return whether the length is to be counted."""
+        return self.length is None
+
+    def padded_to(self, length: int) -> Feature:
+        """Return the feature of rows that are padded to a length."""
+        return replace(self, length=length)
+
+    def unpadded(self) -> Feature:
+        """Return the feature of rows of steps."""
+        return VarLenFeature(self.dtype, shape=(-1, *self.shape))
+
+    def item(self) -> Feature | None:
+        """Return the feature of a step."""
+        return FixedLenFeature(self.shape, self.dtype)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row, with -1 for the number of steps."""
+        return (-1, *self.shape)
+
+    def encode_columns(
+        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+    ) -> list[KeyedValues]:
+        """Return the values of steps without padding."""
+        unpadded = {**blocks, name: self._without_padding(blocks[name], blocks.get(f"{name}.lengths"))}
+        return Feature.encode_columns(self, name, key, unit, unpadded, encoding)
+
+    def _without_padding(self, block: Block, lengths: Block | None) -> RaggedBlock:
+        """Return rows of steps without padding; all steps if `lengths` is None."""
+        if isinstance(block, RaggedBlock):
+            check_lengths(np.diff(block.row_splits), lengths)
+            return block
+        assert isinstance(block, np.ndarray | BytesBlock)
+        rows, most = block.shape[:2]
+        steps = block.reshape((rows * most, *self.shape))
+        if lengths is None:
+            return RaggedBlock(steps, np.arange(rows + 1, dtype=np.int64) * most)
+        counts = np.asarray(lengths).astype(np.int64)
+        if (row := first_true((counts < 0) | (counts > most))) is not None:
+            raise RowError(
+                row, f"holds {plural(most, 'step')}, including padding; its lengths column has {counts[row]}"
+            )
+        kept: Any = take_rows(steps, np.flatnonzero(np.arange(most) < counts[:, None]))
+        return RaggedBlock(kept, splits_of(counts))
 
     @property
     def axes(self) -> int:

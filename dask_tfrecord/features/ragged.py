@@ -28,6 +28,8 @@ from dask_tfrecord.features.partitions import (
     UniformRowLength,
     ValueRowIds,
 )
+from dask_tfrecord.features.written import KeyedValues, in_rows
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 def _check_values(values: Any, dtype: str) -> None:
@@ -192,6 +194,43 @@ class RaggedFeature(Listed):
         block = RaggedBlock(block, splits_of(counts))
         return block if values.step_splits is None else RaggedBlock(block, values.record_splits)
 
+    def item(self) -> Feature | None:
+        """Return the feature of the rows within rows."""
+        if self.values is None:
+            return Listed.item(self)
+        levels, sizes = self.ragged_rank - 1, tuple(map(UniformRowLength, self.uniform_sizes))
+        if levels or sizes:
+            # One level of rows less; keys are those of no record.
+            outer = tuple(RowLengths(f"{level}") for level in range(levels - 1))
+            return RaggedFeature("bytes", partitions=(*outer, *sizes), values=self.values)
+        return self.values
+
+    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return nested rows as their values and the entries of each partition."""
+        # `ends`: offsets between groups (records, or steps), in items of the current level.
+        result: list[KeyedValues] = []
+        ends: _Ints = block.row_splits
+        inside: Any = block.values
+        for partition in self.partitions[: self.ragged_rank - 1]:
+            splits = inside.row_splits
+            if isinstance(partition, KeyedPartition):
+                entries, offsets = _entries(partition, splits, ends)
+                result.append(KeyedValues(partition.key, entries, row_splits=np.ascontiguousarray(offsets)))
+            elif (number := first_true(np.diff(splits) != partition.length)) is not None:  # type: ignore[attr-defined]
+                size = splits[number + 1] - splits[number]
+                raise RowError(
+                    place(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent"
+                )
+            ends, inside = splits[ends], inside.values
+        key, ends = key if self.value_key is None else self.value_key, np.ascontiguousarray(ends)
+        if self.values is None:
+            return [in_rows(key, RaggedBlock(inside, ends)), *result]
+        # Axes of uniform partitions are merged with that of the rows.
+        axes = len(self.uniform_sizes)
+        values = inside.reshape((math.prod(inside.shape[: axes + 1]), *inside.shape[axes + 1 :]))
+        rows = RaggedBlock(values, ends * math.prod(self.uniform_sizes))
+        return [*self.values.encode_rows(key, rows, encoding), *result]
+
 
 _Ints = NDArray[np.int64]
 # ValueRowIds may skip rows, and an 8-byte id may skip more rows than fit into memory.
@@ -293,3 +332,29 @@ def _cut(
             first = np.repeat(splits_of(rows)[:-1], entries_of)
             lengths = np.bincount(first + entries, minlength=int(rows.sum()))
     return lengths, rows, fits
+
+
+def _entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+    """Return the entries of a partition, and the offsets between groups of entries.
+
+    `splits` are the offsets between rows, in items of the next level; `ends` those between groups, in rows.
+    """
+    lengths, rows = np.diff(splits), np.diff(ends)
+    match partition:
+        case RowLimits():
+            return splits[1:] - np.repeat(splits[ends[:-1]], rows), ends
+        case RowStarts():
+            return splits[:-1] - np.repeat(splits[ends[:-1]], rows), ends
+        case RowSplits():
+            # Each group has one entry more than rows.
+            groups = np.arange(len(rows))
+            positions = np.arange(len(lengths) + len(rows)) - np.repeat(groups, rows + 1)
+            return splits[positions] - np.repeat(splits[ends[:-1]], rows + 1), ends + np.arange(len(ends))
+        case ValueRowIds():
+            last = np.zeros(len(rows), bool)
+            last[rows > 0] = lengths[ends[1:][rows > 0] - 1] == 0
+            if (row := first_true(last)) is not None:
+                raise RowError(row, "ends with an empty row, which ValueRowIds cannot represent")
+            numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
+            return np.repeat(numbers, lengths), splits[ends]
+    return lengths, ends

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from dask_tfrecord.blocks import (
     weightless,
 )
 from dask_tfrecord.errors import SchemaError, plural
+from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, flat
+from dask_tfrecord.images.pixels import ImageEncoding
 
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
@@ -192,3 +196,26 @@ class RawFeature(Encoded):
             inflated.append(value)
         block = BytesBlock.of(inflated)
         return decoded._replace(keys=[decoded.keys[0]._replace(values=block.values, value_splits=block.splits)])
+
+    def item(self) -> Feature | None:
+        """Return the feature of one array, or of the rows of an array of an open length."""
+        if self.count == -1:
+            return self.with_count(None)
+        return replace(self, shape=self.shape[1:]) if self.ragged_rank else None
+
+    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return one bytes value for each array, in the byte order of the file."""
+        rows: Any = block.values if isinstance(block, RaggedBlock | ArraysBlock) else block
+        values = np.ascontiguousarray(rows, self.stored_dtype).reshape(-1).view(np.uint8)
+        if isinstance(block, ArraysBlock):
+            splits = block.row_splits * self.stored_dtype.itemsize
+        else:
+            ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
+            splits = ends * self.nbytes
+        if self.compression_type is None:
+            return [KeyedValues(key, values, value_splits=splits)]
+        deflated = []
+        for start, stop in pairwise(splits.tolist()):
+            deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[self.compression_type])
+            deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
+        return [flat(key, BytesBlock.of(deflated))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from dask_tfrecord.features.base import ColumnDecoder, Feature, checked_key
 from dask_tfrecord.features.dtypes import Shape, checked_parsed_dtype, checked_shape
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit, ragged_key
 from dask_tfrecord.features.listed import FixedLenFeature, Listed, VarLenFeature
+from dask_tfrecord.features.written import KeyedValues, in_rows
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,6 +107,31 @@ class SparseFeature(Listed):
         hint = "; VarLenFeature reads indices and values" if unit == "item" else ""
         return Feature.unsupported(self, unit) + hint
 
+    def sources(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns of indices and values, and that of the shape, which may be missing."""
+        return (f"{name}.indices", f"{name}.values"), (f"{name}.shape",)
+
+    def encode_columns(
+        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+    ) -> list[KeyedValues]:
+        """Return the values of the self, and their indices along each axis."""
+        indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
+        assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
+        found, expected = np.diff(indices.row_splits), np.diff(values.row_splits)
+        if (row := first_true(found != expected)) is not None:
+            raise RowError(row, f"holds {found[row]} indices for {expected[row]} values")
+        coordinates: Any = np.asarray(indices.values)
+        _check_indices(self, coordinates, indices.row_splits)
+        shape = blocks.get(f"{name}.shape")
+        if shape is not None and (row := first_true((np.asarray(shape) != self.size).any(axis=1))) is not None:
+            given = tuple(np.asarray(shape)[row].tolist())
+            raise RowError(row, f"has shape {given}; expected {self.size}, the size of the self")
+        axes = [
+            in_rows(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
+            for axis, key in enumerate(self.index_key)
+        ]
+        return [*axes, in_rows(self.value_key, values)]
+
     def columns(self, name: str, key: str, unit: Unit) -> dict[str, ColumnDecoder]:
         """Return the three columns, whose keys are decoded and sorted once."""
         keys = self.keys(key, unit)
@@ -132,7 +159,7 @@ def _sorted_indices(
             )
     columns = [axis.flat(np.dtype(np.int64)) for axis in axes]
     indices = np.stack(columns, axis=1) if len(columns) > 1 else columns[0][:, None]
-    check_indices(feature, indices, splits)
+    _check_indices(feature, indices, splits)
     if not feature.already_sorted:
         flat, order = indices.reshape(-1), np.empty(len(indices), np.int64)
         arrays = [flat.view(np.uint8)]
@@ -145,7 +172,7 @@ def _sorted_indices(
     return axes[0]._replace(values=indices.reshape(-1).view(np.uint8)), values
 
 
-def check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits: NDArray[np.int64]) -> None:
+def _check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_splits: NDArray[np.int64]) -> None:
     """Refuse indices outside of the size of the feature."""
     outside = ((indices < 0) | (indices >= np.array(feature.size))).any(axis=1)
     if (number := first_true(outside)) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +21,12 @@ from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, ValueLayout
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RowLimitError
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, checked_count
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, flat
+from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes
 
 
@@ -176,6 +179,25 @@ class TensorFeature(Encoded):
             values = ArraysBlock(values, output.row_splits, output.shapes.reshape(-1, self.own_shapes))
         return decoded.in_rows(self, values)
 
+    def item(self) -> Feature | None:
+        """Return the feature of one tensor, or of the rows of tensors of an open length."""
+        if self.count == -1:
+            return self.with_count(None)
+        return replace(self, shape=self.shape[1:]) if self.own_shapes and self.shape[0] < 0 else None
+
+    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return serialized tensors."""
+        if isinstance(block, np.ndarray):
+            # Tensors of one shape share their head.
+            values = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+            nbytes = math.prod(block.shape[1:]) * block.dtype.itemsize
+            head = _tensor_head(self.dtype, block.shape[1:], nbytes)
+            return [
+                KeyedValues(key, values, value_splits=np.arange(len(block) + 1, dtype=np.int64) * nbytes, prefix=head)
+            ]
+        assert isinstance(block, ArraysBlock | BytesBlock)
+        return [flat(key, _serialize_tensors(self.dtype, block))]
+
 
 def _is_parsed(spec: Any) -> bool:
     """Return whether the decoder parses tensors, rather than returning their bytes."""
@@ -204,12 +226,12 @@ def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> 
 
 
 @lru_cache(4096)
-def tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
+def _tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
     """Serialize what precedes the content of a tensor of numbers."""
     return _tensor(dtype, shape) + (_CONTENT + varint_bytes(nbytes) if nbytes else b"")
 
 
-def serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
+def _serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
     """Serialize tensors of strings, or of different shapes."""
     if isinstance(block, ArraysBlock):
         values, ends, shapes = block.values, block.row_splits, block.shapes.tolist()
@@ -228,7 +250,7 @@ def serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock
     content = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
     return BytesBlock.of(
         [
-            tensor_head(dtype, tuple(shape), stop - start) + bytes(content[start:stop])
+            _tensor_head(dtype, tuple(shape), stop - start) + bytes(content[start:stop])
             for shape, (start, stop) in zip(shapes, pairwise((ends * values.itemsize).tolist()), strict=True)
         ]
     )

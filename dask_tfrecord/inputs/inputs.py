@@ -375,7 +375,7 @@ def _checked_block(block: Any, owner: str, starts: NDArray[Any], block_id: tuple
 
 def _specified(array: Any, owner: str, form: Feature | None) -> Feature:
     """Return the feature of an array of objects, which are not known before they are read."""
-    if form is None or not (form.block_dtype.kind == "O" or isinstance(form, TextFeature)):
+    if form is None or not (form.block_dtype.kind == "O" or form.item_dtype.kind == "T"):
         given = "" if form is None else f", and {form} is of none"
         raise SchemaError(f"{owner} is of objects, which may be anything{given}: {_SPECIFY}")
     if form.is_bytes and array.ndim == 1 + len(form.shape) > 1:

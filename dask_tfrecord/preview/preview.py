@@ -659,7 +659,7 @@ class _Reduced:
 
 def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
     """Return the images of each row, or a text for a row without one; None, and the values, if there are no images."""
-    if isinstance(feature, ImageFeature):
+    if feature.is_image:
         return _converted(rows, _row_images), []
     if feature.is_dense and is_picture(feature.block_shape, feature.item_dtype):
         return _converted(rows, _row_images) or None, []

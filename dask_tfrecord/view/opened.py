@@ -18,7 +18,7 @@ from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
-from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, ImageFeature, VarLenFeature
+from dask_tfrecord.features import Encoded, FixedLenFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
 from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.metadata.splits import resolve_collection
@@ -341,7 +341,7 @@ def open_path(
     urls = redact_url(path) if isinstance(path, str) else list(map(redact_url, path))
     code = _opening(f"read_tfrecord({', '.join([repr(urls), *texts])})")
     # Lengths of the longest record, parts of a split and filters need a data set whose records are counted.
-    is_open = any(isinstance(each, FixedLenSequenceFeature) and each.length is None for each in (known or {}).values())
+    is_open = any(each.needs_length for each in (known or {}).values())
     if known is not None and (where or found.rows is not None or is_open):
         from dask_tfrecord.arrays.read import read_tfrecord
 
@@ -409,6 +409,6 @@ def _with_encoded_images(schema: Schema) -> Schema:
     changed = {
         name: FixedLenFeature((), "bytes", default_value=b"") if feature.count is None else VarLenFeature("bytes")
         for name, feature in schema.items()
-        if isinstance(feature, ImageFeature) and not schema.has_steps(name)
+        if isinstance(feature, Encoded) and feature.is_image and not schema.has_steps(name)
     }
     return schema.replaced({**schema, **changed}) if changed else schema

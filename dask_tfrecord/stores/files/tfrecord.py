@@ -37,7 +37,7 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import ImageFeature, RawFeature
+from dask_tfrecord.features import RawFeature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.inputs.inputs import Inputs
@@ -280,7 +280,7 @@ def _image_encodings(encoding: Encodings | None, schema: Schema) -> dict[str, Im
     if encoding is None:
         return {}
     if isinstance(encoding, str):
-        encoding = {name: encoding for name in schema if isinstance(schema[name], ImageFeature)}
+        encoding = {name: encoding for name in schema if schema[name].is_image}
     return {name: ImageEncoding.from_argument(each, name) for name, each in encoding.items()}
 
 
@@ -288,7 +288,7 @@ def _check_pillow(schema: Schema, encodings: Mapping[str, ImageEncoding]) -> Non
     """Report a missing Pillow on the client. PNG of 16 bits per channel is written without it."""
     for name, feature in schema.items():
         encoding = encodings.get(name, ImageEncoding())
-        if isinstance(feature, ImageFeature) and (encoding.format != "png" or feature.item_dtype != np.uint16):
+        if feature.is_image and (encoding.format != "png" or feature.item_dtype != np.uint16):
             try:
                 require_pillow()
             except ImportError as error:

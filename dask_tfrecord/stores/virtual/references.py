@@ -27,7 +27,7 @@ from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.arrays.sources import RecordSource
 from dask_tfrecord.columns.decoder import Decoder, location_nbytes, why_not_located
 from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
-from dask_tfrecord.features import Feature, RawFeature
+from dask_tfrecord.features import Feature
 from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
@@ -349,7 +349,7 @@ def _arrays(schema: Schema, offsets: Mapping[str, NDArray[np.int64]], rows: int)
     arrays = []
     for array in layout.arrays:
         feature = schema[array.feature]
-        dtype = feature.stored_dtype.str if isinstance(feature, RawFeature) else array.dtype
+        dtype = feature.stored_dtype.str
         nbytes = location_nbytes(feature)
         arrays.append(VirtualArray(array.name, array.shape, dtype, array.dimensions, nbytes, offsets[array.feature]))
     return arrays
@@ -367,7 +367,7 @@ def _check_features(schema: Schema) -> None:
 
 def _why_not(name: str, schema: Schema) -> str | None:
     feature = schema[name]
-    if isinstance(feature, RawFeature) and feature.dtype == "bfloat16":
+    if feature.item_dtype.name == "bfloat16" and why_not_located(name, schema) is None:
         return "Zarr has no name for bfloat16: RawFeature(shape, '<u2') refers to its bits"
     return why_not_located(name, schema)
 
