@@ -16,8 +16,6 @@ from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, nea
 from dask_tfrecord.features import (
     Feature,
     ProtoFeature,
-    RawFeature,
-    TensorFeature,
     feature_of_json,
     from_json,
     from_tensorflow,
@@ -564,10 +562,7 @@ def group_lines(schema: Schema) -> list[str]:
 
 def feature_cells(feature: Feature) -> tuple[str, str, str]:
     """Return the class, dtype and shape of a feature as cells of a table."""
-    shape = feature.shape
-    if isinstance(feature, RawFeature | TensorFeature) and feature.count is not None:
-        shape = (feature.count, *shape)
-    return type(feature).__name__, str(feature.dtype), str(shape)
+    return type(feature).__name__, str(feature.dtype), str(feature.listed_shape)
 
 
 def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

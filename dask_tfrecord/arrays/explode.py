@@ -29,7 +29,7 @@ from dask_tfrecord.columns.items import (
 )
 from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
-from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature
+from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema, lengths_column, prefix_groups
 
@@ -208,7 +208,7 @@ def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
 
 
 def _is_divisible(schema: Schema, name: str) -> bool:
-    if isinstance(schema[name], FixedLenSequenceFeature) and lengths_column(name, schema) is None:
+    if schema[name].is_padded and lengths_column(name, schema) is None:
         return False
     return schema[name].item() is not None
 
@@ -232,7 +232,7 @@ def _plan_items(
         if number in features or number == RECORD:
             raise SchemaError(f"explode: number={number!r} is the name of another column; give a new name")
         features[number] = FixedLenFeature((), "int64")
-    padded = [name for name in names if isinstance(schema[name], FixedLenSequenceFeature)]
+    padded = [name for name in names if schema[name].is_padded]
     lengths = [found for name in padded if (found := lengths_column(name, schema)) is not None]
     needed = dict.fromkeys([*names, *lengths, *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}

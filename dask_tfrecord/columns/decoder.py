@@ -265,7 +265,7 @@ def why_not_located(name: str, schema: Schema) -> str | None:
     """
     feature = schema[name]
     reason = feature.reason_without_byte_range()
-    if schema.has_steps(name) and not isinstance(feature, ProtoFeature):
+    if schema.has_steps(name):
         values = "steps of a feature list" if schema.message == "SequenceExample" else "items of a list of Examples"
         return f"the {values} are not contiguous"
     if reason is None and location_nbytes(feature) == 0:

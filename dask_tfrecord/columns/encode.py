@@ -32,10 +32,6 @@ from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFea
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
-    ProtoFeature,
-    RawFeature,
-    TensorFeature,
-    VarLenFeature,
     dtype_name,
 )
 from dask_tfrecord.features.keys import MESSAGES, Unit
@@ -264,14 +260,14 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         return True
 
     for name, feature in given.items():
-        if isinstance(feature, ProtoFeature):
+        if feature.is_message:
             raise _no_bytes(name, name)
         if not take(name, feature, steps=given.has_steps(name)):
             raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
         read_columns = Decoder(read).columns
         for name, feature in read.items():
-            if isinstance(feature, ProtoFeature):
+            if feature.is_message:
                 labels = Decoder(read.select([name])).columns
                 for column in columns:
                     if column in labels and column not in used:
@@ -327,45 +323,7 @@ def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
 
     Integers and bool are listed as int64, float16 and bfloat16 as float32.
     """
-    return {name: _listed(name, feature) for name, feature in columns.items()}
-
-
-def _listed(name: str, feature: Feature) -> Feature:
-    dtype = feature.item_dtype
-    if dtype.name == "float64":
-        sizes = tuple(feature.shape) if feature.shape else ()
-        kept = f"RawFeature({sizes}, 'float64')"
-        rounded = f"FixedLenFeature({sizes}, 'float32')"
-        if isinstance(feature, TensorFeature):
-            rounded, kept = f"TensorFeature({sizes}, 'float32')", f"TensorFeature({sizes}, 'float64')"
-        elif feature.ragged_rank == 1:
-            rounded = f"VarLenFeature('float32'{'' if len(sizes) == 1 else f', shape={sizes}'})"
-        elif feature.ragged_rank:
-            rounded, kept = "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
-        raise SchemaError(
-            f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} to "
-            f"round it, or {{{name!r}: {kept}}} to keep it"
-        )
-    if dtype.kind == "c":
-        raise SchemaError(
-            f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, {dtype.name!r}) or "
-            f"TensorFeature(shape, {dtype.name!r}) in features="
-        )
-    if isinstance(feature, TensorFeature) or feature.own_shapes:
-        raise SchemaError(
-            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
-            f"ImageFeature in features="
-        )
-    if isinstance(feature, RawFeature):
-        if feature.ragged_rank:
-            return VarLenFeature(dtype, shape=(-1, *feature.item_shape))
-        return FixedLenFeature(feature.item_shape, dtype)
-    if isinstance(feature, VarLenFeature) and feature.ragged_rank > 1:
-        raise SchemaError(
-            f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions in "
-            f"features=, or VarLenFeature in sequence_features="
-        )
-    return feature
+    return {name: feature.listed(name) for name, feature in columns.items()}
 
 
 def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

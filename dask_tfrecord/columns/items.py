@@ -27,7 +27,6 @@ from dask_tfrecord.errors import Spelled, plural
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
-    FixedLenSequenceFeature,
 )
 from dask_tfrecord.schema import Schema, lengths_column
 
@@ -166,7 +165,7 @@ class ItemPlan:
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
-        if not isinstance(self.records[name], FixedLenSequenceFeature):
+        if not self.records[name].is_padded:
             return name
         return lengths_column(name, self.records) or name
 

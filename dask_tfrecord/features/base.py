@@ -155,9 +155,19 @@ class Feature(ABC):
         return False
 
     @property
+    def is_message(self) -> bool:
+        """Values are fields of protobuf messages."""
+        return False
+
+    @property
     def axes(self) -> int:
         """Number of axes of an array: of one row if rows have their own shapes, otherwise of a block."""
         return self.own_shapes or 1 + len(self.item_shape)
+
+    @property
+    def listed_shape(self) -> Any:
+        """The shape for tables of features, with the number of values per record."""
+        return self.shape
 
     # Items: what explode asks.
 
@@ -206,6 +216,38 @@ class Feature(ABC):
             steps = self.encode(key, block.values, encoding)
         splits = np.ascontiguousarray(block.row_splits)
         return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
+
+    def listed(self, name: str) -> Feature:
+        """Return the default feature that arrays of a user are written as, which lists their values.
+
+        Parameters
+        ----------
+        name : str
+            Name of the array, for errors.
+        """
+        dtype = self.item_dtype
+        if dtype.name == "float64":
+            rounded, kept = self._listed_float64()
+            raise SchemaError(
+                f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} "
+                f"to round it, or {{{name!r}: {kept}}} to keep it"
+            )
+        if dtype.kind == "c":
+            raise SchemaError(
+                f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, "
+                f"{dtype.name!r}) or TensorFeature(shape, {dtype.name!r}) in features="
+            )
+        if self.own_shapes:
+            raise SchemaError(
+                f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
+                f"ImageFeature in features="
+            )
+        return self
+
+    def _listed_float64(self) -> tuple[str, str]:
+        """Return code of the features that round float64, and that keep it."""
+        sizes = tuple(self.shape) if self.shape else ()
+        return f"FixedLenFeature({sizes}, 'float32')", f"RawFeature({sizes}, 'float64')"
 
     # References to the bytes of a shard.
 

@@ -193,6 +193,23 @@ class VarLenFeature(Listed):
         each = math.prod(self.item_shape)
         return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit),)
 
+    def listed(self, name: str) -> Feature:
+        """Return the feature itself; refuse nested rows."""
+        made = Feature.listed(self, name)
+        if self.ragged_rank > 1:
+            raise SchemaError(
+                f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions "
+                f"in features=, or VarLenFeature in sequence_features="
+            )
+        return made
+
+    def _listed_float64(self) -> tuple[str, str]:
+        """Return code of the features that round float64, and that keep it."""
+        if self.ragged_rank > 1:
+            return "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
+        rounded = f"VarLenFeature('float32'{'' if len(self.shape) == 1 else f', shape={self.shape}'})"
+        return rounded, f"RawFeature({self.shape}, 'float64')"
+
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or rows of its rows."""
         return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))

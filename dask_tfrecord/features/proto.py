@@ -121,6 +121,11 @@ class ProtoFeature(Feature):
         """Shape of the stored value; columns have shapes of their own."""
         return ()
 
+    @property
+    def is_message(self) -> bool:
+        """Return True."""
+        return True
+
     def reason_without_byte_range(self) -> str | None:
         """Return why fields have no byte range."""
         return "fields of a message may be stored in several places"

@@ -26,6 +26,7 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -122,6 +123,25 @@ class RawFeature(Encoded):
     def own_shapes(self) -> int:
         """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
         return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
+
+    @property
+    def listed_shape(self) -> tuple[int, ...]:
+        """The shape, with the number of arrays."""
+        return self.shape if self.count is None else (self.count, *self.shape)
+
+    def listed(self, name: str) -> Feature:
+        """Return the feature that lists the numbers."""
+        Feature.listed(self, name)
+        if self.ragged_rank:
+            return VarLenFeature(self.item_dtype, shape=(-1, *self.item_shape))
+        return FixedLenFeature(self.item_shape, self.item_dtype)
+
+    def _listed_float64(self) -> tuple[str, str]:
+        """Return code of the features that round float64, and that keep it."""
+        rounded, kept = Feature._listed_float64(self)
+        if self.ragged_rank:
+            rounded = f"VarLenFeature('float32'{'' if len(self.shape) == 1 else f', shape={self.shape}'})"
+        return rounded, kept
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of one array of a known size, or of bytes values."""

@@ -120,6 +120,23 @@ class TensorFeature(Encoded):
         """Number of axes if a size is open, otherwise 0."""
         return len(self.shape) if -1 in self.shape else 0
 
+    @property
+    def listed_shape(self) -> tuple[int, ...]:
+        """The shape, with the number of tensors."""
+        return self.shape if self.count is None else (self.count, *self.shape)
+
+    def listed(self, name: str) -> Feature:
+        """Raise: rows of tensors may differ in shape."""
+        Feature.listed(self, name)
+        raise SchemaError(
+            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
+            f"ImageFeature in features="
+        )
+
+    def _listed_float64(self) -> tuple[str, str]:
+        """Return code of the features that round float64, and that keep it."""
+        return f"TensorFeature({self.shape}, 'float32')", f"TensorFeature({self.shape}, 'float64')"
+
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of one tensor that the decoder parses, or of bytes values."""
         return (self._parsed_key(key),) if unit == "value" and self.count is None else Encoded.keys(self, key, unit)
