@@ -22,6 +22,7 @@ from dask_tfrecord.messages import (
 # Written by hand from the wire format: features { feature { key: "a", value { int64_list { value: [1, -2] } } } }
 HANDMADE = b"\x0a\x16\x0a\x14\x0a\x01a\x12\x0f\x1a\x0d\x0a\x0b\x01" + b"\xfe" + b"\xff" * 8 + b"\x01"
 
+
 def test_compiling_a_file_runs_no_code_of_the_current_directory(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools")
     (tmp_path / "a.proto").write_text('syntax = "proto3"; package p; message M { int32 x = 1; }')

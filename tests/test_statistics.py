@@ -198,7 +198,8 @@ def test_metadata_counts_values_of_all_inner_rows(tmp_path: Path) -> None:
     )
     rows = [[[1, 2, 3], [4]], [[5]], []]
     dtf.Dataset.from_arrays({"n": rows}, {"n": nested}).describe().to_pbtxt(tmp_path / "stats.pbtxt")
-    lines = dict(line.split(": ") for line in (tmp_path / "stats.pbtxt").read_text().split("\n") if "num_values" in line)
+    text = (tmp_path / "stats.pbtxt").read_text()
+    lines = dict(line.split(": ") for line in text.split("\n") if "num_values" in line)
     assert {name.strip(): float(value) for name, value in lines.items()} == {
         "min_num_values": 1,
         "max_num_values": 4,
