@@ -80,6 +80,10 @@ class Schema(Mapping[str, Feature]):
         then `ProtoFeature`.
     report : Report, optional
         Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
+    records : Schema, optional
+        Set by `Dataset.schema`, whose features are those of columns: the features of the records that the columns are
+        read from. `read_tfrecord` takes it, so that ``read_tfrecord(other, ds.schema)`` reads records of the same form.
+        JSON and comparisons omit it.
 
     Raises
     ------
@@ -105,6 +109,7 @@ class Schema(Mapping[str, Feature]):
         "inner_groups",
         "message",
         "message_type",
+        "records",
         "report",
         "sampling",
     )
@@ -115,6 +120,7 @@ class Schema(Mapping[str, Feature]):
     classes: Mapping[str, tuple[str, ...]]
     groups: Mapping[str, tuple[str, ...]]
     inner_groups: Mapping[str, tuple[str, ...]]
+    records: Schema | None
     report: Any
     sampling: Sampling | None
 
@@ -130,6 +136,7 @@ class Schema(Mapping[str, Feature]):
         inner_groups: Mapping[str, Sequence[str]] | None = None,
         message: Any = None,
         report: Any = None,
+        records: Schema | None = None,
     ) -> None:
         known: dict[str, Feature] = {}
         message_name, steps = _steps_of_message(sequence_features, example_features)
@@ -154,6 +161,7 @@ class Schema(Mapping[str, Feature]):
             message_type=message_type,
             sampling=sampling,
             report=report,
+            records=records,
             classes={name: tuple(names) for name, names in (classes or {}).items()},
             groups=_checked_groups(groups or {}, known, message_name),
             inner_groups={name: tuple(inner) for name, inner in (inner_groups or {}).items() if name in known},
@@ -212,7 +220,9 @@ class Schema(Mapping[str, Feature]):
     def __reduce__(self) -> tuple[Any, ...]:
         steps: dict[str, Any] = {"sequence_features": self.sequence_features, "example_features": self.example_features}
         groups: dict[str, Any] = {"groups": self.groups, "inner_groups": self.inner_groups}
-        named = partial(Schema, **steps, classes=self.classes, **groups, message=self.message_type)
+        named = partial(
+            Schema, **steps, classes=self.classes, **groups, message=self.message_type, records=self.records
+        )
         return named, (self.context_features, self.sampling)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
@@ -262,7 +272,7 @@ class Schema(Mapping[str, Feature]):
         """
         return self.replaced({name: self[name] for name in names})._set(report=self.report)
 
-    def replaced(self, features: Mapping[str, Feature]) -> Schema:
+    def replaced(self, features: Mapping[str, Feature], records: Schema | None = None) -> Schema:
         """Return a schema of these features for the same message: those named as one of its steps are steps."""
         steps = {self.key_of(name): feature for name, feature in features.items() if name in self._steps}
         context = {name: feature for name, feature in features.items() if name not in self._steps}
@@ -274,6 +284,7 @@ class Schema(Mapping[str, Feature]):
             groups=self.groups_of(features),
             inner_groups=self.inner_groups,
             message=self.message_type,
+            records=records,
         )
         # Keep the given order across context and steps.
         return made._set(_features={name: made[name] for name in features})

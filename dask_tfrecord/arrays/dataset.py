@@ -102,7 +102,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         whole = not self._assigned and set(self._names) == set(own)
         kept = {name: own.classes[name] for name in self._own if name in own.classes}
         groups: dict[str, Any] = {"groups": own.groups_of(self._own), "inner_groups": own.inner_groups}
-        return Schema(features, own.sampling if whole else None, classes=kept, report=own.report, **groups)
+        sampling = own.sampling if whole else None
+        return Schema(features, sampling, classes=kept, report=own.report, records=own.records, **groups)
 
     @property
     def nrows(self) -> int | None:

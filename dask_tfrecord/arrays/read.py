@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import operator
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -36,20 +38,23 @@ from dask_tfrecord.arrays.filters import Filters
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.codecs import require_pillow
+from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run
+from dask_tfrecord.records.index import Run, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shards
 
 # Stored bytes that a task reads, and that it decodes at once.
 _BLOCK_NBYTES = 4 << 20
+# Records that are searched for feature lists when some are requested.
+_EXAMPLES_PROBED = 8
 
 
 def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
@@ -66,7 +71,8 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
         *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
     )
     lengths = {name: max(block[name] for block in found) for name in wanted}
-    return schema.replaced({**schema, **{name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}})
+    counted = {name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}
+    return schema.replaced({**schema, **counted}, records=schema)
 
 
 def _longest(task: tuple[Collection, Decoder, int, bool], start: int, stop: int) -> dict[str, int]:
@@ -241,9 +247,31 @@ def _open(
             *index_entries_of_shards(found.shards, _checked_counts(known, found.shards), check_crc=check_crc)
         )
     found.check(collection.counts)
+    _warn_of_examples(collection, schema)
     schema = _count_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
     return _plan_chunks(source, found, chunks)
+
+
+def _warn_of_examples(collection: Collection, schema: Schema) -> None:
+    """Warn if feature lists are read from records that have none, whose rows have no steps."""
+    if not schema.sequence_features or not collection.nrows:
+        return
+    number = min(_EXAMPLES_PROBED, collection.nrows)
+    with closing(iterate_payloads(collection.runs(0, number), check_crc=False)) as payloads:
+        try:
+            records = [SequenceExample.FromString(payload) for _, payload in payloads]
+        except (DecodeError, UnicodeDecodeError, TFRecordError):
+            return  # the error of whoever reads the rows
+    if not any(record.feature_lists.feature_list for record in records):
+        names = [name for name in schema.sequence_features if any(name in each.context.feature for each in records)]
+        advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
+        warnings.warn(
+            f"{collection.shards.summary}: the first {plural(number, 'record')} have no feature lists, so rows of "
+            f"sequence_features have length 0{advice}",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def open_lengths(schema: Schema) -> dict[str, Feature]:

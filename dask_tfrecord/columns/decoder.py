@@ -112,7 +112,14 @@ class Decoder:
         if schema.example_features:
             groups[ITEMS] = tuple(name for name, column in self.decoders.items() if column.unit == "item")
         self.columns = Schema(
-            features, sampling, classes=classes, groups=groups, inner_groups=inner, report=schema.report
+            features,
+            sampling,
+            classes=classes,
+            groups=groups,
+            inner_groups=inner,
+            report=schema.report,
+            # Lengths that were counted are those of these files.
+            records=schema if schema.records is None else schema.records,
         )
         if measure == "sizes":
             # A key has one spec: its values are kept for all columns if one of them needs them.
@@ -145,7 +152,36 @@ def wanted_schema(
         features = leaf_paths(message)
     if features is None and sequence_features is None and example_features is None:
         return None
+    if isinstance(features, Schema) and sequence_features is None and example_features is None:
+        features = _schema_of_records(features)
     return given_features(features, sequence_features, example_features, message)
+
+
+def _schema_of_records(columns: Schema) -> Schema:
+    """Return the features of the records that columns are read from; the columns themselves if they have changed."""
+    read = columns.records
+    if read is None:
+        return columns
+    decoder = Decoder(read)
+    sources, others = dict[str, None](), list[str]()
+    for name, column in columns.items():
+        if name in decoder.columns and _uncounted(column) == _uncounted(decoder.columns[name]):
+            sources[decoder.decoders[name].source] = None
+        else:
+            others.append(name)
+    if not others:
+        return read if sources.keys() == read.keys() else read.select(name for name in read if name in sources)
+    if read.message == "Example":
+        return columns
+    raise SchemaError(
+        f"columns {', '.join(map(repr, others[:5]))} are not read from {read.message} records, which the others are: "
+        f"leave them out, as in ds[[…]].schema, or state features of the records"
+    )
+
+
+def _uncounted(feature: Any) -> Any:
+    """Return the feature without the length of the longest row, which files determine."""
+    return feature if getattr(feature, "length", None) is None else replace(feature, length=None)
 
 
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
