@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import sys
+import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +143,118 @@ def test_functions_return_as_many_rows_as_they_get(ds: dtf.Dataset) -> None:
         }
     )
     assert summed["n"].compute().tolist() == [row % 4 + row for row in range(20)]
+
+
+class _Pinned(np.ndarray[Any, Any]):
+    """Pinned memory."""
+
+
+class _Event:
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+
+class _Cupy(types.ModuleType):
+    """The functions of CuPy that batches use, which check that copies read pinned memory."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.__spec__ = ModuleSpec("cupy", None)
+        self.calls: list[str] = []
+        self.cuda = types.SimpleNamespace(Device=self._device, get_current_stream=lambda: self.stream)
+        self.stream = types.SimpleNamespace(record=lambda: _Event(self.calls))
+
+    def _device(self, number: int) -> Any:
+        self.calls.append(f"device {number}")
+        return contextlib.nullcontext()
+
+    def empty(self, shape: Any, dtype: Any) -> DeviceArray:
+        if np.dtype(dtype).name == "uint16":
+            raise TypeError("unsupported dtype uint16")
+        made = DeviceArray(np.empty(shape, dtype))
+
+        def fill(values: Any, stream: Any) -> None:
+            assert isinstance(values, _Pinned) and stream is self.stream
+            made.values[...] = values
+
+        made.set = fill  # type: ignore[attr-defined]
+        return made
+
+
+class _Tensor(DeviceArray):
+    pinned = False
+    device = "cpu"
+
+    def pin_memory(self) -> _Tensor:
+        made = _Tensor(self.values)
+        made.pinned = True
+        return made
+
+    def to(self, device: Any, non_blocking: bool = False) -> _Tensor:
+        assert self.pinned == non_blocking == (device.type == "cuda")
+        made = _Tensor(self.values)
+        made.device = device.name
+        return made
+
+    def view(self, dtype: Any) -> _Tensor:
+        return _Tensor(self.values.view(dtype))
+
+
+def _torch() -> types.ModuleType:
+    torch: Any = types.ModuleType("torch")
+    torch.__spec__ = ModuleSpec("torch", None)
+    torch.device = lambda name: types.SimpleNamespace(type=name.partition(":")[0], name=name)
+    torch.from_numpy = _Tensor
+    torch.bfloat16 = np.dtype("int16")
+    made: types.ModuleType = torch
+    return made
+
+
+def _collected(batches: Any, name: str) -> list[Any]:
+    return [row for batch in batches for row in batch[name].get().tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [False, "full"])
+def test_batches_on_a_device_by_cupy(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch, shuffle: Any) -> None:
+    cupy, cupyx = _Cupy(), types.ModuleType("cupyx")
+    cupyx.empty_pinned = lambda shape, dtype: np.empty(shape, dtype).view(_Pinned)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupyx", cupyx)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"batches\(device='mps'\) needs torch, which is not installed"):
+        ds.batches(3, device="mps")
+    expected = [row for batch in ds.batches(3, shuffle=shuffle, seed=1) for row in batch["v"].tolist()]
+    batches = ds.batches(3, shuffle=shuffle, seed=1, device="cuda:1")
+    first = next(batches)
+    assert isinstance(first["v"], DeviceArray) and isinstance(first["tokens"].values, DeviceArray)
+    assert isinstance(first["name"], np.ndarray)
+    assert first["v"].get().tolist() + _collected(batches, "v") == expected
+    assert cupy.calls[0] == "device 1" and cupy.calls.count("synchronize") == 5
+    # A copy in another process has a copier of its own, and a failed copy loses no batch.
+    with pytest.raises(SchemaError, match=r"column 'v' of uint16 is no array of the device \(unsupported dtype"):
+        next(ds.map_blocks(lambda blocks: {"v": blocks["v"].astype(np.uint16)}).batches(3, device="cuda"))
+    mixture = dtf.sample_from_datasets([ds[["v"]], ds[["v"]]], seed=0)
+    assert isinstance(next(mixture.batches(3, device="cuda"))["v"], DeviceArray)
+
+
+def test_batches_on_a_device_by_torch(ds: dtf.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", _torch())
+    for device in ("cuda:1", "cpu"):
+        batches = ds.batches(7, pad={"tokens": None}, device=device)
+        first = next(batches)
+        assert isinstance(first["tokens"], _Tensor) and first["tokens"].device == device
+        again = pickle.loads(pickle.dumps(batches))
+        assert first["v"].get().tolist() + _collected(batches, "v") == VALUES.tolist()
+        assert _collected(again, "v") == VALUES[7:].tolist()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ImportError, match="needs torch or CuPy, which is not installed"):
+        ds.batches(3, device="cuda")
+
+
+def test_batches_are_taken_by_dlpack(ds: dtf.Dataset) -> None:
+    batch = next(ds.batches(5))
+    assert np.from_dlpack(batch["v"]).tolist() == VALUES[:5].tolist()

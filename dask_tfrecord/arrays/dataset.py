@@ -1197,6 +1197,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         window: int | None = None,
         prefetch: int = 4,
         shard: tuple[int, int] = (0, 1),
+        device: str | None = None,
     ) -> BatchIterator:
         """Iterate over batches of rows, decoded ahead in threads.
 
@@ -1230,12 +1231,17 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         shard : tuple of int, default (0, 1)
             Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the
             order, and their sizes differ by at most one row. They need the same seed.
+        device : str, optional
+            Device of torch, such as ``"cuda"`` or ``"cuda:1"``, that numbers are copied to as tensors. Where torch is
+            not installed, CUDA devices get arrays of CuPy. Copies go through pinned memory, and run while the next
+            batches are decoded.
 
         Returns
         -------
         BatchIterator
             Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
-            The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
+            Numbers have ``__dlpack__``, from which libraries of arrays take them. Text and bytes are not copied to a
+            device. The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
 
         Raises
         ------
@@ -1243,6 +1249,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
         SchemaError
             If a padded column is not ragged, or there are no columns.
+        ImportError
+            If `device` needs a library that is not installed.
         TFRecordError
             When a batch is requested that has a damaged record, or a record that contradicts the schema.
 
@@ -1268,6 +1276,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             window=window,
             prefetch=prefetch,
             shard=shard,
+            device=device,
         )
 
     def as_sequence(self) -> RowSequence:

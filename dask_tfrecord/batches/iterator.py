@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import divided
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
+from dask_tfrecord.batches.devices import batch_copier
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
 from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, encoded, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
@@ -169,7 +170,7 @@ class BatchIterator(Iterator[Batch]):
     ----------
     datasets : sequence of Dataset
         Rows and columns; several data sets with the same columns are a mixture.
-    batch_size, shuffle, seed, epochs, drop_remainder, pad, window, prefetch, shard
+    batch_size, shuffle, seed, epochs, drop_remainder, pad, window, prefetch, shard, device
         See `Dataset.batches`.
     choices : Choices, optional
         Data set of each row of a mixture.
@@ -188,9 +189,13 @@ class BatchIterator(Iterator[Batch]):
         window: int | None = None,
         prefetch: int = 4,
         shard: tuple[int, int] = (0, 1),
+        device: str | None = None,
         choices: Choices | None = None,
     ) -> None:
         self._datasets, self._choices = tuple(datasets), choices
+        # A device may also be a `torch.device`, whose text is its name.
+        self._device = None if device is None else str(device)
+        self._copier = None if self._device is None else batch_copier(self._device)
         self._pipeline: BatchPipeline | None = None
         self._position = Position()
         self._prefetch = checked_integer("prefetch", prefetch, 1)
@@ -270,6 +275,10 @@ class BatchIterator(Iterator[Batch]):
                 self._pipeline = pipeline
                 pipeline.start()
             made = pipeline.next()
+            if made is not None and self._device is not None:
+                # A copy of this iterator in another process begins without a copier.
+                self._copier = self._copier or batch_copier(self._device)
+                made = self._copier(made[0]), made[1]
         except BaseException:
             # Also KeyboardInterrupt. The next call starts at the same batch.
             self.close()
@@ -379,7 +388,7 @@ class BatchIterator(Iterator[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts threads of its own.
-        return {**self.__dict__, "_pipeline": None, "_finalizer": None}
+        return {**self.__dict__, "_pipeline": None, "_finalizer": None, "_copier": None}
 
 
 def _row_nbytes(dataset: Dataset) -> float:

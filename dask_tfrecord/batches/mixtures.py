@@ -66,6 +66,7 @@ class Mixture:
         window: int | None = None,
         prefetch: int = 4,
         shard: tuple[int, int] = (0, 1),
+        device: str | None = None,
     ) -> BatchIterator:
         """Iterate over batches of the mixture, as `Dataset.batches` does over those of a data set.
 
@@ -74,7 +75,7 @@ class Mixture:
 
         Parameters
         ----------
-        batch_size, epochs, drop_remainder, pad, prefetch
+        batch_size, epochs, drop_remainder, pad, prefetch, device
             As in `Dataset.batches`.
         shuffle : {False, "window", "full"}, default False
             ``False`` keeps the rows of a data set in order. ``"window"`` reads its ranges in random order, and mixes
@@ -94,7 +95,7 @@ class Mixture:
 
         Raises
         ------
-        ValueError, TypeError, SchemaError, TFRecordError
+        ValueError, TypeError, ImportError, SchemaError, TFRecordError
             As in `Dataset.batches`.
 
         Examples
@@ -115,6 +116,7 @@ class Mixture:
             window=window,
             prefetch=prefetch,
             shard=shard,
+            device=device,
             choices=self._choices,
         )
 
