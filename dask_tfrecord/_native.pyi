@@ -772,14 +772,23 @@ def sort_rows(
     """
 
 def bytes_rows(
-    values: numpy.typing.NDArray[numpy.uint8], splits: numpy.typing.NDArray[numpy.int64]
+    values: numpy.typing.NDArray[numpy.uint8],
+    splits: numpy.typing.NDArray[numpy.int64],
+    out: numpy.typing.NDArray[numpy.object_] | None = None,
 ) -> numpy.typing.NDArray[numpy.object_]:
-    """Return ``values[splits[i]:splits[i + 1]]`` as an array of bytes objects."""
+    """Return ``values[splits[i]:splits[i + 1]]`` as an array of bytes objects: `out`, if it is given."""
 
 def array_rows(
-    values: numpy.typing.NDArray[Any], splits: numpy.typing.NDArray[numpy.int64], copies: bool
+    values: numpy.typing.NDArray[Any],
+    splits: numpy.typing.NDArray[numpy.int64],
+    copies: bool,
+    out: numpy.typing.NDArray[numpy.object_] | None = None,
 ) -> numpy.typing.NDArray[numpy.object_]:
-    """Return ``values[splits[i]:splits[i + 1]]`` as an array of arrays: views of the values, or copies."""
+    """
+    Return ``values[splits[i]:splits[i + 1]]`` as an array of arrays: views of the values, or copies.
+
+    The array is `out`, if it is given.
+    """
 
 def pack_text(
     values: numpy.typing.NDArray[numpy.uint8], splits: numpy.typing.NDArray[numpy.int64], out: numpy.typing.NDArray[Any]

@@ -234,6 +234,17 @@ class ArraysBlock(_Buffers):
 Block = NDArray[Any] | BytesBlock | RaggedBlock | ArraysBlock
 
 
+def write_rows(block: Block, out: NDArray[Any], *, views: bool = False) -> None:
+    """Copy a block to an array that users see; objects are made in place. With `views`, ragged rows are views."""
+    if out.dtype.kind == "O" and out.flags.c_contiguous and isinstance(block, BytesBlock):
+        _native.bytes_rows(block.values, block.splits, out.reshape(-1))
+    elif out.dtype.kind == "O" and out.flags.c_contiguous and isinstance(block, RaggedBlock):
+        splits = np.ascontiguousarray(block.row_splits, np.int64)
+        _native.array_rows(np.asarray(block.values), splits, not views, out)
+    else:
+        out[...] = to_array(block)
+
+
 def to_array(block: Block) -> NDArray[Any]:
     """Convert a block to the array that users see. Only here do rows of bytes or ragged values become objects."""
     return np.asarray(block)

@@ -48,6 +48,7 @@ from dask_tfrecord.blocks import (
     rows_of,
     take_rows,
     to_array,
+    write_rows,
     zero_rows,
 )
 from dask_tfrecord.columns.user_blocks import conform, host_array
@@ -680,7 +681,10 @@ class _Filler:
                 self.written[name].append(len(block))
                 if name not in dense:
                     # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
-                    if isinstance(block, RaggedBlock) and isinstance(self.source, RecordSource):
+                    views = isinstance(self.source, RecordSource)
+                    if isinstance(target, slice):
+                        write_rows(block, self.results[name][target], views=views)
+                    elif views and isinstance(block, RaggedBlock):
                         self.results[name][target] = block.views()
                     else:
                         self.results[name][target] = to_array(block)

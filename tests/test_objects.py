@@ -1,0 +1,54 @@
+"""Rows as objects: bytes and arrays that the native core makes, small and large, in new arrays and in given ones.
+
+The functions are called directly, because the paths differ by the mean size of a row alone.
+"""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dask_tfrecord import _native
+
+
+def rows_of_mean(mean: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return values and splits of rows of some mean size, with an empty row and one of one item."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 2 * mean, 50)
+    lengths[3:5] = 0, 1
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return rng.integers(0, 256, splits[-1], dtype=np.uint8), splits
+
+
+@pytest.mark.parametrize("mean", [3, 2000])
+def test_bytes(mean: int) -> None:
+    """Bytes equal slices of the values; an array that does not fit, and splits beyond the values, are refused."""
+    values, splits = rows_of_mean(mean)
+    expected = [values[start:stop].tobytes() for start, stop in itertools.pairwise(splits)]
+    out = np.empty(50, object)
+    assert _native.bytes_rows(values, splits, out) is out
+    assert out.tolist() == _native.bytes_rows(values, splits).tolist() == expected
+    for unfit in (np.empty(49, object), np.empty(100, object)[::2], np.empty((50, 1), object), np.empty(50, np.int64)):
+        with pytest.raises(ValueError, match="out must be"):
+            _native.bytes_rows(values, splits, unfit)
+    with pytest.raises(ValueError, match="splits must ascend"):
+        _native.bytes_rows(values[:-1], splits, out)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "float64", "complex128", ">f4", "bool", "object", "T"])
+@pytest.mark.parametrize("mean", [3, 2000])
+def test_arrays(mean: int, dtype: str, copies: bool) -> None:
+    """Arrays equal slices of the values, and share their memory only if they are views."""
+    flat, splits = rows_of_mean(mean)
+    typed: NDArray[Any] = flat.astype(np.dtypes.StringDType() if dtype == "T" else dtype)
+    for values in (typed, typed[::-1], np.stack([typed, typed], axis=1)):
+        out = np.empty(50, object)
+        assert _native.array_rows(values, splits, copies, out) is out
+        for row, start, stop in zip(out, splits, splits[1:], strict=False):
+            assert row.dtype == values.dtype
+            np.testing.assert_array_equal(row, values[start:stop])
+            if row.size:
+                assert np.shares_memory(row, values) is not copies
