@@ -14,6 +14,7 @@ from support import golden
 from support.any_columns import FEATURES, dataset_of, fitting_rows, rows_like, written_as
 from support.arrow_rows import check_chunks, check_table
 from support.store_round_trip import assert_identity, assert_same
+from support.virtual_groups import assert_group, one_chunk_or, unequal_chunks
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock, splits_of
@@ -149,6 +150,15 @@ def batches(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
         assert_same({name: np.concatenate([batch[name] for batch in found]) for name in wanted}, wanted)
 
 
+def virtual(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
+    """Write one shard, and read it through references, with arrays of zarr and xarray."""
+    schema = written_as(dict(ds.schema), steps=False)
+    dtf.to_tfrecord(ds, folder / "x.tfrecord", features=schema)
+    with unequal_chunks():
+        found = dtf.virtual_zarr(folder / "x.tfrecord", schema, columns=list(wanted), rows_per_chunk=one_chunk_or(3))
+        assert_group("reference://", wanted, options={"fo": found.references()})
+
+
 # A new output is a line.
 OUTPUTS: dict[str, Callable[[dtf.Dataset, Columns, Path], None]] = {
     "compute": compute,
@@ -160,4 +170,5 @@ OUTPUTS: dict[str, Callable[[dtf.Dataset, Columns, Path], None]] = {
     "xarray": xarray,
     "Awkward": awkward,
     "batches": batches,
+    "virtual Zarr": virtual,
 }

@@ -381,7 +381,7 @@ def test_references_are_read_with_credentials_among_the_remote_options(tmp_path:
             "params": {"X-Amz-Signature": PLAIN},
         }
         fs = fsspec.filesystem("reference", fo=virtual.references(), remote_options=options, remote_protocol="http")
-        assert np.frombuffer(fs.cat_file("x/1.0"), "<f4").tolist() == [2.0, 3.0]
+        assert np.array([2.0, 3.0], "<f4").tobytes() in fs.cat_file("x/c/0/0")
         # Only the query distinguishes these shards.
         with pytest.raises(ValueError, match=r"several shards have this URL and differ in user info or query"):
             dtf.virtual_zarr([guarded.url("x.tfrecord", signature=word) for word in (SIGNATURE, RENEWED)], FEATURES)

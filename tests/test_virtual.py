@@ -1,21 +1,21 @@
-"""Virtual Zarr: zarr and xarray read the values of `read_tfrecord` through references into the shards."""
+"""Virtual Zarr: zarr, xarray, dask and Icechunk read the columns of `read_tfrecord` out of the shards."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
-import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import dask
 import fsspec
 import numpy as np
-import oracle
 import pytest
 import zarr
 from fsspec.implementations.reference import LazyReferenceMapper
@@ -23,219 +23,402 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import write_oracle
+from support import golden as tensorflow
+from support.any_columns import any_features, dataset_of, fitting_rows, written_as
 from support.bits import bits
 from support.commands import run
-from support.golden import expected, shard, spec
+from support.corpus import EXAMPLES, FOREIGN, SEQUENCES
+from support.few import mostly_slow, rising
+from support.message_files import real_type
 from support.object_stores import make_store
-from support.wire import example, sequence_example
+from support.store_round_trip import assert_same
+from support.virtual_groups import UNEQUAL, arrays_of, assert_group, one_chunk_or, unequal_chunks
+from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.stores.virtual.references import VirtualZarr
+from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 
-COUNTER = itertools.count()
+Columns = Mapping[str, NDArray[Any]]
 FEATURES: dict[str, Any] = {
+    "label": dtf.FixedLenFeature((), "int64"),
     "vector": dtf.FixedLenFeature((2, 2), "float32"),
-    "scalar": dtf.FixedLenFeature((), "float32"),
     "raw/big": dtf.RawFeature((3,), ">i2"),
-    "flag": dtf.RawFeature((), "bool"),
-    "wave": dtf.RawFeature((2,), "complex64"),
-    "": dtf.RawFeature((2, 1), "float16"),
+    "name": dtf.TextFeature(),
+    "data": dtf.FixedLenFeature((), "bytes"),
+    "image": dtf.ImageFeature((2, 3, 3)),
 }
-# Features of the golden files with one byte range per record.
-GOLDEN = {
-    "scalars": ["f"],
-    "fixed_shapes": ["m"],
-    "one_record": ["f"],
-    "unicode_names": ["a/b c"],
-    "decode_raw": ["be_i2", "f2", "f4", "f8", "u1"],
-}
+RAGGED = {"tokens": dtf.VarLenFeature("int64"), "words": dtf.VarLenFeature("bytes")}
+ROWS = 5
 
 
-def record_of(number: int, *, others: int = 0, order: int = 1) -> bytes:
-    """Return a record of `FEATURES`, with keys in either order and other keys before and between them."""
-    rng = np.random.default_rng(number)
-    features: dict[str, list[Any]] = {
-        "vector": rng.normal(size=4).tolist(),
-        "scalar": [float(number)],
-        "raw/big": [rng.integers(-999, 999, 3).astype(">i2").tobytes()],
-        "flag": [bytes([number % 2])],
-        "wave": [(rng.normal(size=2) + 1j).astype("<c8").tobytes()],
-        "": [np.array([number, np.nan], "<f2").tobytes()],
-        "label": [number],
-    }
-    features |= {f"other-{other}": [bytes(rng.integers(0, 400))] for other in range(others)}
-    # protobuf merges concatenated messages.
-    return b"".join(example(**{key: features[key]}) for key in list(features)[::order])
+def write_shards(folder: Path, sizes: tuple[int, ...], *, compression: str | None = None) -> str:
+    """Write shards of these numbers of records, with `FEATURES` and `RAGGED`; return their glob."""
+    rng, done = np.random.default_rng(0), 0
+    folder.mkdir(exist_ok=True)
+    for number, size in enumerate(sizes):
+        columns = {
+            "label": np.arange(done, done + size),
+            "vector": rng.normal(size=(size, 2, 2)).astype("f4"),
+            "raw/big": rng.integers(-999, 999, (size, 3)).astype("i2"),
+            "name": [f"ä{row}" * (row % 3) for row in range(done, done + size)],
+            "data": [rng.bytes(row % 7) for row in range(size)],
+            "image": rng.integers(0, 256, (size, 2, 3, 3), np.uint8),
+            "tokens": [np.arange(row % 4) for row in range(size)],
+            "words": [[b"w"] * (row % 3) for row in range(size)],
+        }
+        path = folder / f"x-{number}.tfrecord"
+        dtf.to_tfrecord(columns, path, features={**FEATURES, **RAGGED}, compression=compression)
+        done += size
+    return f"{folder}/x-*.tfrecord"
 
 
 @pytest.fixture(scope="module")
 def urlpath(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Five shards, one of them empty, with records of several layouts."""
-    directory, record = tmp_path_factory.mktemp("a b%20c"), itertools.count()
-    for number, size in enumerate((3, 0, 7, 1, 4)):
-        payloads = [record_of(next(record), others=(n * number) % 4, order=1 - 2 * (n % 2)) for n in range(size)]
-        write_oracle(directory / f"x-{number}.tfrecord", payloads)
-    return str(directory / "x-*.tfrecord")
+    """Five shards, one of them empty, that chunks of five rows divide."""
+    return write_shards(tmp_path_factory.mktemp("virtual") / "a b%20c", (10, 0, 15, 5, 7))
 
 
 @pytest.fixture(scope="module")
-def wanted(urlpath: str) -> dict[str, NDArray[Any]]:
+def wanted(urlpath: str) -> Columns:
     return dtf.read_tfrecord(urlpath, FEATURES).compute()
 
 
 @pytest.fixture(scope="module")
 def virtual(urlpath: str) -> VirtualZarr:
-    return dtf.virtual_zarr(urlpath, FEATURES)
+    return dtf.virtual_zarr(urlpath, FEATURES, rows_per_chunk=ROWS)
 
 
-def read_zarr(fo: Any, **options: Any) -> dict[str, NDArray[Any]]:
-    group = zarr.open_group("reference://", mode="r", storage_options={"fo": fo, **options})
-    return {name: np.asarray(array[...]) for name, array in group.arrays()}  # type: ignore[index]
+def check(virtual: VirtualZarr, wanted: Columns) -> dtf.Dataset:
+    return assert_group("reference://", wanted, options={"fo": virtual.references()})
 
 
-def read_xarray(fo: Any, *, consolidated: bool | None = None, **options: Any) -> dict[str, NDArray[Any]]:
-    xarray = pytest.importorskip("xarray")
-    opened = xarray.open_dataset(
-        "reference://", engine="zarr", consolidated=consolidated, storage_options={"fo": fo, **options}
-    )
-    with opened as dataset:
-        return {str(name): array.values for name, array in dataset.items()}
+# ------------------------------------------------------------------------------------------------------- equal columns
 
 
-def bits_of(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    return {name: bits(array) for name, array in columns.items()}
+@pytest.mark.parametrize("case", tensorflow.CASES)
+def test_answers_of_tensorflow(golden: Path, case: str) -> None:
+    path, spec = tensorflow.shard(golden, case), tensorflow.spec(golden, case)
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(path, **spec, rows_per_chunk=one_chunk_or(7))
+        opened = dtf.from_zarr("reference://", storage_options={"fo": virtual.references()})
+        found = opened.compute()
+        answers = tensorflow.expected(golden, case)
+        assert {name: bits(found[name]) for name in answers} == {name: bits(each) for name, each in answers.items()}
+        group: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
+        for name, array in arrays_of(opened.schema, {name: answers[name] for name in opened if name in answers}):
+            assert bits(np.asarray(group[name][...])) == bits(array), name
 
 
-def native(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    return bits_of({name: array.astype(array.dtype.newbyteorder("=")) for name, array in columns.items()})
+@pytest.mark.parametrize("name", [*mostly_slow([*EXAMPLES, *SEQUENCES], 9)])
+def test_files_of_the_corpus(corpus: Path, name: str) -> None:
+    schema = dtf.infer_schema(corpus / name, sample=None)
+    ds = dtf.read_tfrecord(corpus / name, schema)
+    with unequal_chunks():
+        check(dtf.virtual_zarr(corpus / name, schema, rows_per_chunk=one_chunk_or(20)), ds.compute())
 
 
-def check(virtual: VirtualZarr, wanted: Mapping[str, NDArray[Any]]) -> None:
-    """Compare arrays bit by bit, including NaN payloads and signs of zeros, independent of the byte order."""
-    names = {name.replace("/", ".") or "%": bits(array) for name, array in wanted.items()}
-    for read in (read_zarr, read_xarray):
-        assert native(read(virtual.references())) == names
+@pytest.mark.parametrize("most", [8, pytest.param(None, marks=pytest.mark.slow)])
+def test_lists_of_examples(corpus: Path, most: int | None) -> None:
+    path = corpus / next(name for name, kind in FOREIGN.items() if kind == "an ExampleListWithContext")
+    schema = dtf.infer_schema(path, sample=None)
+    schema = schema.select(list(schema)[:most])
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(path, schema, rows_per_chunk=one_chunk_or(5))
+        opened = check(virtual, dtf.read_tfrecord(path, schema).compute())
+        items = dtf.read_tfrecord(path, schema).explode("examples")
+        assert_same(opened.explode("examples").compute(), items.compute())
 
 
-@pytest.mark.parametrize("case", GOLDEN)
-def test_shards_of_tensorflow(golden: Path, case: str) -> None:
-    virtual = dtf.virtual_zarr(shard(golden, case), **spec(golden, case), columns=GOLDEN[case])
-    wanted = expected(golden, case)
-    check(virtual, {name: wanted[name] for name in GOLDEN[case]})
+@pytest.mark.parametrize("most", [8, pytest.param(None, marks=pytest.mark.slow)])
+def test_messages(corpus: Path, most: int | None) -> None:
+    path = corpus / next(name for name, kind in FOREIGN.items() if kind == "a nucleus Variant")
+    message, _, _ = real_type("nucleus.genomics.v1.Variant")
+    names = list(dtf.read_tfrecord(path, message=message))[:most]
+    wanted = dtf.read_tfrecord(path, message=message, columns=names).compute()
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(path, message=message, columns=names, rows_per_chunk=one_chunk_or(2))
+        check(virtual, wanted)
 
 
-def test_shards_and_records_of_any_layout(urlpath: str, virtual: VirtualZarr, wanted: dict[str, NDArray[Any]]) -> None:
-    assert virtual.file_numbers.tolist() == [0] * 3 + [2] * 7 + [3] + [4] * 4
+@pytest.mark.parametrize("count", rising(3, 60, 200))
+def test_any_features(count: int) -> None:
+    @settings(max_examples=count)
+    @given(st.lists(any_features(), min_size=1, max_size=4), st.integers(0, 9), st.integers(1, 4), st.integers())
+    def run(features: list[Any], rows: int, chunk: int, seed: int) -> None:
+        named, rng = {f"c{number}": each for number, each in enumerate(features)}, np.random.default_rng(abs(seed))
+        ds = dataset_of({name: fitting_rows(each, rows, rng) for name, each in named.items()}, named, (rows,))
+        with tempfile.TemporaryDirectory() as folder, unequal_chunks(), dask.config.set(scheduler="sync"):
+            schema = written_as(named, steps=False)
+            dtf.to_tfrecord(ds, f"{folder}/x", features=schema)
+            check(dtf.virtual_zarr(f"{folder}/x", schema, rows_per_chunk=one_chunk_or(chunk)), ds.compute())
+
+    run()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
+def test_shards(tmp_path: Path, compression: str | None) -> None:
+    """Chunks end with their shards; a compressed shard is one chunk."""
+    url = write_shards(tmp_path, (8, 8, 8), compression=compression)
+    features = {**FEATURES, **RAGGED} if UNEQUAL else FEATURES
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(url, features, rows_per_chunk=4)
+        opened = check(virtual, dtf.read_tfrecord(url, features).compute())
+        assert opened["label"].chunks[0] == ((4,) * 6 if compression is None else (8,) * 3)
+
+
+def test_records_and_empty_shards(urlpath: str, virtual: VirtualZarr, wanted: Columns) -> None:
     check(virtual, wanted)
-    payloads = [each for path in sorted(Path(urlpath).parent.iterdir()) for each in oracle.read_payloads(path)]
-    check(virtual, oracle.expected_columns(payloads, FEATURES))
     refs = virtual.references()["refs"]
-    for record, value in enumerate(wanted["vector"]):
-        file, offset, size = refs[f"vector/{record}.0.0"]
-        assert Path(file).read_bytes()[offset : offset + size] == value.tobytes()
-    assert len(chunks_of(virtual)) == virtual.nrecords * len(FEATURES) == 15 * len(FEATURES)
-    assert repr(virtual) == "<VirtualZarr: 15 records of 5 files: vector, scalar, raw.big, flag, wave, %>"
-    group = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
-    own: Any = group.attrs["dask_tfrecord"]
-    assert dtf.Schema.from_json(json.dumps(own["schema"])) == FEATURES
-    assert own["source"] == dict(dtf.read_tfrecord(urlpath, FEATURES).origin)
-    assert group["raw.big"].attrs["_ARRAY_DIMENSIONS"] == ["record", "raw.big.dim_1"]
+    file, offset, nbytes = refs["vector/c/2/0/0"]
+    assert file.endswith("x-2.tfrecord") and offset == 0
+    assert len(dtf.read_tfrecord(file, FEATURES).rows[:ROWS].compute()["label"]) == ROWS
+    assert Path(file).read_bytes()[nbytes:][:8] != b""
+    assert repr(virtual) == "<VirtualZarr: 37 records of 5 files: label, vector, raw/big, name, data, image>"
+    assert virtual.nchunks == 8 * len(FEATURES)
+    assert dtf.Schema.from_json(json.dumps(virtual.attributes["dask_tfrecord"]["schema"])) == FEATURES
 
 
-def chunks_of(virtual: VirtualZarr) -> list[str]:
-    return [key for key in virtual.references()["refs"] if not key.rpartition("/")[2].startswith(".z")]
+def test_a_group_is_a_data_set(urlpath: str, virtual: VirtualZarr) -> None:
+    """Rows are picked, filtered, batched and written as those of other groups."""
+    ds = dtf.read_tfrecord(urlpath, FEATURES)
+    opened = dtf.from_zarr("reference://", storage_options={"fo": virtual.references()})
+    rows = [30, 2, 2, 11]
+    assert_same(opened.rows[rows].compute(), ds.rows[rows].compute())
+    assert_same(opened.where([("label", ">", 20)]).compute(), ds.where([("label", ">", 20)]).compute())
+    found = np.concatenate([each["label"] for each in opened.batches(4, shuffle="full", seed=1)])
+    assert sorted(found.tolist()) == list(range(37))
 
 
-SOME = dtf.Schema({"f": FEATURES["vector"], "r": FEATURES["raw/big"]})
-ENCODINGS = oracle.examples(SOME, others=True).flatmap(oracle.wire_encodings).map(lambda drawn: drawn[1])
-
-
-@settings(max_examples=max(8, settings().max_examples // 4))
-@given(payloads=st.lists(ENCODINGS, min_size=1, max_size=4))
-def test_any_legal_encoding_is_read_or_refused(tmp_path: Path, payloads: list[bytes]) -> None:
-    path = tmp_path / f"{next(COUNTER)}.tfrecord"
-    write_oracle(path, payloads)
-    wanted = oracle.expected_columns(payloads, SOME)
-    try:
-        virtual = dtf.virtual_zarr(path, SOME)
-    except FeatureError as error:
-        assert "holds its values in several runs" in str(error)
-        assert error.place is not None
-        assert error.place.feature == "f"
-        # Bytes are always one run.
-        virtual, wanted = dtf.virtual_zarr(path, SOME, columns=["r"]), {"r": wanted["r"]}
-    assert native(read_zarr(virtual.references())) == bits_of(wanted)
-
-
-def test_schedulers_and_partial_shards(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
-    write_oracle(tmp_path / "x", [record_of(record, others=record % 3) for record in range(400)])
-    whole = dtf.virtual_zarr(tmp_path / "x", FEATURES)
-    set_limits(entry_nbytes=1000, index_window_nbytes=2000, scan_task_nbytes=10_000)
-    for scheduler in ("sync", "threads"):
-        with dask.config.set(scheduler=scheduler):
-            pieces = dtf.virtual_zarr(tmp_path / "x", FEATURES)
-        for one, other in zip(pieces.arrays, whole.arrays, strict=True):
-            assert one.offsets.tolist() == other.offsets.tolist()
-    # Tasks of processes receive a copy of the decoder.
-    decoder = Decoder(dtf.Schema(FEATURES), "offsets")
-    assert dask.base.tokenize(pickle.loads(pickle.dumps(decoder))) == dask.base.tokenize(decoder)
-
-
-def test_a_part_of_a_split() -> None:
+@pytest.mark.parametrize("split", ["train", "test+train[1:4]"])
+def test_parts_of_splits(split: str) -> None:
     folder, names = Path(__file__).parent / "data" / "tfds" / "every", ["tensor", "scalar/float32"]
-    for split in ("train", "test+train[1:4]"):
-        virtual = dtf.virtual_zarr(folder, split=split, columns=names)
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(folder, split=split, columns=names, rows_per_chunk=1)
         check(virtual, dtf.read_tfrecord(folder, split=split, columns=names).compute())
+
+
+def test_lengths_of_steps_are_counted(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [example(k=[1, 2]), example(k=[3]), example(k=[])])
+    features = {"k": dtf.FixedLenSequenceFeature((), "int64", allow_missing=True)}
+    virtual = dtf.virtual_zarr(tmp_path / "x", features)
+    check(virtual, {"k": np.array([[1, 2], [3, 0], [0, 0]])})
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_zeros_are_values_and_no_records_are_arrays(tmp_path: Path, rows: int) -> None:
-    features: Any = {"f": dtf.FixedLenFeature((), "float32"), "i": dtf.RawFeature((), "int32")}
-    columns = {"f": np.zeros(rows, "f4"), "i": np.zeros(rows, "i4")}
+    features: Any = {"f": dtf.FixedLenFeature((), "float32"), "v": dtf.VarLenFeature("int64")}
+    columns = {"f": np.zeros(rows, "f4"), "v": [[]] * rows}
     dtf.to_tfrecord(columns, tmp_path / "x", features=features)
-    check(dtf.virtual_zarr(tmp_path / "x", features), columns)
+    check(dtf.virtual_zarr(tmp_path / "x", features), dtf.read_tfrecord(tmp_path / "x", features).compute())
 
 
-def test_contexts_of_sequence_examples(tmp_path: Path) -> None:
-    write_oracle(tmp_path / "x", [sequence_example({"f": [1.0, 2.0]}, steps=[[3.0]])])
-    given: Any = {"features": {"f": dtf.FixedLenFeature((2,), "float32")}}
-    steps: Any = {"steps": dtf.FixedLenSequenceFeature((), "float32")}
-    virtual = dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps, columns=["f"])
-    assert read_zarr(virtual.references())["f"].tolist() == [[1, 2]]
-    with pytest.raises(SchemaError, match="'steps': the steps of a feature list are not contiguous"):
-        dtf.virtual_zarr(tmp_path / "x", **given, sequence_features=steps)
+def test_schedulers(urlpath: str, virtual: VirtualZarr, set_limits: Callable[..., Limits]) -> None:
+    set_limits(index_window_nbytes=300, scan_task_nbytes=1000)
+    for scheduler in ("sync", "threads"):
+        with dask.config.set(scheduler=scheduler):
+            pieces = dtf.virtual_zarr(urlpath, FEATURES, rows_per_chunk=ROWS)
+        assert pieces.references() == virtual.references()
 
 
-# ----------------------------------------------------------------------------------------------------------- storage
+# ------------------------------------------------------------------------------------------------------------- chunks
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given", "rows"),
+    [
+        ((100, 100, 30), "1 TiB", [100, 100, 30]),
+        ((100, 100, 100), "3 kB", [10] * 30),
+        ((100, 100, 7), 50, [50] * 4 + [7]),
+        ((60,), 25, [25, 25, 10]),
+    ],
+)
+def test_rows_of_chunks(tmp_path: Path, sizes: tuple[int, ...], given: Any, rows: list[int]) -> None:
+    for number, size in enumerate(sizes):
+        write_oracle(tmp_path / f"{number}", [example(k=[b"x" * 250])] * size)
+    virtual = dtf.virtual_zarr(f"{tmp_path}/*", {"k": dtf.FixedLenFeature((), "bytes")}, rows_per_chunk=given)
+    assert virtual.arrays[0].edges.tolist() == rows
+    for wrong in (0, "much", {"k": 3}, 1.5):
+        with pytest.raises(ValueError, match="rows_per_chunk"):
+            dtf.virtual_zarr(f"{tmp_path}/*", {"k": dtf.FixedLenFeature((), "bytes")}, rows_per_chunk=wrong)
+
+
+def test_unequal_chunks_need_a_setting_of_zarr(tmp_path: Path) -> None:
+    url = write_shards(tmp_path, (4, 6, 5))
+    with pytest.raises(
+        SchemaError, match=r"the chunks of 'label' differ .*rows_per_chunk=2 makes equal chunks"
+    ) as raised:
+        dtf.virtual_zarr(url, {"label": FEATURES["label"]}, rows_per_chunk=3)
+    assert "zarr.config.set({'array.rectilinear_chunks': True})" in str(raised.value)
+    with pytest.raises(SchemaError, match=r"'tokens', 'words' differ .*columns=\['label'\] leaves them out"):
+        dtf.virtual_zarr(url, {"label": FEATURES["label"], **RAGGED}, rows_per_chunk=2)
+
+
+# ---------------------------------------------------------------------------------------------------- changed shards
+
+
+def changed(kind: str, data: bytes, other: bytes) -> bytes:
+    ends = [0]
+    while ends[-1] < len(data):
+        ends.append(ends[-1] + 16 + int.from_bytes(data[ends[-1] : ends[-1] + 8], "little"))
+    match kind:
+        case "a bit of a payload":
+            return data[:30] + bytes([data[30] ^ 1]) + data[31:]
+        case "a bit of a length":
+            return bytes([data[0] ^ 1]) + data[1:]
+        case "within a record":
+            return data[: ends[7] + 5]
+        case "between records":
+            return data[: ends[7]]
+        case "nothing left":
+            return b""
+        case _:
+            return other
+
+
+KINDS = ("a bit of a payload", "a bit of a length", "within a record", "between records", "nothing left", "swapped")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
+    """Also a shard whose records are intact and as long as before."""
+    for number in range(2):
+        records = [example(k=[np.int64(100 + number).tobytes() * 3, bytes([row])][:1]) for row in range(10)]
+        write_oracle(tmp_path / f"{number}", records)
+    features = {"k": dtf.FixedLenFeature((), "bytes")}
+    virtual = dtf.virtual_zarr([tmp_path / "0", tmp_path / "1"], features, rows_per_chunk=10)
+    first, second = ((tmp_path / name).read_bytes() for name in "01")
+    (tmp_path / "0").write_bytes(changed(kind, first, second))
+    options = {"fo": virtual.references()}
+    array: Any = zarr.open_group("reference://", mode="r", storage_options=options)["k"]
+    reads = [lambda: array[:], dtf.from_zarr("reference://", storage_options=options).compute, lambda: array[8:9]]
+    # Payloads are checked where they are read.
+    for read in reads[: 2 if "payload" in kind else 3]:
+        with pytest.raises(CorruptRecordError) as raised:
+            read()
+        place = raised.value.place
+        assert place is not None and place.file.endswith("k/c/0")
+        assert pickle.loads(pickle.dumps(raised.value)).place == place
+    assert len(array[10:]) == 10
+    unchecked = dtf.virtual_zarr([tmp_path / "1"], features, check_crc=False)
+    assert unchecked.arrays[0].codec.check_crc is False
+
+
+def test_a_missing_shard_raises(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [example(k=[1])])
+    virtual = dtf.virtual_zarr(tmp_path / "x", {"k": dtf.FixedLenFeature((), "int64")})
+    (tmp_path / "x").unlink()
+    array: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})["k"]
+    with pytest.raises(Exception, match=r"missing|unreachable|not reachable|No such file"):
+        array[:]
+
+
+def test_records_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "x", [example(k=[1]), example(k=[b"text"])])
+    virtual = dtf.virtual_zarr(tmp_path / "x", {"k": dtf.FixedLenFeature((), "int64")})
+    array: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})["k"]
+    assert array[:1].tolist() == [1]
+    with pytest.raises(FeatureError, match=r"record 1 \(byte 30\): feature 'k' holds a bytes list") as raised:
+        array[:]
+    assert raised.value.place is not None
+    with pytest.raises(FeatureError, match="record 1"):
+        dtf.virtual_zarr(tmp_path / "x", {"k": dtf.VarLenFeature("int64")})
+
+
+def test_damaged_headers_are_named_by_the_scan(golden: Path) -> None:
+    for path in sorted(golden.glob("damaged_*.tfrecord")):
+        if path.stem in ("damaged_none", "damaged_payload_bit", "damaged_payload_crc"):
+            continue
+        with pytest.raises(CorruptRecordError):
+            dtf.virtual_zarr(path, {"k": dtf.FixedLenFeature((), "int64", 0)})
+
+
+# -------------------------------------------------------------------------------------------------------------- codec
+
+
+def test_the_codec() -> None:
+    feature = dtf.Schema({"k": dtf.VarLenFeature("int64")}).to_json()
+    codec = TFRecordCodec(feature, "k", "lengths", checksums=b"\1\2\3\4")
+    assert TFRecordCodec.from_dict(codec.to_dict()) == codec
+    records = [example(k=[1, 2]), example(k=[])]
+    with tempfile.TemporaryDirectory() as folder:
+        write_oracle(Path(folder) / "x", records)
+        data = (Path(folder) / "x").read_bytes()
+    store: dict[str, Any] = {}
+    array: Any = zarr.create_array(
+        zarr.storage.MemoryStore(store),
+        shape=(2,),
+        chunks=(2,),
+        dtype="int64",
+        serializer=replace(codec, checksums=b""),
+        compressors=None,
+    )
+    store["c/0"] = zarr.core.buffer.cpu.Buffer.from_bytes(data)
+    assert array[:].tolist() == [2, 0]
+    with pytest.raises(NotImplementedError, match="to_tfrecord writes"):
+        array[:] = 3
+    with pytest.raises(ValueError, match="part is one of rows, values, lengths"):
+        replace(codec, part="rest")
+
+
+def test_a_client_without_this_package_gets_the_error_of_zarr(virtual: VirtualZarr, tmp_path: Path) -> None:
+    """The page on virtual Zarr names the cure."""
+    virtual.to_json(tmp_path / "refs.json")
+    program = f"""
+import importlib.metadata as m, zarr
+found = m.entry_points
+m.entry_points = lambda **k: () if k.get("group") == "zarr.codecs" else found(**k)
+import zarr.registry
+zarr.registry._collect_entrypoints() if not hasattr(zarr.registry, "get_codec_class") else None
+for registry in vars(zarr.registry).values():
+    pass
+getattr(zarr.registry, "__codec_registries", {{}}).pop("tfrecord", None)
+try:
+    zarr.open_group("reference://", mode="r", storage_options={{"fo": {str(tmp_path / "refs.json")!r}}})["label"]
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
+    assert "tfrecord" in done.stdout, done.stdout + done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------ outputs
+
+
+# fsspec caches file systems by the addresses of mappers.
+MAPPERS: list[LazyReferenceMapper] = []
 
 
 def by_pyarrow(path: Path) -> LazyReferenceMapper:
     pytest.importorskip("pandas")
-    return LazyReferenceMapper(str(path), engine="pyarrow")
+    MAPPERS.append(LazyReferenceMapper(str(path), engine="pyarrow"))
+    return MAPPERS[-1]
 
 
-def by_fastparquet(path: Path) -> str:
-    pytest.importorskip("fastparquet")
-    return str(path)
+@pytest.mark.parametrize("opened", [str, by_pyarrow])
+def test_files_of_references(tmp_path: Path, urlpath: str, wanted: Columns, opened: Callable[[Path], Any]) -> None:
+    columns: dict[str, Any] = {**FEATURES, **RAGGED} if UNEQUAL else FEATURES
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(urlpath, columns, rows_per_chunk=ROWS)
+        target = tmp_path / ("refs.json" if opened is str else "refs.parquet")
+        if opened is str:
+            virtual.to_json(target)
+        else:
+            pytest.importorskip("pyarrow")
+            virtual.to_parquet(target, record_size=3)
+            assert len(list((target / "vector").iterdir())) == 3
+        assert_group("reference://", dtf.read_tfrecord(urlpath, columns).compute(), options={"fo": opened(target)})
 
 
-@pytest.mark.parametrize("opened", [str, by_pyarrow, by_fastparquet])
-@pytest.mark.filterwarnings("ignore:The 'fastparquet' engine is deprecated")
-def test_files_of_references(tmp_path: Path, virtual: VirtualZarr, opened: Callable[[Path], Any]) -> None:
-    target = tmp_path / ("refs.json" if opened is str else "refs.parquet")
-    if opened is str:
-        virtual.to_json(target)
-    else:
-        pytest.importorskip("pyarrow")
-        virtual.to_parquet(target, record_size=4)
-        assert len(list((target / "vector").iterdir())) == 4
-    for consolidated in (True, False, None):
-        found = read_xarray(opened(target), consolidated=consolidated)
-        assert bits_of(found) == bits_of(read_xarray(virtual.references()))
-    assert bits_of(read_zarr(opened(target))) == bits_of(read_zarr(virtual.references()))
+def test_a_million_records_have_small_references(tmp_path: Path) -> None:
+    columns = {"label": np.arange(1_000_000) % 10, "tokens": [np.arange(row % 5) for row in range(1000)] * 1000}
+    ragged: Any = dtf.Dataset.from_arrays({"label": columns["label"]})
+    ragged.to_tfrecord(tmp_path / "x", features={"label": dtf.FixedLenFeature((), "int64")})
+    virtual = dtf.virtual_zarr(tmp_path / "x", {"label": dtf.FixedLenFeature((), "int64")})
+    virtual.to_json(tmp_path / "refs.json")
+    assert (tmp_path / "refs.json").stat().st_size < 20_000
 
 
 @pytest.fixture
@@ -246,151 +429,132 @@ def registry() -> Any:
     return pytest.importorskip("obspec_utils.registry").ObjectStoreRegistry({"file://": stores.LocalStore()})
 
 
-def read_manifests(store: Any) -> dict[str, Any]:
-    with pytest.importorskip("xarray").open_dataset(store, engine="zarr", zarr_format=3, consolidated=False) as dataset:
-        return {str(name): bits(array.values) for name, array in dataset.items()}
-
-
-def test_virtualizarr_reads_references(tmp_path: Path, urlpath: str, registry: Any) -> None:
-    parser = pytest.importorskip("virtualizarr.parsers").KerchunkJSONParser()
-    if quote(str(tmp_path)) != str(tmp_path):
-        pytest.skip("this parser encodes spaces and percent signs of local paths, and then finds no such file")
-    # The directory of `urlpath` has some.
-    shutil.copytree(Path(urlpath).parent, tmp_path / "shards")
-    virtual = dtf.virtual_zarr(tmp_path / "shards", FEATURES)
-    virtual.to_json(tmp_path / "refs.json")
-    found = read_manifests(parser(url=f"file://{tmp_path}/refs.json", registry=registry))
-    assert found == bits_of(read_xarray(virtual.references()))
-
-
-def test_virtualizarr_by_the_parser(urlpath: str, registry: Any) -> None:
+def test_virtualizarr(urlpath: str, registry: Any, wanted: Columns) -> None:
     virtualizarr = pytest.importorskip("virtualizarr")
-    virtual = dtf.virtual_zarr(urlpath, FEATURES, columns=["vector", "raw/big", "flag"])
-    parser = dtf.TFRecordParser(FEATURES, columns=["vector", "raw/big", "flag"])
-    assert read_manifests(parser(urlpath, registry)) == bits_of(read_xarray(virtual.references()))
+    names = ["label", "vector", "raw/big", "image"]
+    parser = dtf.TFRecordParser(FEATURES, columns=names, rows_per_chunk=ROWS)
+    with pytest.importorskip("xarray").open_dataset(
+        parser(urlpath, registry), engine="zarr", zarr_format=3, consolidated=False
+    ) as dataset:
+        for name in names:
+            assert bits(dataset[name.replace("/", ".")].values) == bits(wanted[name])
     with virtualizarr.open_virtual_dataset(f"file://{urlpath}", registry=registry, parser=parser) as dataset:
-        assert dataset.sizes["record"] == 15
+        assert dataset.sizes["record"] == 37
         assert dataset["vector"].data.manifest.nbytes > 0
-        again = dataset.vz.to_kerchunk(format="dict")["refs"]
-    ours = virtual.references()["refs"]
-    assert {key: again[key] for key in chunks_of(virtual)} == {key: ours[key] for key in chunks_of(virtual)}
+    with unequal_chunks(), pytest.raises(SchemaError, match="'tokens'"):
+        dtf.TFRecordParser(RAGGED, columns=["tokens"])(urlpath, registry)
 
 
 def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) -> None:
-    write_oracle(tmp_path / "x#1", [record_of(0)])
+    write_oracle(tmp_path / "x#1", [example(k=[1])])
     with pytest.raises(ValueError, match=r"x#1: VirtualiZarr reads \? and # in a file name"):
-        dtf.TFRecordParser(FEATURES)(str(tmp_path / "x#1"), registry)
+        dtf.TFRecordParser({"k": dtf.FixedLenFeature((), "int64")})(str(tmp_path / "x#1"), registry)
 
 
-def test_memory(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any]]) -> None:
+def repository_of(folder: Path, virtual: VirtualZarr) -> Any:
+    """Return a repository of Icechunk that may read the shards."""
+    icechunk = pytest.importorskip("icechunk")
+    config = icechunk.RepositoryConfig.default()
+    for url in virtual.locations:
+        shards = icechunk.local_filesystem_store(url.removeprefix("file://"))
+        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(url, shards))
+    access = getattr(icechunk.credentials, "LocalFileSystemAccess", None)  # None in Icechunk 1
+    allowed = icechunk.containers_credentials(dict.fromkeys(virtual.locations, access))
+    storage = icechunk.local_filesystem_storage(str(folder / "repository"))
+    return icechunk.Repository.create(storage, config, authorize_virtual_chunk_access=allowed)
+
+
+def test_icechunk_grows_by_commits(tmp_path: Path) -> None:
+    features: Any = {**FEATURES, **RAGGED} if UNEQUAL else FEATURES
+    urls = [write_shards(tmp_path / f"part {number}", sizes) for number, sizes in enumerate([(10, 10), (20, 5)])]
+    with unequal_chunks():
+        parts = [dtf.virtual_zarr(url, features, rows_per_chunk=ROWS) for url in urls]
+        repository = repository_of(tmp_path, parts[0])
+        first = parts[0].to_icechunk(repository.writable_session("main"), component="train")
+        second = parts[1].to_icechunk(repository.writable_session("main"), component="train", append_dim="record")
+        assert [each.id for each in repository.ancestry(branch="main")][:2] == [second, first]
+        both = dtf.read_tfrecord(urls, features).compute()
+        assert_group(repository.readonly_session("main").store, both, component="train")
+        old = repository.readonly_session(snapshot_id=first).store
+        assert_group(old, dtf.read_tfrecord(urls[0], features).compute(), component="train")
+        session = repository.writable_session("main")
+        for append_dim, error, said in (
+            (None, FileExistsError, "append_dim='record' adds"),
+            ("record", ValueError, "already refers to"),
+            ("row", ValueError, "append_dim is 'record'"),
+        ):
+            with pytest.raises(error, match=said):
+                parts[1].to_icechunk(session, component="train", append_dim=append_dim)
+        other = dtf.virtual_zarr(write_shards(tmp_path / "other", (5,)), {"label": FEATURES["label"]})
+        with pytest.raises(SchemaError, match="no references to records with these features"):
+            other.to_icechunk(session, component="train", append_dim="record")
+        assert not session.has_uncommitted_changes
+    with pytest.raises(ValueError, match="expected a session of Icechunk"):
+        other.to_icechunk(tmp_path)
+
+
+def test_icechunk_needs_a_container(tmp_path: Path) -> None:
+    parts = [
+        dtf.virtual_zarr(write_shards(tmp_path / name, (5,)), {"label": FEATURES["label"]}) for name in ("in", "out")
+    ]
+    session = repository_of(tmp_path, parts[0]).writable_session("main")
+    with pytest.raises(ValueError, match=r"no virtual chunk container for file://.*/out/"):
+        parts[1].to_icechunk(session)
+    assert not session.has_uncommitted_changes
+
+
+def test_urls_of_icechunk(virtual: VirtualZarr) -> None:
+    files = ("s3://b/d/x", "s3a://b/d/y", "gs://b/x", "https://host/d/x", "/a/b c/x", "/a/x")
+    expected = ("s3://b/d/", "gcs://b/", "https://host/d/", "file:///a/")
+    assert replace(virtual, files=files).locations == expected
+
+
+def test_memory(urlpath: str, wanted: Columns, tmp_path: Path) -> None:
     for path in Path(urlpath).parent.iterdir():
         fsspec.filesystem("memory").pipe_file(f"/virtual/{path.name}", path.read_bytes())
-    virtual = dtf.virtual_zarr("memory://virtual/x-*", FEATURES)
+    virtual = dtf.virtual_zarr("memory://virtual/x-*", FEATURES, rows_per_chunk=ROWS)
     check(virtual, wanted)
     virtual.to_json("memory://virtual/refs.json")
-    assert set(read_zarr("memory://virtual/refs.json")) == {array.name for array in virtual.arrays}
-    write_oracle(tmp_path / "x", [record_of(0)])
+    assert_group("reference://", wanted, options={"fo": "memory://virtual/refs.json"})
+    write_oracle(tmp_path / "x", [example(label=[1])])
     with pytest.raises(ValueError, match="one file system"):
-        dtf.virtual_zarr([tmp_path / "x", "memory://virtual/x-0.tfrecord"], FEATURES)
+        dtf.virtual_zarr([tmp_path / "x", "memory://virtual/x-0.tfrecord"], {"label": FEATURES["label"]})
     with pytest.raises(ValueError, match="a URL of one file system"):
         dtf.virtual_zarr("simplecache::memory://virtual/x-0.tfrecord", FEATURES)
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_an_object_store(urlpath: str, wanted: dict[str, NDArray[Any]], request: pytest.FixtureRequest) -> None:
+def test_an_object_store(urlpath: str, wanted: Columns, request: pytest.FixtureRequest) -> None:
     with ExitStack() as stack:
         store = make_store("s3", request, stack)
         for path in Path(urlpath).parent.iterdir():
             store.put(path.name, path.read_bytes())
-        virtual = dtf.virtual_zarr(f"{store.url}/x-*", FEATURES, storage_options=store.options)
+        virtual = dtf.virtual_zarr(f"{store.url}/x-*", FEATURES, rows_per_chunk=ROWS, storage_options=store.options)
         virtual.to_json(f"{store.url}/refs.json", storage_options=store.options)
-        options = {"remote_options": {**store.options, "asynchronous": True}}
-        found = read_zarr(virtual.references(), **options)
-        assert bits_of(read_zarr(f"{store.url}/refs.json", target_options=store.options, **options)) == bits_of(found)
-        assert native({"vector": found["vector"]}) == bits_of({"vector": wanted["vector"]})
+        remote = {"remote_options": {**store.options, "asynchronous": True}, "target_options": store.options}
+        for options in ({"fo": virtual.references(), **remote}, {"fo": f"{store.url}/refs.json", **remote}):
+            assert_group("reference://", wanted, options=options)
 
 
-# ------------------------------------------------------------------------------------------------------ refusals
-
-REFUSED: dict[str, tuple[Any, str]] = {
-    "i": (dtf.FixedLenFeature((), "int64"), "varints"),
-    "o": (dtf.FixedLenFeature((), "bool"), "varints"),
-    "b": (dtf.FixedLenFeature((), "bytes"), "any length: use RawFeature"),
-    "d": (dtf.FixedLenFeature((), "float64"), "use 'float32'"),
-    "v": (dtf.VarLenFeature("float32"), "vary in length"),
-    "g": (dtf.RaggedFeature("float32"), "vary in length"),
-    "s": (dtf.SparseFeature("si", "sv", "float32", 9), "vary in length"),
-    "q": (dtf.FixedLenSequenceFeature((), "float32", allow_missing=True, length=3), "vary in length"),
-    "r": (dtf.RawFeature((-1,), "uint8"), "vary in length"),
-    "z": (dtf.RawFeature((0,), "uint8"), "take no bytes"),
-    "e": (dtf.FixedLenFeature((2, 0), "float32"), "take no bytes"),
-    "t": (dtf.TextFeature(), "text varies"),
-    "n": (dtf.TensorFeature((2,), "float32"), "serialized tensor"),
-    "p": (dtf.ImageFeature((2, 2, 3)), "images are encoded"),
-    "h": (dtf.RawFeature((2,), "bfloat16"), "Zarr has no name for bfloat16: RawFeature"),
-}
+# ---------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_features_without_a_byte_range_are_named(tmp_path: Path) -> None:
+def test_a_dtype_without_a_name_in_zarr(tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     write_oracle(tmp_path / "x", [])
-    features = {**FEATURES, **{name: feature for name, (feature, _) in REFUSED.items()}}
-    with pytest.raises(SchemaError) as raised:
-        dtf.virtual_zarr(tmp_path / "x", features)
-    for name, (_, reason) in REFUSED.items():
-        part = next(part for part in str(raised.value).split("; of ") if f"{name!r}: " in part)
-        assert reason in part
-    assert f"columns={list(FEATURES)} refers to the others" in str(raised.value)
-    with pytest.raises(SchemaError, match="to_zarr copies them"):
-        dtf.virtual_zarr(tmp_path / "x", {"i": REFUSED["i"][0]})
-    with pytest.raises(SchemaError, match="feature 'i': integers"):
-        Decoder(dtf.Schema({"i": REFUSED["i"][0]}), "offsets")
+    with pytest.raises(SchemaError, match="Zarr has no name for dtype bfloat16"):
+        dtf.virtual_zarr(tmp_path / "x", {"h": dtf.RawFeature((2,), "bfloat16")})
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"counts": [1]}], ids=str)
-def test_compressed_shards_are_named(tmp_path: Path, options: dict[str, Any]) -> None:
-    write_oracle(tmp_path / "x", [record_of(0)], "gzip")
-    with pytest.raises(SchemaError, match=r"x: the shard is compressed \(gzip\)"):
-        dtf.virtual_zarr(tmp_path / "x", FEATURES, **options)
+def test_a_part_of_a_compressed_shard(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a.gz", [example(k=[1])], "gzip")
+    write_oracle(tmp_path / "b", [example(k=[1])])
+    with pytest.raises(SchemaError, match="compressed in several ways"):
+        dtf.virtual_zarr([tmp_path / "a.gz", tmp_path / "b"], {"k": dtf.FixedLenFeature((), "int64")})
 
 
-@pytest.mark.parametrize(
-    ("payload", "feature", "said"),
-    [
-        (b"", dtf.FixedLenFeature((1,), "float32"), "is missing where"),
-        (b"", dtf.FixedLenFeature((1,), "float32", 0.0), "the file does not hold the default value of"),
-        (b"\x12\x07\x0a\x05\x05\0\0\0\x0d", dtf.FixedLenFeature((1,), "float32"), "a damaged Example of 18 bytes"),
-        (b"\x12\x0a\x0d\0\0\0\0\x0d\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
-        (b"\x12\x0c\x0a\x04\0\0\0\0\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "in several runs"),
-        (b"\x12\x06\x0a\x04\0\0\0\0", dtf.FixedLenFeature((2,), "float32"), "holds 1 value where .* takes 2"),
-        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "bool"), "holds a byte 2 where"),
-        (b"\x0a\x03\x0a\x01\x02", dtf.RawFeature((), "int16"), "holds 1 byte where .* takes 2"),
-        (b"\x0a\x06\x0a\x01\x02\x0a\x01\x02", dtf.RawFeature((), "uint8"), "holds 2 values where .* takes 1"),
-        (b"\x0a\x03\x0a\x01\x02", dtf.FixedLenFeature((), "float32"), "holds a bytes list where .* takes a float list"),
-    ],
-)
-def test_records_that_do_not_fit_are_named(tmp_path: Path, payload: bytes, feature: Any, said: str) -> None:
-    good = [bytes(feature.nbytes)] if isinstance(feature, dtf.RawFeature) else [1.0] * int(np.prod(feature.shape))
-    entry = b"\x0a\x01k\x12" + bytes([len(payload)]) + payload
-    bad = b"\x0a" + bytes([len(entry) + 2]) + b"\x0a" + bytes([len(entry)]) + entry
-    write_oracle(tmp_path / "x", [example(k=good), bad])
-    with pytest.raises(FeatureError, match=said) as raised:
-        dtf.virtual_zarr(tmp_path / "x", {"k": feature})
-    assert raised.value.place is not None
-    assert raised.value.place.record == 1
-    stored = bytearray((tmp_path / "x").read_bytes())
-    stored[-5] ^= 1
-    (tmp_path / "x").write_bytes(stored)
-    with pytest.raises(CorruptRecordError, match="CRC of the payload") as damaged:
-        dtf.virtual_zarr(tmp_path / "x", {"k": feature})
-    assert damaged.value.place is not None
-    assert damaged.value.place.record == 1
-
-
-def test_arguments(tmp_path: Path, urlpath: str, virtual: VirtualZarr) -> None:
-    with pytest.raises(ValueError, match="needs counted records"):
-        dtf.virtual_zarr(urlpath, FEATURES, counts=None)  # type: ignore[arg-type]
+def test_arguments(tmp_path: Path, virtual: VirtualZarr) -> None:
     with pytest.raises(ValueError, match=r"ends in .json"):
         virtual.to_json(tmp_path / "refs")
     with pytest.raises(ValueError, match=r"ends in .parquet or .parq"):
@@ -421,25 +585,39 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, mon
     assert not list(tmp_path.iterdir())
 
 
+def test_references_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """One value of a record a chunk, with metadata of Zarr v2."""
+    records = [example(k=np.arange(2, dtype="f4").tolist()), example(k=[2.0, 3.0])]
+    write_oracle(tmp_path / "x", records)
+    data = (tmp_path / "x").read_bytes()
+    array = {"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "<f4", "compressor": None}
+    array |= {"filters": None, "fill_value": None, "order": "C"}
+    refs: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', ".zattrs": "{}", "k/.zarray": json.dumps(array)}
+    refs["k/.zattrs"] = '{"_ARRAY_DIMENSIONS": ["record", "k.dim_1"]}'
+    for number, values in enumerate(([0.0, 1.0], [2.0, 3.0])):
+        refs[f"k/{number}.0"] = [str(tmp_path / "x"), data.index(np.array(values, "<f4").tobytes()), 8]
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}), "utf-8")
+    group: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": str(tmp_path / "refs.json")})
+    assert group["k"][:].tolist() == [[0, 1], [2, 3]]
+
+
 # -------------------------------------------------------------------------------------------------------- the command
 
 
 @pytest.mark.parametrize("suffix", ["json", "parquet"])
-def test_the_command(tmp_path: Path, urlpath: str, wanted: dict[str, NDArray[Any]], suffix: str) -> None:
+def test_the_command(tmp_path: Path, urlpath: str, wanted: Columns, suffix: str) -> None:
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
     target = tmp_path / f"refs.{suffix}"
     (tmp_path / "schema.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
-    result = run("virtual", urlpath, target, "--features", tmp_path / "schema.json", "--columns", "vector,flag")
+    names = ["label", "image"]
+    result = run("virtual", urlpath, target, "--features", tmp_path / "schema.json", "--columns", ",".join(names))
     assert result.exit_code == 0, result.stderr
-    assert f"Wrote {target}: references to 15 records of 2 features in " in result.stdout
-    found = read_zarr(str(target) if suffix == "json" else by_pyarrow(target))
-    assert bits_of(found) == bits_of({name: wanted[name] for name in ("vector", "flag")})
+    assert f"Wrote {target}: references to 37 records of 2 features in " in result.stdout
+    opened = str(target) if suffix == "json" else by_pyarrow(target)
+    assert_group("reference://", {name: wanted[name] for name in names}, options={"fo": opened})
     # A target is refused before shards are read.
     for name, said in (("refs", "ends in .json or .parquet or .parq"), (target.name, f"{target.name} exists")):
         result = run("virtual", tmp_path / "nothing", tmp_path / name)
         assert result.exit_code == 1
         assert said in result.stderr
-    result = run("virtual", urlpath, tmp_path / f"more.{suffix}")
-    assert "'label': integers are stored as varints" in result.stderr
-    assert not (tmp_path / f"more.{suffix}").exists()

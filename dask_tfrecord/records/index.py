@@ -148,13 +148,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     """
     shard, count = window.shard, first
     last: Step | None = None
-    local = is_local(shard.path)
-    large = _LARGE_RECORD
-    if not local:
-        # Imported here because reading local files does not need dask.
-        from dask_tfrecord.settings import read_nbytes
-
-        large = read_nbytes("storage.range-size")
+    local, large = is_local(shard.path), _skipped_nbytes(shard)
     while (stop is None or window.offset < stop) and window.fill(HEADER):
         border, end = window.offset, window.end
         if stop is not None:
@@ -179,6 +173,55 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
             )
     if (stop is None or window.offset < stop) and not window.exhausted:
         raise _header_error(window, count, last)
+
+
+def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+    """Walk all records from the position of a window, as `walk`; yield where some end, and the CRCs of their payloads.
+
+    The offsets are those in the decompressed stream, the CRCs the four stored bytes of each record, of shape (n, 4).
+    Payloads are not checked. Raises CorruptRecordError at a damaged header, and if the shard ends within a record.
+    """
+    shard, count, last = window.shard, 0, None
+    large = _skipped_nbytes(shard)
+    ends = np.empty(0, np.int64)
+    while window.fill(HEADER):
+        border, inside = window.offset, window.end - window.begin
+        if len(ends) <= inside // HEADER:
+            ends = np.empty(inside // HEADER + 1, np.int64)
+        walked = _native.find_ends(window.buffer, window.begin, window.end, True, ends)
+        found = ends[: walked.records].copy()
+        if walked.records:
+            last = Step(count, walked.records, border)
+            # The last record may extend past the bytes in view.
+            whole = found if found[-1] <= inside else found[:-1]
+            crcs = window.buffer[window.begin + whole[:, None] + np.arange(-FOOTER, 0)]
+            if not window.advance(int(found[-1]) - (0 if whole is found else FOOTER)):
+                raise truncation_error(shard, border, count, walked.records)
+            if whole is not found:
+                if not window.fill(FOOTER):
+                    raise truncation_error(shard, border, count, walked.records)
+                crcs = np.append(crcs, np.frombuffer(window.view(0, FOOTER), np.uint8)[None], axis=0)
+                window.advance(FOOTER)
+            yield found + border, crcs
+        count += walked.records
+        if walked.stop is _native.Stop.FRAMING or not walked.records:
+            raise _header_error(window, count, last)
+        if window.compression is None:
+            skips = found[-1] >= walked.records * large
+            window.block_size = _HEADER_BLOCK if skips else limits().index_window_nbytes
+            window.expect(window.offset + _HEADER_BLOCK if skips and not is_local(shard.path) else shard.size)
+    if not window.exhausted:
+        raise _header_error(window, count, last)
+
+
+def _skipped_nbytes(shard: Shard) -> int:
+    """Return the mean size of records from which on payloads are skipped, and not read."""
+    if is_local(shard.path):
+        return _LARGE_RECORD
+    # Imported here because reading local files does not need dask.
+    from dask_tfrecord.settings import read_nbytes
+
+    return read_nbytes("storage.range-size")
 
 
 def _header_error(window: Window, count: int, last: Step | None) -> CorruptRecordError:

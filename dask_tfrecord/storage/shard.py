@@ -71,6 +71,8 @@ class Shard:
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
     # True if a sidecar holds access points into the gzip data.
     access: bool = field(default=False, hash=False, compare=False)
+    # Stored bytes that are in memory: `path` is then their name in errors, and no file is opened.
+    data: Any = field(default=None, hash=False, compare=False, repr=False)
 
     __repr__ = repr_without_credentials
 

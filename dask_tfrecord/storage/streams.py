@@ -114,7 +114,7 @@ class StoredStream(io.RawIOBase):
 
     compression: str | None = None
 
-    def __init__(self, shard: Shard, source: RangeReader | _LocalFile) -> None:
+    def __init__(self, shard: Shard, source: RangeReader | _LocalFile | _BytesInMemory) -> None:
         self.shard = shard
         self.position = 0
         self._source = source
@@ -228,6 +228,43 @@ class _KeptFile(_LocalFile):
 
     def __del__(self) -> None:
         super().close()
+
+
+class _BytesInMemory:
+    """Bytes in memory, with the methods of an open file."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = np.frombuffer(data, np.uint8)
+        self._offset = 0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Copy the next bytes."""
+        part = self._data[self._offset : self._offset + len(buffer)]
+        np.frombuffer(buffer, np.uint8)[: len(part)] = part
+        self._offset += len(part)
+        return len(part)
+
+    def read_ranges(self, begins: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]) -> int:
+        """Copy ranges one after the other; return -1."""
+        done = 0
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            out[done : done + end - begin] = self._data[begin:end]
+            done += end - begin
+        return -1
+
+    def arrived(self, size: int) -> Arrived:
+        """Return the bytes."""
+        return Arrived(None, self._data, 0, size)
+
+    def seek(self, offset: int, /) -> None:
+        """Set the offset of the next read."""
+        self._offset = offset
+
+    def expect(self, stop: int) -> None:
+        """Do nothing: all bytes are here."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class _Ahead(NamedTuple):
@@ -365,6 +402,8 @@ def open_stored(shard: Shard, *, keep: bool = False) -> StoredStream:
     again. Raises ShardNotFoundError or ShardChangedError if the file was removed, or is known to have changed, since it
     was listed.
     """
+    if shard.data is not None:
+        return StoredStream(shard, _BytesInMemory(shard.data))
     try:
         if is_local(shard.path):
             if not keep:

@@ -1,41 +1,67 @@
-"""Zarr references to values within uncompressed shards: `virtual_zarr`, its kerchunk output, and a VirtualiZarr parser.
+"""Zarr groups whose chunks are byte ranges of records: `virtual_zarr`, its outputs, and a parser for VirtualiZarr.
 
-A reference is the byte range of a value; each record is one chunk. The metadata are Zarr v2, the only version that
-kerchunk's Parquet form and its xarray engine support; zarr 3 reads it. Formats:
-https://fsspec.github.io/kerchunk/spec.html. pandas is imported when Parquet is written, VirtualiZarr, and zarr with it,
-when the parser is called.
+A chunk is whole records of one shard, which the codec of `dask_tfrecord.stores.zarr.codec` decodes. One pass over the
+headers of all records finds where chunks begin and end. Row splits follow from the sizes of rows, and are stored.
+Formats of references: https://fsspec.github.io/kerchunk/spec.html.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
+from urllib.parse import quote
 
 import dask
 import fsspec
 import numpy as np
+from dask.base import tokenize
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection, row_numbers
-from dask_tfrecord.arrays.read import read_tfrecord
-from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.columns.decoder import Decoder, location_nbytes, why_not_located
+from dask_tfrecord.arrays.collection import joined_parts, row_numbers
+from dask_tfrecord.arrays.read import open_lengths, read_tfrecord
+from dask_tfrecord.arrays.sources import RecordSource, UncountedSource, shards_origin
+from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of, zero_rows
+from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
 from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
-from dask_tfrecord.records.framing import detected_compression
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import Run, record_ends
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import url_to_fs
-from dask_tfrecord.storage.shard import Shard, Shards, is_local
+from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.storage.streams import write_file
-from dask_tfrecord.stores.units import BorderCounts
-from dask_tfrecord.stores.zarr.plan import RowGrid, zarr_layout
+from dask_tfrecord.stores.units import BorderCounts, Levels, check_group_lengths, flat_levels
+from dask_tfrecord.stores.zarr.codec import (
+    UNEQUAL_CHUNKS,
+    TFRecordCodec,
+    chunk_lengths,
+    group_metadata,
+    group_objects,
+    put_objects,
+    records_checksum,
+    takes_unequal_chunks,
+)
+from dask_tfrecord.stores.zarr.plan import (
+    ArraySpec,
+    RowGrid,
+    array_attributes,
+    check_storable,
+    rows_or_size,
+    with_strings,
+    zarr_layout,
+)
+from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup
+from dask_tfrecord.stores.zarr.write import check_session, session_of
 
 # Readers choose the format by these suffixes.
 JSON_SUFFIXES = (".json",)
@@ -44,75 +70,131 @@ JSON_SUFFIXES = (".json",)
 PARQUET_SUFFIXES = (".parquet", ".parq")
 
 
-_CONSOLIDATED = ".zmetadata"
+# Entries of a chunk of stored splits, and their codec: offsets of eight bytes take about one.
+_STORED_ENTRIES = 1 << 17
+_STORED_CODEC = {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 5, "shuffle": "shuffle"}}
+# Without equal chunks of an eighth of the requested rows at least, chunks differ in their rows.
+_LEAST_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualArray:
-    """Array with one chunk per record."""
+    """Array whose chunks are byte ranges of shards.
 
-    name: str
-    shape: tuple[int, ...]  # the first axis is records
-    dtype: str  # with the byte order of the files
-    dimensions: tuple[str, ...]
-    nbytes: int  # of a chunk
-    offsets: NDArray[np.int64]  # byte offset of each chunk in its file
+    Attributes
+    ----------
+    spec : ArraySpec
+        Name, shape, dtype and dimensions.
+    codec : TFRecordCodec
+        The codec, with the checksums of the chunks.
+    attributes : mapping
+        Attributes of the array.
+    edges, files, offsets, nbytes : ndarray of int64
+        Length of each chunk along the first axis, and its location: number of the file, first byte, and bytes.
+    """
+
+    spec: ArraySpec
+    codec: TFRecordCodec
+    attributes: Mapping[str, Any]
+    edges: NDArray[np.int64]
+    files: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """Content of ``.zarray``."""
+    def name(self) -> str:
+        """Name in the group."""
+        return self.spec.name
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks along each axis."""
+        return (len(self.edges), *(1 for _ in self.spec.shape[1:]))
+
+    def keys(self, prefix: str = "c/", separator: str = "/") -> Iterator[str]:
+        """Iterate over the keys of the chunks."""
+        rest = f"{separator}0" * (len(self.spec.shape) - 1)
+        return (f"{self.name}/{prefix}{number}{rest}" for number in range(len(self.edges)))
+
+    def create_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `zarr.create_array`."""
+        spec, inner = self.spec, tuple(max(1, size) for size in self.spec.shape[1:])
+        text = spec.dtype == "string"
+        chunks: Any = (int(self.edges[0]) if len(self.edges) else 1, *inner)
+        if not _is_regular(self.edges):
+            chunks = [self.edges.tolist(), *([size] for size in inner)]
         return {
-            "zarr_format": 2,
-            "shape": list(self.shape),
-            "chunks": [1, *self.shape[1:]],
-            "dtype": self.dtype,
-            "compressor": None,
+            "shape": spec.shape,
+            "dtype": "variable_length_bytes" if text else spec.dtype,
+            "chunks": chunks,
+            "serializer": self.codec,
+            "compressors": None,
             "filters": None,
-            # xarray would decode values that equal a fill value as missing.
-            "fill_value": None,
-            "order": "C",
+            "fill_value": b"" if text else np.zeros((), spec.dtype)[()],
+            "dimension_names": spec.dimensions,
+            "attributes": dict(self.attributes),
         }
 
-    def keys(self) -> Iterator[str]:
-        """Iterate over the keys of the chunks, in the order of records."""
-        rest = ".0" * (len(self.shape) - 1)
-        return (f"{self.name}/{record}{rest}" for record in range(self.shape[0]))
+
+def _is_regular(edges: NDArray[np.int64]) -> bool:
+    """Return whether a regular grid has these chunks: all of one length, and a last one that may be shorter."""
+    return len(edges) < 2 or bool((edges[:-1] == edges[0]).all() and edges[-1] <= edges[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredArray:
+    """Row splits or shapes of a column: an array that is stored."""
+
+    spec: ArraySpec
+    entries: NDArray[np.int64]
+    attributes: Mapping[str, Any]
+
+    def create_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `zarr.create_array`."""
+        return {
+            "shape": self.spec.shape,
+            "dtype": self.spec.dtype,
+            "chunks": (_STORED_ENTRIES, *(max(1, size) for size in self.spec.shape[1:])),
+            "compressors": [_STORED_CODEC],
+            "dimension_names": self.spec.dimensions,
+            "attributes": dict(self.attributes),
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class VirtualZarr:
-    """Zarr group without data: each chunk is a byte range within a record of a shard.
+    """Zarr group whose chunks are byte ranges of TFRecord shards; returned by `virtual_zarr`.
 
-    Returned by `virtual_zarr`. zarr and xarray open the output of `to_json`, `to_parquet` and `references` through
-    fsspec's reference file system.
+    Readers need this library, whose codec they find by its entry point. `from_zarr` opens the group by its features.
 
     Attributes
     ----------
     files : tuple of str
         Shards: absolute paths, or URLs without credentials.
-    file_numbers : ndarray of int64, shape (records,)
-        Index in `files` of each record.
+    nrecords : int
+        Number of records.
     arrays : tuple of VirtualArray
-        One array per feature.
+        Arrays whose chunks are in the shards.
+    stored : mapping of str to StoredArray
+        Arrays that are stored: row splits and shapes.
     attributes : mapping of str to JSON values
         Attributes of the group.
     """
 
     files: tuple[str, ...]
-    file_numbers: NDArray[np.int64]
+    nrecords: int
     arrays: tuple[VirtualArray, ...]
+    stored: Mapping[str, StoredArray]
     attributes: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        names = printable(", ".join(array.name for array in self.arrays))
-        return (
-            f"<VirtualZarr: {plural(len(self.file_numbers), 'record')} of {plural(len(self.files), 'file')}: {names}>"
-        )
+        names = printable(", ".join(self.attributes["dask_tfrecord"]["features"]))
+        return f"<VirtualZarr: {plural(self.nrecords, 'record')} of {plural(len(self.files), 'file')}: {names}>"
 
     @property
-    def nrecords(self) -> int:
-        """Number of records, and of the chunks of each array."""
-        return len(self.file_numbers)
+    def nchunks(self) -> int:
+        """Number of chunks of all arrays that are in the shards."""
+        return sum(len(array.edges) for array in self.arrays)
 
     def references(self) -> dict[str, Any]:
         """Return all references as a dict in kerchunk's format, version 1.
@@ -120,27 +202,33 @@ class VirtualZarr:
         Returns
         -------
         dict
-            ``version`` and ``refs``: metadata as JSON texts, and ``[file, offset, length]`` of each chunk.
+            ``version`` and ``refs``: metadata of Zarr v3 as JSON texts, stored chunks in base64, and
+            ``[file, offset, length]`` of each other chunk.
 
         Examples
         --------
         >>> import dask_tfrecord as dtf
-        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
+        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", columns=["label"])
         >>> import xarray
-        >>> stored = xarray.open_dataset(
-        ...     "reference://", engine="zarr", storage_options={"fo": virtual.references()}, consolidated=True
-        ... )
-        >>> stored["image"].shape[1:]
-        (8, 8, 3)
+        >>> stored = xarray.open_dataset("reference://", engine="zarr", storage_options={"fo": virtual.references()})
+        >>> stored["label"].shape
+        (20,)
         """
-        metadata = self._metadata()
-        refs: dict[str, Any] = {key: json.dumps(value) for key, value in metadata.items()}
-        refs[_CONSOLIDATED] = json.dumps(_consolidated(metadata))
-        files = [self.files[number] for number in self.file_numbers.tolist()]
+        refs: dict[str, Any] = {}
+        for key, value in self.objects(consolidated=True).items():
+            refs[key] = value.decode() if key.endswith("zarr.json") else "base64:" + base64.b64encode(value).decode()
         for array in self.arrays:
-            chunks = zip(array.keys(), files, array.offsets.tolist(), strict=True)
-            refs.update((key, [file, offset, array.nbytes]) for key, file, offset in chunks)
+            files = (self.files[number] for number in array.files.tolist())
+            places = zip(files, array.offsets.tolist(), array.nbytes.tolist(), strict=True)
+            refs.update(zip(array.keys(), map(list, places), strict=True))
         return {"version": 1, "refs": refs}
+
+    def objects(self, *, consolidated: bool) -> dict[str, bytes]:
+        """Return the objects of the store by key, without the chunks that are in the shards."""
+        every: tuple[VirtualArray | StoredArray, ...] = (*self.arrays, *self.stored.values())
+        arguments = {array.spec.name: array.create_arguments() for array in every}
+        entries = {name: array.entries for name, array in self.stored.items()}
+        return group_objects(arguments, entries, self.attributes, consolidated=consolidated)
 
     def to_json(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Write the references as kerchunk JSON, which readers load as a whole.
@@ -162,8 +250,10 @@ class VirtualZarr:
         Examples
         --------
         >>> import dask_tfrecord as dtf
-        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
-        >>> virtual.to_json("images.json")
+        >>> dtf.virtual_zarr("train-*.tfrecord").to_json("train.json")
+        >>> ds = dtf.from_zarr("reference://", storage_options={"fo": "train.json"})
+        >>> ds["label"].shape
+        (20,)
         """
         check_target(urlpath, JSON_SUFFIXES, storage_options)
         write_file(urlpath, json.dumps(self.references(), separators=(",", ":")).encode(), storage_options)
@@ -175,7 +265,7 @@ class VirtualZarr:
         record_size: int = 100_000,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write the references as kerchunk Parquet, for millions of records: readers load the files that they need.
+        """Write the references as kerchunk Parquet, for millions of chunks: readers load the files that they need.
 
         Needs pandas and pyarrow: ``pip install 'dask-tfrecord[virtual]'``. fsspec reads a directory that is given by
         name with fastparquet. To read it with pyarrow, pass
@@ -201,49 +291,229 @@ class VirtualZarr:
         Examples
         --------
         >>> import dask_tfrecord as dtf
-        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
-        >>> virtual.to_parquet("images.parquet")
+        >>> dtf.virtual_zarr("train-*.tfrecord").to_parquet("train.parquet")
         """
         if isinstance(record_size, bool) or not isinstance(record_size, int) or record_size < 1:
             raise ValueError(f"record_size is a number of chunks, 1 or more; got {record_size!r}")
         fs, root = check_target(urlpath, PARQUET_SUFFIXES, storage_options)
         fs.makedirs(root)
         try:
+            metadata = {}
+            chunks: dict[str, dict[str, bytes]] = {name: {} for name in self.stored}
+            for key, value in self.objects(consolidated=True).items():
+                name, _, rest = key.partition("/")
+                if key.endswith("zarr.json"):
+                    metadata[key] = _with_dotted_keys(json.loads(value))
+                else:
+                    chunks[name][rest] = value
             for array in self.arrays:
-                fs.makedirs(f"{root}/{array.name}", exist_ok=True)
-                for number, start in enumerate(range(0, self.nrecords, record_size)):
-                    table = self._parquet_file(array, slice(start, start + record_size))
-                    fs.pipe_file(f"{root}/{array.name}/refs.{number}.parq", table)
+                places = array.files, array.offsets, array.nbytes
+                tables = (
+                    self._parquet_file(*(each[start : start + record_size] for each in places))
+                    for start in range(0, len(array.edges), record_size)
+                )
+                _write_tables(fs, f"{root}/{array.name}", tables)
+                metadata[f"{array.name}/.zarray"] = {"shape": array.grid, "chunks": [1] * len(array.grid)}
+            for name, values in chunks.items():
+                # Numbers of chunks follow the "c/" of their keys, and the chunks are along the first axis.
+                ordered = [values[key] for key in sorted(values, key=lambda key: int(key.split("/")[1]))]
+                parts = (ordered[start : start + record_size] for start in range(0, len(ordered), record_size))
+                _write_tables(fs, f"{root}/{name}", (_parquet({"raw": part}) for part in parts))
+                grid = [len(ordered), *(1 for _ in self.stored[name].spec.shape[1:])]
+                metadata[f"{name}/.zarray"] = {"shape": grid, "chunks": [1] * len(grid)}
+            # fsspec looks for chunks below each name: the group has none.
+            metadata["zarr.json/.zarray"] = {"shape": [0], "chunks": [1]}
             # Last, so that readers can't open an incomplete directory.
-            metadata = {**_consolidated(self._metadata()), "record_size": record_size}
-            fs.pipe_file(f"{root}/{_CONSOLIDATED}", json.dumps(metadata).encode())
+            document = {"metadata": metadata, "record_size": record_size}
+            fs.pipe_file(f"{root}/.zmetadata", json.dumps(document).encode())
         except BaseException:
             fs.rm(root, recursive=True)
             raise
 
-    def _metadata(self) -> dict[str, Any]:
-        """Return the metadata of the group and of the arrays by store key."""
-        metadata: dict[str, Any] = {".zgroup": {"zarr_format": 2}, ".zattrs": dict(self.attributes)}
-        for array in self.arrays:
-            metadata[f"{array.name}/.zarray"] = array.metadata
-            metadata[f"{array.name}/.zattrs"] = {"_ARRAY_DIMENSIONS": list(array.dimensions)}
-        return metadata
-
-    def _parquet_file(self, array: VirtualArray, rows: slice) -> bytes:
-        """Encode the references to some rows as one file."""
+    def _parquet_file(self, numbers: NDArray[np.int64], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> bytes:
+        """Encode references as one file."""
         import pandas
 
-        used, codes = np.unique(self.file_numbers[rows], return_inverse=True)
+        used, codes = np.unique(numbers, return_inverse=True)
         paths = pandas.Categorical.from_codes(codes, categories=[self.files[number] for number in used.tolist()])
-        offsets = array.offsets[rows]
-        frame = pandas.DataFrame({"path": paths, "offset": offsets, "size": np.full(len(offsets), array.nbytes)})
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, engine="pyarrow", index=False, compression="zstd")
-        return buffer.getvalue()
+        return _parquet({"path": paths, "offset": offsets, "size": nbytes})
+
+    def to_icechunk(self, session: Any, *, component: str | None = None, append_dim: str | None = None) -> str:
+        """Write the references to a session of Icechunk, in one commit.
+
+        Icechunk reads chunks in places that the repository has a virtual chunk container for, with a prefix of
+        `locations`. A failure leaves the session unchanged.
+
+        Parameters
+        ----------
+        session : icechunk.Session
+            A writable session without uncommitted changes, or its ``session.store``.
+        component : str, optional
+            Path of the group within the store.
+        append_dim : {"record"}, optional
+            Add the records to the group, which `to_icechunk` wrote with the same features; earlier snapshots keep what
+            they have. By default the group must not exist.
+
+        Returns
+        -------
+        str
+            Identity of the snapshot.
+
+        Raises
+        ------
+        FileExistsError
+            If the group exists, and `append_dim` is None.
+        SchemaError
+            If the group to extend has other features or options, or its chunks would differ in length where zarr does
+            not accept such grids.
+        ValueError
+            If the group already refers to one of the shards, the repository has no container for them, or the session
+            cannot be written.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> virtual = dtf.virtual_zarr("train-*.tfrecord", columns=["label"])
+        >>> virtual.to_icechunk(repository.writable_session("main"))  # doctest: +SKIP
+        '1CECHNKREP0F1RSTCMT0'
+        """
+        store, session = session, session_of(session)
+        if session is None:
+            raise ValueError(f"expected a session of Icechunk; got {type(store).__name__}")
+        check_session(session, "w-", resume=False, compute=True, storage_options=None)
+        if append_dim not in (None, "record"):
+            raise ValueError(f"append_dim is 'record', the dimension of the records; got {append_dim!r}")
+        target = TargetGroup.from_arguments(session.store, component, None)
+        try:
+            if append_dim is None:
+                try:
+                    target.check_free("w-", {})
+                except FileExistsError as error:
+                    raise FileExistsError(
+                        "the group exists: append_dim='record' adds records to it, component= writes next to it"
+                    ) from error
+                put_objects(session.store, target.component, self.objects(consolidated=False), {})
+                before = dict.fromkeys((array.name for array in self.arrays), 0)
+            else:
+                before = self._extend(target)
+            for array in self.arrays:
+                self._set_icechunk_references(
+                    session.store, "/".join(["", *filter(None, [target.component])]), array, before
+                )
+            count = f"{plural(self.nrecords, 'record')} of {plural(len(self.files), 'shard')}"
+            return str(session.commit(f"Refer to {count} with dask_tfrecord"))
+        except BaseException:
+            if session.has_uncommitted_changes:
+                session.discard_changes()
+            raise
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """URLs of directories that have the shards, for the virtual chunk containers of Icechunk.
+
+        Icechunk finds no container with an escaped character, so the URL of a local directory ends before one.
+        """
+        directories = (_icechunk_url(file).partition("%")[0].rpartition("/")[0] + "/" for file in self.files)
+        return tuple(dict.fromkeys(directories))
+
+    def _set_icechunk_references(self, store: Any, root: str, array: VirtualArray, before: Mapping[str, int]) -> None:
+        """Set the references of an array, after the chunks that it has."""
+        path, first = f"{root}/{array.name}", (before[array.name], *(0 for _ in array.grid[1:]))
+        urls = [_icechunk_url(self.files[number]) for number in array.files.tolist()]
+        if hasattr(store, "set_virtual_refs_arr"):
+            places = array.offsets.astype(np.uint64), array.nbytes.astype(np.uint64)
+            failed = store.set_virtual_refs_arr(path, array.grid, urls, *places, arr_offset=first) if urls else None
+        else:
+            from icechunk import VirtualChunkSpec
+
+            ranges = zip(urls, array.offsets.tolist(), array.nbytes.tolist(), strict=True)
+            specs = [VirtualChunkSpec([first[0] + n, *first[1:]], *each) for n, each in enumerate(ranges)]
+            failed = store.set_virtual_refs(path, specs, validate_containers=True)
+        if failed:
+            raise ValueError(
+                f"{array.name}: the repository has no virtual chunk container for {', '.join(self.locations)}"
+            )
+
+    def _extend(self, target: TargetGroup) -> dict[str, int]:
+        """Extend the arrays of a group by those of this one; return the number of chunks that each had."""
+        group = target.open("r+")
+        old, new = target.own_attributes(group), self.attributes["dask_tfrecord"]
+        if "chunk_rows" not in old or any(_form(old, part) != _form(new, part) for part in ("columns", "records")):
+            raise SchemaError("the group has no references to records with these features", target.location)
+        again = sorted(set(old["source"]["files"]) & set(new["source"]["files"]))
+        if again:
+            raise ValueError(f"the group already refers to {again[0]}")
+        arrays, before = [], {}
+        for array in self.arrays:
+            found: Any = group[array.name]
+            codec, edges = found.serializer, chunk_lengths(found)
+            if replace(codec, checksums=b"") != replace(array.codec, checksums=b""):
+                raise SchemaError(f"array {array.name!r} has other options of the codec", target.location)
+            before[array.name] = len(edges)
+            spec = replace(array.spec, shape=(found.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
+            codec = replace(codec, checksums=codec.checksums + array.codec.checksums)
+            arrays.append(replace(array, spec=spec, codec=codec, edges=np.append(edges, array.edges)))
+        _check_grids(arrays, {})
+        rows = np.append(_repeated(old["chunk_rows"]), _repeated(new["chunk_rows"]))
+        source = {key: [*old["source"][key], *new["source"][key]] for key in ("files", "sizes", "versions")}
+        own = {
+            "id": tokenize(old["id"], new["id"]),
+            "records": int(rows.sum()),
+            "unit_rows": int(rows.max(initial=1)),
+            "chunk_rows": _run_lengths(rows),
+            "source": old["source"] | source,
+        }
+        extended = replace(self, arrays=tuple(arrays), stored={}, attributes={"dask_tfrecord": old | own})
+        put_objects(
+            target.store,
+            target.component,
+            extended.objects(consolidated=False),
+            {name: (array.entries, array.spec.part.startswith("row_splits")) for name, array in self.stored.items()},
+        )
+        return before
 
 
-def _consolidated(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    return {"zarr_consolidated_format": 1, "metadata": dict(metadata)}
+def _form(attributes: Mapping[str, Any], part: str) -> Any:
+    """Return the schema of the columns or of the records of a group."""
+    return attributes["schema"] if part == "columns" else attributes["source"]["schema"]
+
+
+def _icechunk_url(file: str) -> str:
+    """Return the URL of a file as Icechunk takes it."""
+    if is_local(file):
+        return f"file://{quote(file)}"
+    protocol, separator, rest = file.partition("://")
+    return {"gs": "gcs", "s3a": "s3"}.get(protocol, protocol) + separator + rest
+
+
+def _repeated(pairs: Any) -> NDArray[np.int64]:
+    """Return the values of `_run_lengths`."""
+    return np.array([value for value, number in pairs for _ in range(number)], np.int64)
+
+
+def _with_dotted_keys(document: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata whose chunks have keys like ``0.0``, which fsspec finds in Parquet."""
+    if document["node_type"] == "array":
+        return document | {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}}}
+    inner = document.get("consolidated_metadata")
+    if inner is None:
+        return document
+    arrays = {name: _with_dotted_keys(each) for name, each in inner["metadata"].items()}
+    return document | {"consolidated_metadata": inner | {"metadata": arrays}}
+
+
+def _write_tables(fs: Any, folder: str, tables: Iterable[bytes]) -> None:
+    fs.makedirs(folder, exist_ok=True)
+    for number, table in enumerate(tables):
+        fs.pipe_file(f"{folder}/refs.{number}.parq", table)
+
+
+def _parquet(columns: Mapping[str, Any]) -> bytes:
+    import pandas
+
+    buffer = io.BytesIO()
+    pandas.DataFrame(columns).to_parquet(buffer, engine="pyarrow", index=False, compression="zstd")
+    return buffer.getvalue()
 
 
 def check_target(
@@ -265,58 +535,72 @@ def virtual_zarr(
     features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
     *,
     sequence_features: Mapping[str, Feature] | None = None,
+    example_features: Mapping[str, Feature] | None = None,
+    message: Any = None,
     columns: Sequence[str] | None = None,
     split: str | None = None,
-    counts: str | Sequence[int] = "auto",
+    rows_per_chunk: int | str = "8 MiB",
     compression: str | None = "infer",
+    check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> VirtualZarr:
-    """Refer to the values within TFRecord shards as a Zarr group, without copying them.
+    """Refer to TFRecord shards as a Zarr group, without copying them.
 
-    Every record is one chunk, a byte range of its shard. This requires uncompressed shards, and values that are one
-    byte range of the same length in every record: `FixedLenFeature` of float32, which writers pack, and `RawFeature` of
-    a known shape.
+    A chunk is a range of whole records of a shard, which the Zarr codec ``tfrecord`` of this library decodes when it is
+    read: all columns of `read_tfrecord` can be virtual. Rows of one size, bytes and text are one array each, text as
+    bytes with the attribute ``_Encoding``. Rows that differ in length are values in the shards, and ``row_splits`` that
+    are stored, 8 bytes a row.
 
     Parameters
     ----------
-    urlpath, features, sequence_features, columns, split, counts, compression, storage_options
-        As in `read_tfrecord`; records must be counted. Use `columns` to leave out features without these byte ranges.
+    urlpath, features, sequence_features, example_features, message, columns, split, compression, storage_options
+        As in `read_tfrecord`. Compressed shards are one chunk each.
+    rows_per_chunk : int or str, default "8 MiB"
+        Records of a chunk, or the bytes of a chunk in its shard, which a reader requests at once. A size is an upper
+        limit: equal chunks are preferred, of a number of records that divides those of all shards but the last.
+    check_crc : bool, default True
+        Readers check the CRCs of records, and that a chunk has the records that were scanned.
 
     Returns
     -------
     VirtualZarr
-        `VirtualZarr.to_json` and `VirtualZarr.to_parquet` write it.
+        `VirtualZarr.to_json`, `VirtualZarr.to_parquet` and `VirtualZarr.to_icechunk` write it.
 
     Raises
     ------
     SchemaError
-        If features lack these byte ranges (the error lists them, each with the reason), or a shard is compressed.
-    FeatureError
-        If a record lacks a feature, has another number of values, or stores them in several runs.
+        If the chunks of an array differ in length and zarr does not accept such grids (the error says how to switch
+        them on), a dtype has no name in Zarr, or a part of a compressed shard is selected.
     CorruptRecordError
-        If a CRC does not match. Every record is read on the active scheduler, and both of its CRCs are checked.
+        If the header of a record is damaged, or a shard is truncated. Readers check payloads.
+    FeatureError
+        If rows differ in length, and a record contradicts the features.
     ValueError
         If shards are in several file systems, or are specified by chained URLs.
 
     Notes
     -----
-    The references are valid as long as the shards do not change; the attributes hold the sizes and versions of the
-    shards. Each record is read by its own request, so that a pass over all records is slower than with `read_tfrecord`
-    or with a store written by `to_zarr`. Values keep the byte order of the file. Options of fsspec are not stored;
-    readers specify them as ``remote_options``.
+    The references are valid as long as the shards do not change, and reading a changed record raises an error. Options
+    of fsspec are not stored; readers specify them as ``remote_options``.
 
     Examples
     --------
     >>> import dask_tfrecord as dtf
-    >>> dtf.virtual_zarr("train-*.tfrecord", {"image": dtf.RawFeature((8, 8, 3), "uint8")})
-    <VirtualZarr: 20 records of 2 files: image>
+    >>> dtf.virtual_zarr("train-*.tfrecord", columns=["label", "tokens"])
+    <VirtualZarr: 20 records of 2 files: label, tokens>
     """
-    if counts is None:
-        raise ValueError("a chunk for each record needs counted records: counts is 'auto', 'scan' or a sequence")
+    rows, size = rows_or_size("rows_per_chunk", rows_per_chunk)
+    if isinstance(rows, Mapping):
+        raise ValueError(f"rows_per_chunk is one number or size for all columns; got {rows_per_chunk!r:.100}")
+    wanted = wanted_schema(features, sequence_features, example_features, message, storage_options)
+    # Parts of splits and lengths of steps need counts; otherwise the records are counted below, in the only pass.
+    counts = "auto" if split is not None or open_lengths(wanted or Schema({})) else None
     dataset = read_tfrecord(
         urlpath,
         features,
         sequence_features=sequence_features,
+        example_features=example_features,
+        message=message,
         columns=columns,
         split=split,
         chunks="shard",
@@ -325,67 +609,273 @@ def virtual_zarr(
         storage_options=storage_options,
     )
     source = dataset._source
-    assert isinstance(source, RecordSource)
-    shards, schema = source.collection.shards, source.decoder.schema
-    _check_features(schema)
+    assert isinstance(source, RecordSource | UncountedSource)
+    shards, decoder = source.shards, source.decoder
+    schema = decoder.columns
+    check_storable(schema)
     _check_files(shards)
     files = tuple(map(redact_url, shards.paths))
     _check_distinct(files, shards.paths)
-    offsets = _offsets(source, np.asarray(dataset._borders))
-    rows = row_numbers(source.rows)
-    numbers = _shard_numbers(source.collection, rows)
-    attributes = {"dask_tfrecord": {"schema": json.loads(schema.to_json()), "source": dict(source.origin)}}
-    return VirtualZarr(files, numbers, tuple(_arrays(schema, offsets, len(rows))), attributes)
+    scans = _scan(shards)
+    kinds = {scan.compression for scan in scans if len(scan.ends)}
+    if len(kinds) > 1:
+        raise SchemaError(f"the arrays have one codec, and the shards are compressed in several ways: {kinds}")
+    pieces = _pieces(source, scans)
+    chunks = _Chunks.plan(pieces, scans, shards, rows or _rows_per_chunk(pieces, scans, size or 0))
+    measured = _measure(shards, decoder, chunks)
+    arrays, stored = _arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
+    sources = {name: column.source for name, column in decoder.decoders.items()}
+    _check_grids(arrays, sources, math.gcd(*(stop - first for _, first, stop in pieces[:-1])))
+    own = {
+        "format_version": FORMAT_VERSION,
+        "id": tokenize(shards, decoder, chunks.counts),
+        "complete": True,
+        "records": chunks.nrecords,
+        "unit_rows": int(chunks.counts.max(initial=1)),
+        "chunk_rows": _run_lengths(chunks.counts),
+        "features": list(schema),
+        "schema": json.loads(schema.to_json()),
+        "source": {**shards_origin(shards), "schema": json.loads(decoder.schema.to_json())},
+    }
+    return VirtualZarr(files, chunks.nrecords, arrays, stored, {"dask_tfrecord": own})
 
 
-def _shard_numbers(collection: Collection, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index of the shard of each row."""
-    return np.searchsorted(collection.starts, rows, side="right") - 1
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scan:
+    """Where the records of a shard end in its decompressed stream, and the CRCs of their payloads, of shape (n, 4)."""
+
+    compression: str | None
+    ends: NDArray[np.int64]
+    crcs: NDArray[np.uint8]
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """Where the records begin."""
+        return np.append(0, self.ends)[:-1]
 
 
-def _arrays(schema: Schema, offsets: Mapping[str, NDArray[np.int64]], rows: int) -> list[VirtualArray]:
-    # The layout of `to_zarr`, except for dtypes: the byte order is that of the file.
-    layout = zarr_layout(schema, rows, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
-    arrays = []
-    for array in layout.arrays:
-        feature = schema[array.feature]
-        dtype = feature.stored_dtype.str
-        nbytes = location_nbytes(feature)
-        arrays.append(VirtualArray(array.name, array.shape, dtype, array.dimensions, nbytes, offsets[array.feature]))
-    return arrays
+def _scan(shards: Shards) -> list[_Scan]:
+    """Walk the headers of all shards, on the active scheduler."""
+    groups = joined_parts((splits_of(shards.sizes).tolist(), limits().scan_task_nbytes))
+    task = dask.delayed(_scan_shards, pure=False)
+    return list(chain(*dask.compute(*(task(shards[start:stop]) for start, stop in pairwise(groups)))))
 
 
-def _check_features(schema: Schema) -> None:
-    """Raise if a feature lacks a byte range; the error lists all of them, and the remaining features."""
-    reasons = {name: _why_not(name, schema) for name in schema}
-    refused = [f"{name!r}: {reason}" for name, reason in reasons.items() if reason is not None]
-    if refused:
-        left = [name for name, reason in reasons.items() if reason is None]
-        hint = f"columns={left} refers to the others" if left else "to_zarr copies them"
-        raise SchemaError(f"no byte range of a record is the value of {'; of '.join(refused)}. {hint}")
+def _scan_shards(shards: Shards) -> list[_Scan]:
+    scans = []
+    for shard in shards:
+        ends, crcs = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.uint8)]
+        with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
+            for more in record_ends(window):
+                ends.append(more[0])
+                crcs.append(more[1])
+        scans.append(_Scan(window.compression, np.concatenate(ends), np.concatenate(crcs)))
+    return scans
 
 
-def _why_not(name: str, schema: Schema) -> str | None:
-    feature = schema[name]
-    if feature.item_dtype.name == "bfloat16" and why_not_located(name, schema) is None:
-        return "Zarr has no name for bfloat16: RawFeature(shape, '<u2') refers to its bits"
-    return why_not_located(name, schema)
+def _pieces(source: RecordSource | UncountedSource, scans: Sequence[_Scan]) -> list[tuple[int, int, int]]:
+    """Return the consecutive records of shards that are rows: number of the shard, first record, and end."""
+    if not isinstance(source, RecordSource):
+        return [(number, 0, len(scan.ends)) for number, scan in enumerate(scans) if len(scan.ends)]
+    rows, starts = row_numbers(source.rows), source.collection.starts
+    numbers = np.searchsorted(starts, rows, side="right") - 1
+    records = rows - starts[numbers]
+    cuts = [0, *(np.flatnonzero((np.diff(numbers) != 0) | (np.diff(records) != 1)) + 1).tolist(), len(rows)]
+    pieces = [(int(numbers[cut]), int(records[cut]), int(records[end - 1]) + 1) for cut, end in pairwise(cuts) if end]
+    for number, _, stop in pieces:
+        if stop > len(scans[number].ends):
+            raise SchemaError(
+                f"{plural(stop, 'record')} expected, {len(scans[number].ends):,} found: the counts are wrong"
+            )
+    return pieces
+
+
+def _rows_per_chunk(pieces: Sequence[tuple[int, int, int]], scans: Sequence[_Scan], size: int) -> int:
+    """Return the rows of a chunk of at most `size` stored bytes: a divisor of the records of shards, unless small."""
+    lengths = [stop - first for _, first, stop in pieces]
+    nbytes = sum(int(scans[number].ends[stop - 1] - scans[number].begins[first]) for number, first, stop in pieces)
+    most = max(1, min(size * sum(lengths) // max(nbytes, 1), max(lengths, default=1)))
+    # Of all pieces, so that more shards of this length can be appended; else the last chunk may be shorter.
+    for common, least in ((math.gcd(*lengths), most / 2), (math.gcd(*lengths[:-1]), most / _LEAST_SHARE)):
+        rows = most if common == 0 else _largest_divisor(common, most)
+        if rows >= least:
+            return rows
+    return most
+
+
+def _largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is at most `most`."""
+    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
+    return max(part for divisor in small for part in (divisor, number // divisor) if part <= most)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunks:
+    """Chunks of consecutive records of a shard, in the order of rows."""
+
+    files: NDArray[np.int64]  # number of the shard
+    first: NDArray[np.int64]  # number of the first record in its shard
+    counts: NDArray[np.int64]  # records
+    begins: NDArray[np.int64]  # in the decompressed stream
+    ends: NDArray[np.int64]
+    offsets: NDArray[np.int64]  # of the bytes that are referred to: all of a compressed shard
+    nbytes: NDArray[np.int64]
+    checksums: NDArray[np.int64]
+
+    @classmethod
+    def plan(cls, pieces: Sequence[tuple[int, int, int]], scans: Sequence[_Scan], shards: Shards, rows: int) -> _Chunks:
+        """Divide pieces into chunks of that many rows."""
+        found: list[tuple[int, ...]] = []
+        for number, start, end in pieces:
+            scan, whole = scans[number], scans[number].compression is not None
+            if whole and end - start < len(scan.ends):
+                raise SchemaError(
+                    "a part of a compressed shard has no bytes of its own: select whole shards",
+                    Location(shards.paths[number]),
+                )
+            begins = scan.begins
+            for first in range(start, end, end - start if whole else rows):
+                stop = end if whole else min(first + rows, end)
+                begin, past = int(begins[first]), int(scan.ends[stop - 1])
+                place = (0, int(shards.sizes[number])) if whole else (begin, past - begin)
+                checksum = records_checksum(scan.crcs[first:stop])
+                found.append((number, first, stop - first, begin, past, *place, checksum))
+        return cls(*np.array(found, np.int64).reshape(-1, 8).T)
+
+    @property
+    def nrecords(self) -> int:
+        """Number of records."""
+        return int(self.counts.sum())
+
+    def run(self, shards: Shards, number: int) -> Run:
+        """Return the run of the records of a chunk."""
+        first, begin, end = int(self.first[number]), int(self.begins[number]), int(self.ends[number])
+        return Run(
+            shards[int(self.files[number])], first, int(self.counts[number]), first, begin, end, ends_shard=False
+        )
+
+    def locate(self, shards: Shards, number: int, row: int, feature: str) -> Location:
+        """Return the location of a row of a chunk."""
+        return Location(shards.paths[self.files[number]], int(self.first[number]) + row, feature=feature)
+
+
+# Of a column in a chunk: lengths of the rows of each level, shapes of arrays, and number of values.
+_Sizes = tuple[list[NDArray[np.int64]], NDArray[np.int64] | None, int]
+
+
+def _sizes(block: Any) -> _Sizes:
+    levels, shapes, items = [], None, len(block)
+    while isinstance(block, RaggedBlock | ArraysBlock):
+        shapes = block.shapes if isinstance(block, ArraysBlock) else shapes
+        levels.append(np.diff(block.row_splits))
+        items = int(block.row_splits[-1])
+        block = block.values
+    return levels, shapes, items
+
+
+def _measure(shards: Shards, decoder: Decoder, chunks: _Chunks) -> list[dict[str, _Sizes]]:
+    """Return the sizes of rows that differ in length, by chunk and column; a pass over the values finds them."""
+    names = tuple(flat_levels(with_strings(decoder.columns)))
+    if not names:
+        return []
+    parts = joined_parts((splits_of(chunks.ends - chunks.begins).tolist(), limits().scan_task_nbytes))
+    shared = dask.delayed((shards, Decoder(decoder.schema, "sizes"), chunks, names), traverse=False)
+    task = dask.delayed(_measure_chunks, pure=False)
+    return list(chain(*dask.compute(*(task(shared, start, stop) for start, stop in pairwise(parts)))))
+
+
+def _measure_chunks(
+    work: tuple[Shards, Decoder, _Chunks, tuple[str, ...]], start: int, stop: int
+) -> list[dict[str, _Sizes]]:
+    shards, decoder, chunks, names = work
+    runs = ([chunks.run(shards, number)] for number in range(start, stop))
+    sizes = []
+    for number, blocks in enumerate(decode_blocks(((run, run[0].count, {}) for run in runs), decoder, names), start):
+        check_group_lengths(decoder.columns.groups, blocks, partial(chunks.locate, shards, number))
+        sizes.append({name: _sizes(block) for name, block in blocks.items()})
+    return sizes
+
+
+def _arrays(
+    decoder: Decoder,
+    chunks: _Chunks,
+    measured: Sequence[Mapping[str, _Sizes]],
+    compression: str | None,
+    check_crc: bool,
+) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray]]:
+    """Return the arrays of the columns, those in shards and those that are stored."""
+    columns, strings = decoder.columns, with_strings(decoder.columns)
+    found = [*measured, {name: _sizes(zero_rows(strings[name])) for name in flat_levels(strings)}]
+    levels = {name: [*map(np.concatenate, zip(*(each[name][0] for each in found), strict=True))] for name in found[-1]}
+    totals = {name: np.array([chunks.nrecords, *(each.sum() for each in levels[name])], np.int64) for name in levels}
+    counts = BorderCounts(
+        np.array([0, chunks.nrecords]),
+        {name: np.stack([0 * items, items]) for name, items in totals.items()},
+        np.zeros(2, np.int64),
+    )
+    layout = zarr_layout(strings, chunks.nrecords, RowGrid(1, 1, 1), counts)
+    splits = layout.splits_attributes(strings)
+    arrays, stored = [], {}
+    for spec in layout.arrays:
+        name, attributes = spec.feature, array_attributes(spec, columns, {}) | splits.get(spec.name, {})
+        if spec.part.startswith("row_splits"):
+            level = Levels.from_feature(strings[name]).splits.index(spec.part)
+            stored[spec.name] = StoredArray(spec, splits_of(levels[name][level]), attributes)
+            continue
+        if spec.part.endswith("shapes"):
+            shapes = np.concatenate([each[name][1] for each in found])
+            stored[spec.name] = StoredArray(spec, shapes, attributes)
+            continue
+        edges = chunks.counts if spec.part == "dense" else np.array([each[name][2] for each in measured], np.int64)
+        kept = edges > 0
+        if columns[name].item_dtype.kind == "T":
+            attributes |= {"_Encoding": "utf-8"}  # xarray decodes bytes with this attribute
+        codec = TFRecordCodec(
+            decoder.schema.select([decoder.decoders[name].source]).to_json(),
+            name,
+            "rows" if spec.part == "dense" else "values",
+            check_crc,
+            compression,
+            chunks.checksums[kept].astype("<u4").tobytes(),
+        )
+        places = chunks.files[kept], chunks.offsets[kept], chunks.nbytes[kept]
+        arrays.append(VirtualArray(spec, codec, attributes, edges[kept], *places))
+    return tuple(arrays), stored
+
+
+def _check_grids(arrays: Sequence[VirtualArray], sources: Mapping[str, str], common: int = 0) -> None:
+    """Refuse chunks that differ in length where zarr does; `sources` are the features of columns."""
+    features = {array: sources.get(array.spec.feature, array.spec.feature) for array in arrays}
+    unequal = sorted({feature for array, feature in features.items() if not _is_regular(array.edges)})
+    if unequal and not takes_unequal_chunks():
+        others = [name for name in dict.fromkeys(features.values()) if name not in unequal]
+        ways = f"columns={others} leaves them out, " if others and sources else ""
+        rows = f"rows_per_chunk={common} makes equal chunks of rows, " if common else ""
+        raise SchemaError(
+            f"the chunks of {', '.join(map(repr, unequal))} differ in length, for which zarr needs version 3.2 and "
+            f"zarr.config.set({{{UNEQUAL_CHUNKS!r}: True}}), for readers too; {ways}{rows}to_zarr copies the values"
+        )
+
+
+def _run_lengths(values: NDArray[np.int64]) -> list[list[int]]:
+    """Return consecutive equal values as pairs of value and number."""
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    numbers = np.diff(np.append(starts, len(values)))
+    return [list(pair) for pair in zip(values[starts].tolist(), numbers.tolist(), strict=True)]
 
 
 def _check_files(shards: Shards) -> None:
-    """Raise if references can't address the files: readers support one file system, and no compression."""
+    """Raise if references can't address the files: readers support one file system."""
     protocols = set()
-    for shard in shards:
-        local = is_local(shard.path)
-        if ("://" if local else "::") in shard.path:
+    for path in shards.paths:
+        local = is_local(path)
+        if ("://" if local else "::") in path:
             raise ValueError(
-                f"{redact_url(shard.path)}: readers of references take a plain path, or a URL of one file system"
+                f"{redact_url(path)}: readers of references take a plain path, or a URL of one file system"
             )
-        if "store" in shard.storage_options:
-            raise ValueError("readers of references take URLs, which paths in storage_options['store'] are not")
-        protocols.add("file" if local else fsspec.core.split_protocol(shard.path)[0])
-        if shard.compression != "infer":
-            _check_uncompressed(shard, shard.compression)
+        protocols.add("file" if local else fsspec.core.split_protocol(path)[0])
+    if "store" in shards.storage_options:
+        raise ValueError("readers of references take URLs, which paths in storage_options['store'] are not")
     if len(protocols) > 1:
         raise ValueError(f"readers of references have one file system; the shards are in {sorted(protocols)}")
 
@@ -401,45 +891,14 @@ def _check_distinct(files: Sequence[str], paths: Sequence[str]) -> None:
             )
 
 
-def _check_uncompressed(shard: Shard, compression: str | None) -> None:
-    if compression is not None:
-        raise SchemaError(
-            f"the shard is compressed ({compression}), so no byte range of it is a value: to_zarr copies the values",
-            Location(shard.path),
-        )
-
-
-def _offsets(source: RecordSource, borders: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Return the offset of the value in every record for each feature; computed on the active scheduler."""
-    decoder = Decoder(source.decoder.schema, "offsets")
-    locations = RecordSource.from_collection(source.collection, decoder, source.rows, check_crc=True)
-    node = dask.delayed(locations, traverse=False)
-    task = dask.delayed(_scan_rows, pure=False)
-    cuts = source.refine(borders, limits().scan_task_nbytes).tolist()
-    found = dask.compute(*(task(node, start, stop) for start, stop in pairwise(cuts)))
-    return {name: np.concatenate([np.zeros(0, np.int64), *(rows[name] for rows in found)]) for name in decoder.columns}
-
-
-def _scan_rows(source: RecordSource, start: int, stop: int) -> dict[str, NDArray[np.int64]]:
-    """Return the offsets of the values of some rows."""
-    rows, collection = slice(start, stop), source.collection
-    for number in np.unique(_shard_numbers(collection, row_numbers(source.rows[rows]))).tolist():
-        shard = collection.shards[number]
-        # With counts from the user, the compression has not been detected.
-        if shard.compression == "infer":
-            _check_uncompressed(shard, detected_compression(shard))
-    blocks = source.read(tuple(source.schema), rows)
-    return {name: np.asarray(block, np.int64) for name, block in blocks.items()}
-
-
 class TFRecordParser:
     """Parser of TFRecord shards for `virtualizarr.open_virtual_dataset`.
 
-    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``.
+    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``. Its arrays have chunks of one length.
 
     Parameters
     ----------
-    features, columns, storage_options
+    features, sequence_features, columns, rows_per_chunk, storage_options
         As in `virtual_zarr`; by default features are inferred. Records are scanned through fsspec, with
         `storage_options`. Values are read through the stores of VirtualiZarr's registry.
     """
@@ -448,10 +907,13 @@ class TFRecordParser:
         self,
         features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
         *,
+        sequence_features: Mapping[str, Feature] | None = None,
         columns: Sequence[str] | None = None,
+        rows_per_chunk: int | str = "8 MiB",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.features, self.columns, self.storage_options = features, columns, storage_options
+        self.features, self.sequence_features, self.columns = features, sequence_features, columns
+        self.rows_per_chunk, self.storage_options = rows_per_chunk, storage_options
 
     def __call__(self, url: str, registry: Any) -> Any:
         """Scan the records of shards and return references to their values.
@@ -471,38 +933,43 @@ class TFRecordParser:
         ------
         SchemaError, FeatureError, CorruptRecordError, ValueError
             As in `virtual_zarr`. ValueError also if a file name has a ``?`` or ``#``, which VirtualiZarr does not find.
+            SchemaError also if rows differ in length, or chunks do.
         """
         from virtualizarr.manifests import ManifestGroup, ManifestStore
 
-        virtual = virtual_zarr(url, self.features, columns=self.columns, storage_options=self.storage_options)
+        virtual = virtual_zarr(
+            url,
+            self.features,
+            sequence_features=self.sequence_features,
+            columns=self.columns,
+            rows_per_chunk=self.rows_per_chunk,
+            storage_options=self.storage_options,
+        )
         odd = next((path for path in virtual.files if set(path) & set("?#")), None)
         if odd is not None:
             raise ValueError(f"{odd}: VirtualiZarr reads ? and # in a file name as parts of a URL; rename the file")
+        unequal = sorted({array.spec.feature for array in virtual.arrays if not _is_regular(array.edges)})
+        refused = sorted({*unequal, *(array.spec.feature for array in virtual.stored.values())})
+        if refused:
+            raise SchemaError(
+                f"arrays of VirtualiZarr have chunks of one length and no stored values, which "
+                f"{', '.join(map(repr, refused))} need: virtual_zarr(…).to_icechunk writes them"
+            )
         # VirtualiZarr identifies files by URLs, without escapes.
         files = [f"file://{path}" if is_local(path) else path for path in virtual.files]
-        paths = np.array(files, np.dtypes.StringDType())[virtual.file_numbers]
-        arrays = {array.name: _manifest_array(array, paths) for array in virtual.arrays}
+        group = group_metadata(virtual.objects(consolidated=False))
+        arrays = {array.name: _manifest_array(array, files, group[array.name]) for array in virtual.arrays}
         return ManifestStore(ManifestGroup(arrays=arrays, attributes=dict(virtual.attributes)), registry=registry)
 
 
-def _manifest_array(array: VirtualArray, paths: NDArray[Any]) -> Any:
+def _manifest_array(array: VirtualArray, files: Sequence[str], metadata: Any) -> Any:
     from virtualizarr.manifests import ChunkManifest, ManifestArray
-    from virtualizarr.manifests.utils import create_v3_array_metadata
 
-    # One chunk per record; the chunk spans all other axes.
-    grid = (array.shape[0], *(1 for _ in array.shape[1:]))
-    metadata = create_v3_array_metadata(
-        shape=array.shape,
-        data_type=np.dtype(array.dtype),
-        chunk_shape=(1, *array.shape[1:]),
-        dimension_names=array.dimensions,
-    )
-    # VirtualiZarr types the paths as text, which NumPy's stubs can't express for every version.
-    text: Any = paths.reshape(grid)
+    paths: Any = np.array([files[number] for number in array.files.tolist()], np.dtypes.StringDType())
     manifest = ChunkManifest.from_arrays(
-        paths=text,
-        offsets=array.offsets.astype(np.uint64).reshape(grid),
-        lengths=np.full(grid, array.nbytes, np.uint64),
+        paths=paths.reshape(array.grid),
+        offsets=array.offsets.astype(np.uint64).reshape(array.grid),
+        lengths=array.nbytes.astype(np.uint64).reshape(array.grid),
         validate_paths=False,
     )
     return ManifestArray(metadata=metadata, chunkmanifest=manifest)

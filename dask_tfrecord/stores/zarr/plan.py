@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
@@ -151,7 +152,7 @@ def conversion_request(
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
-    _check_storable(schema)
+    check_storable(schema)
     names, attributes = Dimensions.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
     inputs.warn_of_attributes(attributes.omitted)
     options = ZarrOptions(chunk_request, compressors, filters, names, fill_values, consolidated, attributes)
@@ -180,7 +181,7 @@ def _with_groups(schema: Schema, groups: Groups) -> Schema:
     return schema.with_groups(members)
 
 
-def _check_storable(schema: Schema) -> None:
+def check_storable(schema: Schema) -> None:
     """Refuse dtypes without a name in Zarr by a SchemaError that has a conversion."""
     for name, feature in schema.items():
         if feature.item_dtype.kind not in "biufcOTmM":
@@ -439,6 +440,41 @@ class ZarrLayout:
     def nrow_units(self) -> int:
         """Number of units of rows; without rows there is one, which holds the first split."""
         return max(1, math.ceil(self.nrows / self.grid.unit))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStrings(Feature):
+    """Column whose bytes values are single values of arrays, as text is, instead of parts of a flat array."""
+
+    original: Feature
+
+    def __post_init__(self) -> None:
+        self._set()
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of text."""
+        return np.dtypes.StringDType()
+
+    @property
+    def item_shape(self) -> tuple[int, ...]:
+        """Shape of the column's items."""
+        return self.original.item_shape
+
+    @property
+    def ragged_rank(self) -> int:
+        """Levels of rows of the column."""
+        return self.original.ragged_rank
+
+    @property
+    def own_shapes(self) -> int:
+        """Axes of rows of the column that have shapes of their own."""
+        return self.original.own_shapes
+
+
+def with_strings(schema: Schema) -> Schema:
+    """Return the schema of the arrays of a virtual group, whose bytes are `StoredStrings`."""
+    return schema.replaced({name: StoredStrings(each) if each.is_bytes else each for name, each in schema.items()})
 
 
 def array_name(feature: str) -> str:
@@ -754,8 +790,8 @@ class ChunkRequest:
         cls, chunks: int | str | Mapping[str, int] | None, shards: int | str | Mapping[str, int] | None
     ) -> ChunkRequest:
         """Check the arguments of `to_zarr`: numbers of rows or sizes."""
-        chunk_rows, chunk_nbytes = _rows_or_size("chunks", chunks)
-        shard_rows, shard_nbytes = _rows_or_size("shards", shards)
+        chunk_rows, chunk_nbytes = rows_or_size("chunks", chunks)
+        shard_rows, shard_nbytes = rows_or_size("shards", shards)
         return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes)
 
     def to_json(self) -> dict[str, Any]:
@@ -834,7 +870,7 @@ def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema)
     return {} if value is None else dict.fromkeys(schema, value)
 
 
-def _rows_or_size(
+def rows_or_size(
     option: str, value: int | str | Mapping[str, int] | None
 ) -> tuple[int | Mapping[str, int] | None, int | None]:
     """Split a `chunks` or `shards` argument into rows and bytes."""

@@ -20,11 +20,22 @@ from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
-from dask_tfrecord.blocks import Block, concatenate, take_rows, zero_rows
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    concatenate,
+    splits_of,
+    take_rows,
+    to_text,
+    zero_rows,
+)
 from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, Location, SchemaError, Spelled
+from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import BorderCounts, Levels
-from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, zarr_layout
+from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, with_strings, zarr_layout
 from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
 # Most units of a group that is opened: each takes some bytes.
@@ -73,7 +84,21 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     source = _open_source(target)
     rows, unit = len(source.rows), source.unit_rows
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
+    if source.is_virtual:
+        borders = _chunk_borders(target, rows)
     return Dataset(Rows.of_source(source, borders))
+
+
+def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:
+    """Return the borders of the chunks of a virtual group, whose numbers of rows are pairs of number and repeats."""
+    found = _typed(target, target.own_attributes(target.open("r")), "chunk_rows", list)
+    try:
+        borders = splits_of(np.repeat(*np.array(found, np.int64).reshape(-1, 2).T))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _invalid(target, "chunk_rows", repr(found), "pairs of a number of rows and of chunks") from error
+    if borders[-1] != rows or (np.diff(borders) < 1).any():
+        raise _invalid(target, "chunk_rows", repr(found), f"{rows:,} rows in chunks of one row or more")
+    return borders if rows else np.array([0, 0])
 
 
 def _open_source(target: TargetGroup) -> ZarrSource:
@@ -102,11 +127,12 @@ def _open_source(target: TargetGroup) -> ZarrSource:
     schema = _schema(target, _typed(target, attributes, "schema", dict), "schema")
     records = _count(target, attributes, "records", 0)
     unit_rows = _count(target, attributes, "unit_rows", 1)
-    _check_arrays(target, group, schema, records)
+    virtual = "chunk_rows" in attributes
+    _check_arrays(target, group, with_strings(schema) if virtual else schema, records)
     if records // unit_rows > _MAX_UNITS:
         value = f"{unit_rows:,} for {records:,} records"
         raise _invalid(target, "unit_rows", value, f"at most {_MAX_UNITS:,} units of records")
-    return ZarrSource(target, identity, schema, range(records), unit_rows, read_by)
+    return ZarrSource(target, identity, schema, range(records), unit_rows, read_by, virtual)
 
 
 def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> None:
@@ -190,6 +216,8 @@ class ZarrSource(Source):
     unit_rows: int
     # JSON of the schema that read the rows from records; None for other rows.
     read_by: Mapping[str, Any] | None
+    # The chunks are byte ranges of shards, and bytes values are values of arrays.
+    is_virtual: bool = False
 
     def __dask_tokenize__(self) -> object:
         # The rows themselves: the text of a long array is abbreviated.
@@ -218,8 +246,10 @@ class ZarrSource(Source):
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
     ) -> Iterator[dict[str, Block]]:
         """Yield the rows of each span; a chunk of several consecutive spans is read once."""
-        arrays = _OpenArrays(self.target, self._group())
-        return (self._blocks(arrays.read, names, key, into) for key, into in parts(spans, out))
+        group = self._group()
+        # Of a virtual group, only the rows of a range are decoded.
+        read = partial(_read, self.target, group) if self.is_virtual else _OpenArrays(self.target, group).read
+        return (self._blocks(read, names, key, into) for key, into in parts(spans, out))
 
     def _group(self) -> Any:
         group = self.target.open("r")
@@ -260,8 +290,14 @@ class ZarrSource(Source):
         return take_rows(concatenate([zero_rows(self.schema[name]), *blocks]), order)
 
     def _range(self, read: _Read, name: str, start: int, stop: int) -> Block:
-        feature, path = self.schema[name], array_name(name)
-        levels = Levels.from_feature(feature)
+        if not self.is_virtual:
+            return self._stored_range(self.schema[name], read, name, start, stop)
+        column = self.schema[name]
+        return _with_bytes(self._stored_range(with_strings(self.schema)[name], read, name, start, stop), column)
+
+    def _stored_range(self, feature: Feature, read: _Read, name: str, start: int, stop: int) -> Block:
+        """Read a range of rows of a column whose arrays are those of a feature."""
+        path, levels = array_name(name), Levels.from_feature(feature)
         if not levels.splits:
             return read(path, start, stop)
         first, last = start, stop
@@ -276,6 +312,19 @@ class ZarrSource(Source):
             splits.append(ends - first)
         values = read(f"{path}.values", first, last)
         return levels.to_block(feature, stop - start, splits, values, shapes)
+
+
+def _with_bytes(block: Any, column: Feature) -> Block:
+    """Return a block of a virtual group with the values of its column: bytes, or text, which is stored as bytes."""
+    if isinstance(block, RaggedBlock):
+        return RaggedBlock(_with_bytes(block.values, column), block.row_splits)
+    if isinstance(block, ArraysBlock):
+        values: Any = _with_bytes(block.values, column)
+        return ArraysBlock(values, block.row_splits, block.shapes)
+    if block.dtype != object:
+        return np.asarray(block)
+    values = BytesBlock.of(block.ravel().tolist(), block.shape)
+    return values if column.is_bytes else to_text(values)
 
 
 def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:

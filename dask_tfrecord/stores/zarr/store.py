@@ -35,6 +35,7 @@ from dask_tfrecord.errors import (
     Location,
     ResumeError,
     SchemaError,
+    TFRecordError,
     UnsupportedFormatError,
     near_misses,
     printable,
@@ -47,6 +48,7 @@ from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.storage.shard import check_encodable
 from dask_tfrecord.stores.output import Claimable, WriteReport
 from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
     calling_thread_loop,
     chunk_key,
@@ -592,12 +594,16 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
     """
     try:
         entries = np.asarray(array[start:stop])
+    except TFRecordError:
+        raise
     except _DAMAGED as error:
         raise IncompleteStoreError(
             f"cannot read entries {start:,} to {stop:,}: {type(error).__name__}: {error}. The chunk was changed after "
             f"it was written; " + WRITE_AGAIN,
             location,
         ) from error
+    if isinstance(array.serializer, TFRecordCodec):
+        return entries  # it raises for a missing chunk
     unit = (array.shards or array.chunks)[0]
     suspects: dict[str, range] = {}
     for number in range(start // unit, -(-(start + len(entries)) // unit)):

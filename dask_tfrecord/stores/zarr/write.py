@@ -215,7 +215,7 @@ def to_zarr(
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
     session = session_of(store)
     if session is not None:
-        _check_session(session, mode, resume=resume, compute=compute, storage_options=storage_options)
+        check_session(session, mode, resume=resume, compute=compute, storage_options=storage_options)
     else:
         target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
     request = conversion_request(
@@ -750,7 +750,7 @@ def session_of(store: Any) -> Any:
     return session if hasattr(session, "fork") and hasattr(session, "commit") else None
 
 
-def _check_session(
+def check_session(
     session: Any, mode: str, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None
 ) -> None:
     """Refuse options that a session does not have, and a session that cannot be written, by a ValueError."""

@@ -1,0 +1,329 @@
+"""The Zarr codec `tfrecord`: a chunk is a byte range of whole records of a shard, and decodes to rows of one column.
+
+The chunk of rows 20 to 29 is the bytes from the header of record 20 to the end of record 29. Its checksum is the CRC
+of the ten CRCs that follow the payloads. It fits no other records, and no smaller number of them, so a shard that was
+replaced by another one, or cut between two records, is an error. zarr finds the codec by its entry point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import zarr
+import zarr.buffer
+import zarr.storage
+from numpy.typing import NDArray
+from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
+
+from dask_tfrecord.arrays.sources import memory_limit
+from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
+from dask_tfrecord.columns.decoder import Decoder, decode
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import Run, record_ends
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
+
+_PARTS = ("rows", "values", "lengths")
+_CHECKSUMS = np.dtype("<u4")
+
+
+def records_checksum(crcs: NDArray[np.uint8]) -> int:
+    """Return the checksum of a chunk from the stored CRCs of the payloads of its records."""
+    import crc32c
+
+    return int(crc32c.crc32c(crcs.tobytes()))
+
+
+@dataclass(frozen=True)
+class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
+    """Codec from whole records to rows of one column; only for reading.
+
+    Of a selection of rows, only their records are decoded, and their CRCs checked.
+
+    Parameters
+    ----------
+    feature : str
+        JSON of a `Schema` with the feature of the records that the column belongs to.
+    column : str
+        Name of the column.
+    part : {"rows", "values", "lengths"}
+        What the array has of the column: its rows; the values of all rows, where rows differ in length; or their
+        lengths. Bytes and text are bytes.
+    check_crc : bool, default True
+        Check the CRCs of records, and the checksums.
+    compression : {None, "gzip", "zlib"}
+        Compression of chunks, which are whole shards then.
+    checksums : bytes
+        A uint32 for each chunk along the first axis, in little-endian order; see `records_checksum`.
+    """
+
+    feature: str
+    column: str
+    part: str = "rows"
+    check_crc: bool = True
+    compression: str | None = None
+    checksums: bytes = b""
+
+    is_fixed_size = False
+
+    def __post_init__(self) -> None:
+        if self.part not in _PARTS:
+            raise ValueError(f"codec tfrecord: part is one of {', '.join(_PARTS)}; got {self.part!r}")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TFRecordCodec:
+        """Read the metadata of an array."""
+        options = dict(data["configuration"])
+        feature = json.dumps(options.pop("feature"), ensure_ascii=False)
+        checksums = base64.b64decode(options.pop("checksums", ""))
+        return cls(feature, checksums=checksums, **options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metadata of an array."""
+        options = {
+            "feature": json.loads(self.feature),
+            "column": self.column,
+            "part": self.part,
+            "check_crc": self.check_crc,
+            "compression": self.compression,
+            "checksums": base64.b64encode(self.checksums).decode(),
+        }
+        return {"name": "tfrecord", "configuration": options}
+
+    def evolve_from_array_spec(self, array_spec: Any) -> TFRecordCodec:
+        """Return the codec: it depends on no array."""
+        return self
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        """Refuse: records have any size."""
+        raise NotImplementedError("records have any size")
+
+    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        raise NotImplementedError(
+            "the codec tfrecord only reads: its chunks are records of shards, which to_tfrecord writes; to_zarr writes "
+            "values"
+        )
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+
+    def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        found = self._decode(chunk_data, None, chunk_spec, None)
+        if len(found) < chunk_spec.shape[0]:
+            # The last chunk of a regular grid.
+            whole = np.full(chunk_spec.shape, chunk_spec.fill_value, found.dtype)
+            whole[: len(found)] = found
+            found = whole
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
+
+    async def _decode_partial_single(self, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
+        data = await byte_getter.get(chunk_spec.prototype)
+        return await asyncio.to_thread(self._decode_selection, data, byte_getter, selection, chunk_spec)
+
+    def _decode_partial_sync(self, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
+        data = byte_getter.get_sync(prototype=chunk_spec.prototype)
+        return self._decode_selection(data, byte_getter, selection, chunk_spec)
+
+    def _decode_selection(self, data: Any, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
+        if data is None:
+            raise CorruptRecordError(
+                "the store has no bytes for this chunk: the shard that it refers to is missing",
+                Location(str(byte_getter)),
+            )
+        found = self._decode(data, byte_getter, chunk_spec, selection)
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
+
+    def _decode(self, data: Any, byte_getter: Any, chunk_spec: Any, selection: Any) -> NDArray[Any]:
+        """Decode the selected rows of a chunk, by default all that it has."""
+        name = f"a chunk of column {self.column!r}" if byte_getter is None else str(byte_getter)
+        stored = np.frombuffer(data.as_numpy_array(), np.uint8)
+        shard = _inflated(Shard(name, len(stored), "", self.compression, data=stored))
+        ends = self._check_records(shard, _chunk_number(byte_getter, len(chunk_spec.shape)))
+        rows, *inner = selection or (slice(None),)
+        picked = None
+        if self.part == "rows":
+            picked, rows = _picked(rows, min(len(ends), chunk_spec.shape[0]))
+        decoder = _decoder(self.feature)
+        if self.column not in decoder.columns:
+            raise SchemaError(f"codec tfrecord: the feature has columns {list(decoder.columns)}, not {self.column!r}")
+        run = _run(shard, ends, picked)
+        names = (self.column,)
+        blocks = decode([run], decoder, names, rows=run.count, check_crc=self.check_crc, limit=memory_limit())
+        array = _values(blocks[self.column], self.part)
+        dtype, shape = chunk_spec.dtype.to_native_dtype(), chunk_spec.shape
+        if len(array) > shape[0] or (array.size and array.shape[1:] != shape[1:]):
+            raise CorruptRecordError(
+                f"the chunk decodes to shape {array.shape}, more than the {shape} of the grid: the shard was changed",
+                Location(name, feature=self.column),
+            )
+        # An ellipsis makes an array of a single value, too.
+        return array[(rows, *inner, ...)].astype(dtype, copy=False)
+
+    def _check_records(self, shard: Shard, number: int | None) -> NDArray[np.int64]:
+        """Compare the records of a chunk with its checksum, or with those of all chunks; return where they end."""
+        with Window(shard, block_size=max(shard.size, 1)) as window:
+            found = list(record_ends(window))
+        ends = np.concatenate([np.zeros(0, np.int64), *(each for each, _ in found)])
+        known = np.frombuffer(self.checksums, _CHECKSUMS)
+        if self.check_crc and len(known):
+            checksum = records_checksum(np.concatenate([np.zeros((0, 4), np.uint8), *(crcs for _, crcs in found)]))
+            if checksum not in (known if number is None else known[number : number + 1]):
+                raise CorruptRecordError(
+                    f"the {plural(len(ends), 'record')} of this chunk are not those that the store refers to: the "
+                    f"shard was changed, replaced or truncated; make the references again",
+                    Location(shard.path, feature=self.column),
+                )
+        return ends
+
+
+@lru_cache(maxsize=64)
+def _decoder(feature: str) -> Decoder:
+    return Decoder(Schema.from_json(feature))
+
+
+def _inflated(shard: Shard) -> Shard:
+    """Return a shard in memory whose bytes are decompressed."""
+    if shard.compression is None:
+        return shard
+    with Window(shard) as window:
+        while window.fill(window.end - window.begin + 1):
+            pass
+        data = window.buffer[window.begin : window.end]
+    return replace(shard, size=len(data), compression=None, data=data)
+
+
+def _chunk_number(byte_getter: Any, axes: int) -> int | None:
+    """Return the number of a chunk along the first axis, by the end of its key: ``c/3/0`` or ``3.0``; else None."""
+    parts = getattr(byte_getter, "path", "").replace(".", "/").split("/")[-axes:]
+    return int(parts[0]) if len(parts) == axes and parts[0].isdecimal() else None
+
+
+def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
+    """Return the rows to decode for a selection of rows, None for all of them, and the selection among those."""
+    if isinstance(rows, slice):
+        start, stop, step = rows.indices(count)
+        if step < 1 or (start, stop) == (0, count):
+            return None, rows
+        return np.arange(start, stop), slice(None, None, step)
+    index = np.asarray(rows)
+    picked = np.unique(index)
+    place = np.searchsorted(picked, index)
+    return picked, int(place) if place.ndim == 0 else place
+
+
+def _run(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int64] | None) -> Run:
+    """Return the run of the records to decode."""
+    begins = np.append(0, ends[:-1])[: len(ends)]
+    if picked is None:
+        return Run(shard, 0, len(ends), 0, 0, shard.size, ends_shard=True)
+    if not len(picked):
+        return Run(shard, 0, 0, 0, 0, 0, ends_shard=False)
+    first, last = int(picked[0]), int(picked[-1])
+    if last - first + 1 == len(picked):
+        return Run(shard, first, len(picked), first, int(begins[first]), int(ends[last]), ends_shard=False)
+    spans = begins[picked], ends[picked]
+    return Run(
+        shard,
+        first,
+        len(picked),
+        first,
+        int(spans[0][0]),
+        int(spans[1][-1]),
+        ends_shard=False,
+        selected=picked,
+        spans=spans,
+    )
+
+
+def _values(block: Block, part: str) -> NDArray[Any]:
+    """Return a part of a column as an array; text as bytes: zarr accepts only its own codec for strings."""
+    if part == "lengths":
+        assert isinstance(block, RaggedBlock | ArraysBlock)
+        return np.diff(block.row_splits)
+    while part == "values" and isinstance(block, RaggedBlock | ArraysBlock):
+        block = block.values
+    array = to_array(block)
+    if array.dtype.kind == "T":
+        texts = np.empty(array.size, object)
+        texts[:] = [text.encode() for text in array.ravel().tolist()]
+        array = texts.reshape(array.shape)
+    return array
+
+
+# Setting of zarr that allows chunks of one array to differ in length.
+UNEQUAL_CHUNKS = "array.rectilinear_chunks"
+
+
+def takes_unequal_chunks() -> bool:
+    """Return whether the chunks of an array may differ in length: with zarr 3.2 and its setting."""
+    return hasattr(zarr.Array, "read_chunk_sizes") and bool(zarr.config.get(UNEQUAL_CHUNKS))
+
+
+def group_objects(
+    arguments: Mapping[str, Mapping[str, Any]],
+    entries: Mapping[str, NDArray[Any]],
+    attributes: Mapping[str, Any],
+    *,
+    consolidated: bool,
+) -> dict[str, bytes]:
+    """Return the objects of a group by key: metadata of its arrays, and the chunks of those with entries.
+
+    `arguments` are those of `zarr.Group.create_array`, by the name of the array.
+    """
+    objects: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(objects)
+    with warnings.catch_warnings():
+        # Variable-length bytes and consolidated metadata have no final specification.
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        group = zarr.create_group(store, attributes=dict(attributes))
+        for name, options in arguments.items():
+            array = group.create_array(name, **options, config=ARRAY_CONFIG)
+            if name in entries:
+                array[...] = entries[name]
+        if consolidated:
+            zarr.consolidate_metadata(store)
+    return {key: value.to_bytes() for key, value in objects.items()}
+
+
+def put_objects(
+    store: Any,
+    component: str | None,
+    objects: Mapping[str, bytes],
+    entries: Mapping[str, tuple[NDArray[Any], bool]],
+) -> None:
+    """Write objects to a group of a store, and append entries to its arrays; those of row splits if true."""
+    for key, value in objects.items():
+        run_sync(store.set(f"{component or ''}/{key}".lstrip("/"), zarr.buffer.cpu.Buffer.from_bytes(value)))
+    for name, (more, are_splits) in entries.items():
+        array: Any = zarr.open_array(store, mode="r+", path=f"{component or ''}/{name}".lstrip("/"))
+        # The first of the splits is the last one that the array has.
+        array.append(more[1:] + array[-1] if are_splits else more)
+
+
+def chunk_lengths(array: Any) -> NDArray[np.int64]:
+    """Return the length of each chunk of an array along its first axis."""
+    if hasattr(array, "read_chunk_sizes"):
+        return np.array(array.read_chunk_sizes[0], np.int64)
+    borders = np.append(np.arange(0, array.shape[0], array.chunks[0]), array.shape[0])
+    return np.diff(borders)
+
+
+def group_metadata(objects: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the metadata of the arrays of a group, as zarr holds them, by name."""
+    buffers: Any = {key: zarr.buffer.cpu.Buffer.from_bytes(value) for key, value in objects.items()}
+    group = zarr.open_group(zarr.storage.MemoryStore(buffers), mode="r")
+    return {name: array.metadata for name, array in group.arrays()}
