@@ -3,21 +3,27 @@
 import contextlib
 import http.client
 import json
+import re
 import shlex
 import shutil
 import socket
 import socketserver
+import stat
+import tempfile
 import threading
 import time
+import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from support import servers
+from support.images import blank_png, many_scans_jpeg
 from support.message_files import write_times
 from support.waiting import wait_until
 
@@ -453,6 +459,48 @@ def test_a_forwarded_port_answers_under_another_number(scalars: Page, golden: Pa
         assert page.request(page.root)[0] == 200
         # A request through the port needs the token too.
         assert page.request("/api/overview")[0] == 404
+
+
+def test_the_browser_is_opened_without_the_token_among_its_arguments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, golden: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    pages: list[str] = []
+
+    def load(server: Server) -> None:
+        [path] = map(url2pathname, [urlsplit(opened[0]).path])
+        assert server.url.rstrip("/").rpartition("/")[2] not in opened[0]
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        [target] = re.findall(r'content="0;url=(.*?)"', Path(path).read_text("utf-8"))
+        # A browser comes from a local file, which counts as another site.
+        status, _, body = Page(server).request(
+            urlsplit(target).path, sec_fetch_site="cross-site", sec_fetch_mode="navigate"
+        )
+        assert status == 200
+        pages.append(body.decode())
+
+    monkeypatch.setattr(Server, "wait", load)
+    result = CliRunner().invoke(tfrecord, ["view", str(golden / "scalars.tfrecord")])
+    assert result.exit_code == 0, result.output
+    assert "<html" in pages[0] and len(opened) == 1
+    assert not [*tmp_path.iterdir()]
+
+
+def test_images_of_many_pixels_in_few_bytes_are_not_decoded(serve: Serve, tmp_path: Path) -> None:
+    images = [blank_png(8, 8), blank_png(6000, 6000), blank_png(100, 400_000), many_scans_jpeg(16, 101)]
+    dtf.to_tfrecord({"image": images}, tmp_path / "x.tfrecord")
+    page = serve(tmp_path / "x.tfrecord")
+    page.get("rows")
+    query = f"{page.root}api/image?column=image&width=4&row="
+    assert page.request(f"{query}0")[0] == 200
+    for row, said in {1: "6,000 x 6,000 pixels", 2: "100 x 400,000 pixels", 3: "106 scans"}.items():
+        status, _, body = page.request(f"{query}{row}")
+        assert status == 422 and said in body.decode(), body
+    preview = dtf.read_tfrecord(tmp_path / "x.tfrecord").preview()
+    assert preview._repr_html_().count("<img") == 1
+    assert "PNG image of 6,000 x 6,000, 35,…" in repr(preview)
 
 
 def test_no_path_of_a_request_reaches_the_file_system(scalars: Page) -> None:

@@ -425,7 +425,7 @@ def view(
     with Server(sets, port) as server:
         click.echo(server.url)
         if browser:
-            click.launch(server.url)
+            server.open_browser()
         server.wait()
 
 

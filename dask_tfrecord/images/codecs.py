@@ -111,6 +111,7 @@ def decode_with_pillow(
 # Markers without a segment (TEM, RST, SOI) and those of a frame (SOF).
 _BARE = {0x01, *range(0xD0, 0xD9)}
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL = {0xC0, 0xC1}
 _END_OF_IMAGE, _SCAN, _ADOBE = 0xD9, 0xDA, 0xEE
 
 
@@ -123,6 +124,7 @@ class JPEGHeader:
     width: int
     components: int
     has_adobe_marker: bool
+    is_sequential: bool
     scan: int
 
 
@@ -131,7 +133,7 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
 
     Markers are searched as libjpeg does. Otherwise the decoder could find another size than the one allocated.
     """
-    frame, adobe, at = b"", False, 2
+    frame, adobe, sequential, at = b"", False, True, 2
     while True:
         at = data.find(b"\xff", at)
         while 0 <= at < len(data) and data[at] == 0xFF:
@@ -151,13 +153,13 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
         if marker in _FRAMES:
             if frame:
                 raise ImageError("a JPEG image with two frames")
-            frame = segment
+            frame, sequential = segment, marker in _SEQUENTIAL
         adobe |= marker == _ADOBE and length >= 14 and segment.startswith(b"Adobe")
         at += max(length, 2)
     if len(frame) < 6:
         raise ImageError("a truncated JPEG image")
     precision, height, width, components = struct.unpack_from(">BHHB", frame)
-    return JPEGHeader(precision, height, width, components, has_adobe_marker=adobe, scan=at)
+    return JPEGHeader(precision, height, width, components, adobe, sequential, scan=at)
 
 
 def open_jpeg(data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:

@@ -194,6 +194,28 @@ def _open(
     raise ImageError(f"bytes that begin with {file[:8]!r}; expected a JPEG, PNG, GIF, BMP or WebP image")
 
 
+# Pixels of an image that displays decode, which takes at most 0.6 GB and a second. A sequential JPEG is decoded at a
+# fraction of its size, which takes a small part of that.
+_SHOWN_PIXELS, _SHOWN_JPEG_PIXELS = 1 << 25, 1 << 27
+# Scans of a progressive JPEG; encoders write about ten. Each takes the time of all pixels, and a few bytes.
+_SHOWN_SCANS = 100
+
+
+def check_shown(data: bytes, format: str, height: int, width: int) -> int:
+    """Return the pixels to decode for a display; raise ImageError if that takes much more memory than the file."""
+    pixels, most = height * width, _SHOWN_PIXELS
+    if format == "JPEG":
+        header = read_jpeg_header(data)
+        if header.is_sequential:
+            # Of each side at most half is decoded.
+            pixels, most = pixels // 4, _SHOWN_JPEG_PIXELS // 4
+        elif (scans := data.count(b"\xff\xda", header.scan - 2)) > _SHOWN_SCANS:
+            raise ImageError(f"a JPEG image of {scans:,} scans; displays decode at most {_SHOWN_SCANS}")
+    if pixels > most:
+        raise ImageError(f"a {format} image of {width:,} x {height:,} pixels, more than displays decode")
+    return pixels
+
+
 def shrink_image(data: bytes, width: int) -> bytes:
     """Encode an image again, at most `width` pixels wide: JPEG stays JPEG, and other formats become PNG.
 
@@ -204,6 +226,8 @@ def shrink_image(data: bytes, width: int) -> bytes:
     try:
         with Image.open(io.BytesIO(data)) as opened:
             format = opened.format
+            # Pillow draws the whole screen of a GIF, whose frames may be small.
+            check_shown(data, str(format), opened.height, opened.width)
             if format == "JPEG":
                 opened.draft(None, (width, max(1, opened.height * width // max(1, opened.width))))
             drawn: Any = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")

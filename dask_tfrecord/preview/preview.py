@@ -34,7 +34,7 @@ from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
-from dask_tfrecord.images.pixels import decode_image, encode_png
+from dask_tfrecord.images.pixels import check_shown, decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
 from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.storage.streams import write_file
@@ -55,6 +55,8 @@ _BYTES = 6
 # Decoded bytes of a column whose rows are read together, and values of an image that are converted at once.
 _READ_NBYTES = 64 << 20
 _BAND_VALUES = 1 << 20
+# Pixels of encoded images that are decoded for a column.
+_DECODED_PIXELS = 1 << 27
 # Pixels of the longer side of a picture in HTML and PNG, letters of a caption, and of a cell on one line.
 _SIDE = 128
 _MOST_CAPTION = 60
@@ -667,7 +669,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
     read = [value for value in values if not isinstance(value, MemoryLimitError)]
     if feature.is_bytes and not feature.own_shapes:
         if all(isinstance(item, bytes) for value in read for item in flat_items(value)):
-            images = _converted(values, _detected_images)
+            images = [*_detected_images(values)]
             return (images if any(isinstance(row, list) for row in images) else None), values
     elif read and all(isinstance(value, np.ndarray) and is_picture(value.shape, value.dtype) for value in read):
         return _converted(values, _row_images), []
@@ -678,11 +680,31 @@ def _row_images(value: Any) -> list[_Reduced] | str:
     return [_reduced(image) for image in islice(flat_images(value), _PICTURES)] or "no image"
 
 
-def _detected_images(value: Any) -> list[_Reduced] | str:
-    """Decode bytes that are images; describe other bytes."""
-    items = flat_items(value)
-    images = [image for item in items[:_PICTURES] if (image := _decoded(item))]
-    return images or ", ".join(map(_bytes, items[:_LISTED])) or "no values"
+def _detected_images(values: Iterable[Any]) -> Iterator[list[_Reduced] | str]:
+    """Decode bytes that are images; describe other bytes, and images past the pixels of a column."""
+    left = _DECODED_PIXELS
+    for value in values:
+        if isinstance(value, MemoryLimitError):
+            yield _above_limit(value)
+            continue
+        images, items = [], flat_items(value)
+        for item in items[:_PICTURES]:
+            pixels = _pixels_to_decode(item)
+            if pixels is not None and pixels <= left and (image := _decoded(item)):
+                left -= pixels
+                images.append(image)
+        yield images or ", ".join(map(_bytes, items[:_LISTED])) or "no values"
+
+
+def _pixels_to_decode(value: bytes) -> int | None:
+    """Return the pixels of an image that is decoded for a preview; None for other bytes and larger images."""
+    found = detect_image(value)
+    if found is None or _is_above_limit(found):
+        return None
+    try:
+        return check_shown(value, found.format, found.shape[0] or 0, found.shape[1] or 0)
+    except ImageError:
+        return None
 
 
 def flat_items(value: Any) -> list[Any]:
@@ -702,9 +724,9 @@ def flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _decoded(value: bytes) -> _Reduced | None:
-    """Decode bytes that are an image; None for other bytes, damaged or too large images, and without Pillow."""
+    """Decode bytes that are an image; None for other bytes and damaged images, and without Pillow."""
     found = detect_image(value)
-    if found is None or _is_above_limit(found):
+    if found is None:
         return None
     height, width, channels = found.shape
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import and_, eq
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
 from dask_tfrecord.features import Feature
-from dask_tfrecord.images.pixels import encode_png, shrink_image
+from dask_tfrecord.images.pixels import check_shown, encode_png, shrink_image
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
 from dask_tfrecord.preview.preview import (
     averaged,
@@ -41,8 +43,9 @@ _IMAGES = 256
 _JSON_VALUES = 100_000
 # Integers that JavaScript represents.
 _SAFE = 1 << 53
-# Pixels that are decoded for a page.
-_MOST_PIXELS = 1 << 27
+# Images of more pixels are decoded one at a time: a page requests many at once.
+_MANY_PIXELS = 1 << 22
+_one_large = threading.Lock()
 _BOXES = re.compile(r"b(ounding_?)?box(es)?\b|bndbox", re.IGNORECASE)
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _SIDE = re.compile(rf"(.*?)({'|'.join(_SIDES)})")
@@ -263,11 +266,11 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
     if found is None:
         raise ValueError("the bytes are no image")
     height, wide = found.shape[0] or 0, found.shape[1] or 0
-    if height * wide > _MOST_PIXELS:
-        raise ValueError(f"the image has {wide:,} x {height:,} pixels, more than a page shows")
-    if wide <= width and len(value) <= _AS_STORED and found.format in _TYPES:
+    is_large = check_shown(value, found.format, height, wide) > _MANY_PIXELS
+    if wide <= width and not is_large and len(value) <= _AS_STORED and found.format in _TYPES:
         return value, _TYPES[found.format]
-    return shrink_image(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
+    with _one_large if is_large else nullcontext():
+        return shrink_image(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
 
 
 def record_json(blocks: Mapping[str, Block | str]) -> Any:

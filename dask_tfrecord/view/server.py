@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import secrets
 import socket
+import tempfile
 import threading
 import time
+import webbrowser
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
@@ -396,6 +399,7 @@ class Server(AbstractContextManager["Server"]):
 
     def __init__(self, sets: Sequence[Opened], port: int = 0, frames: str = "'none'") -> None:
         self.view, token = View(sets), secrets.token_urlsafe(32)
+        self._redirects: list[Path] = []
         try:
             # Requests wait from now on, until the thread answers them.
             self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
@@ -411,6 +415,18 @@ class Server(AbstractContextManager["Server"]):
         self._thread = threading.Thread(target=self._server.run, kwargs=serving, name="view", daemon=True)
         self._thread.start()
 
+    def open_browser(self) -> None:
+        """Open the page in the browser.
+
+        Other users can read the arguments of its process, so it gets a file that redirects to the page, which only this
+        user can read, until the server is closed.
+        """
+        with tempfile.NamedTemporaryFile("w", prefix="dask-tfrecord-view-", suffix=".html", delete=False) as file:
+            self._redirects.append(Path(file.name))
+            url = html.escape(self.url)
+            file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}"><a href="{url}">view</a>\n')
+        webbrowser.open(self._redirects[-1].as_uri())
+
     def wait(self) -> None:
         """Wait until the server ends."""
         while self._thread.is_alive():
@@ -422,6 +438,8 @@ class Server(AbstractContextManager["Server"]):
         self.view.close()
         self._thread.join(timeout=30)
         self._socket.close()
+        for path in self._redirects:
+            path.unlink(missing_ok=True)
 
     def __exit__(self, *_: object) -> None:
         self.close()

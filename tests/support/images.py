@@ -23,6 +23,21 @@ def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
+def blank_png(width: int, height: int) -> bytes:
+    """Return a PNG of black pixels, which takes 1/1000 of their bytes."""
+    packed = zlib.compressobj(6)
+    row = bytes(1 + width)
+    body = b"".join(packed.compress(row) for _ in range(height)) + packed.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, GRAY, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def many_scans_jpeg(side: int, scans: int) -> bytes:
+    """Return a progressive JPEG with empty scans: each takes a few bytes, and the time of all pixels."""
+    head, _, end = by_pillow(np.zeros((side, side), np.uint8), "jpeg", progressive=True).rpartition(b"\xff\xda")
+    return head + (b"\xff\xda" + end.removesuffix(b"\xff\xd9")) * scans + b"\xff\xd9"
+
+
 def filtered(rows: list[bytes], pixel: int, filters: Sequence[int]) -> bytes:
     """Filter the rows of one pass, row i by filter i, as the PNG specification defines them."""
     out, above = bytearray(), bytes(len(rows[0]))
