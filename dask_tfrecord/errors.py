@@ -367,3 +367,19 @@ def near_misses(name: object, names: Iterable[str]) -> str:
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; there are {shown or 'none'}"
+
+
+@contextmanager
+def add_path_to_errors(path: str) -> Iterator[None]:
+    """Add a path to an `OSError` that has none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        add_path(error, path)
+        raise
+
+
+def add_path(error: OSError, path: str) -> None:
+    """Add a path to an error of the system that has none."""
+    if error.errno is not None and error.filename is None:
+        error.filename = redact_url(path)

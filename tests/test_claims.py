@@ -29,7 +29,8 @@ from support.waiting import PATIENCE, wait_until
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.stores import output
+from dask_tfrecord.storage import process
+from dask_tfrecord.stores import journal
 
 ROWS = 60
 CLAIM = ".dask_tfrecord.claim"
@@ -345,7 +346,7 @@ def test_ctrl_c_while_a_claim_is_released(
 
 def write_claim(store: Path, **changes: Any) -> None:
     store.mkdir(exist_ok=True)
-    live = json.loads(output.Claim.of_this_process("0" * 32).to_json())
+    live = json.loads(journal.Owner.of_this_process("0" * 32).to_json())
     (store / CLAIM).write_text(json.dumps(live | changes))
 
 
@@ -357,7 +358,7 @@ def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[
     for changes in (
         {"pid": ended.pid},
         {"pid": os.getppid(), "started": "another process of that number"},
-        {"machine": "other", "host": "other", "beat": time.time() - output.STALE - 1},
+        {"machine": "other", "host": "other", "beat": time.time() - journal.STALE - 1},
     ):
         write_claim(store, **changes)
         for name in (CLAIM, "zarr", "zarr.json"):
@@ -379,7 +380,7 @@ def test_an_unreadable_claim_and_one_of_another_process_are_reported(
     write_claim(store, machine="other", host="other", pid=1)
     if text == "another process":
         said = rf"process {os.getppid()} on "
-        write_claim(store, pid=os.getppid(), started=output._process(os.getppid()))
+        write_claim(store, pid=os.getppid(), started=process.process_start(os.getppid()))
     elif text is not None:
         (store / CLAIM).write_text(text)
         said = rf"{CLAIM} that cannot be read: remove that object"

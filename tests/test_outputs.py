@@ -348,7 +348,8 @@ def test_a_kill_while_an_output_is_replaced(
                 assert again == {"resume": True} and write is write_robot
                 write(new, target, mode="w")
             assert read(target) == after
-            assert not [path.name for path in target.rglob(".*")]
+            # This process goes on, so its temporary files are not those of a dead one.
+            assert not [path.name for path in target.rglob(".*") if path.suffix != ".partial"]
             shutil.rmtree(target)
             at += every
     assert at > 30

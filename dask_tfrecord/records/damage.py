@@ -44,6 +44,7 @@ from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
+from dask_tfrecord.storage.objects import directory_of, remove_abandoned
 from dask_tfrecord.storage.remote import store_url
 from dask_tfrecord.storage.shard import Shard, check_encodable, is_local
 from dask_tfrecord.storage.streams import masked_crc32c, open_sink, write_file, written_or_discarded
@@ -517,6 +518,7 @@ def repair_shard(
         check_encodable(path)
     if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
+    remove_abandoned([directory_of(path)], storage_options or {})
     packing = report.compression if compression == "same" else compression
     with written_or_discarded(open_sink(path, packing, storage_options)) as sink:
         for block in _intact_bytes(shard, report):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dask.callbacks import Callback
 
-from dask_tfrecord.errors import redact_url
+from dask_tfrecord.errors import add_path_to_errors
 from dask_tfrecord.runtime.dask_private import active_client, this_worker
 from dask_tfrecord.settings import limits, read_setting
 
@@ -311,17 +311,6 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-@contextmanager
-def add_path_to_errors(path: str) -> Iterator[None]:
-    """Add a path to an `OSError` that has none, such as that of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = redact_url(path)
-        raise
 
 
 @contextmanager

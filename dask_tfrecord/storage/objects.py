@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 import uuid
@@ -25,7 +26,8 @@ from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dask_tfrecord.errors import IncompleteStoreError, redact_url, repr_without_credentials
+from dask_tfrecord.errors import IncompleteStoreError, add_path_to_errors, redact_url, repr_without_credentials
+from dask_tfrecord.storage import process
 from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, join, list_directory, with_retries
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
@@ -37,6 +39,10 @@ _TRIES = 10
 _CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
 # Seconds after which concurrent writers see each other's objects.
 SETTLE_SECONDS = 1.0
+
+
+class NotAFileError(OSError):
+    """A name that should be a file is a directory, a pipe, a device or a link without a target."""
 
 
 class Objects(Protocol):
@@ -84,31 +90,32 @@ class DirectoryObjects:
     def _publish(self, name: str, value: bytes, rename: Callable[[Path, Path], object]) -> None:
         """Write a temporary file in the directory of the target, and rename it."""
         path = Path(self.root, name)
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
         # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
         # that the temporary file of a claim counts as a claim.
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+        temporary = path.with_name(f"{path.name}.{process.process_digits()}{uuid.uuid4().hex[:8]}.partial")
         for _ in range(_TRIES):
             try:
-                if not path.parent.is_dir():
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(value)
+                make_directory(path.parent)
+                with add_path_to_errors(str(path)):
+                    temporary.write_bytes(value)
                 rename(temporary, path)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                missing = error
                 continue
             finally:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     temporary.unlink()
             return
-        raise FileNotFoundError(
-            errno.ENOENT, "cannot create a file: another process keeps removing its directory", str(path.parent)
-        )
+        # The file system refuses the directory, or another process keeps removing it.
+        raise FileNotFoundError(errno.ENOENT, "cannot make a directory to write to", missing.filename)
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read files; None for a missing one."""
         found: dict[str, bytes | None] = {}
         for name in names:
             try:
-                found[name] = Path(self.root, name).read_bytes()
+                found[name] = _read_file(f"{self.root}/{name}")
             except FileNotFoundError:
                 found[name] = None
         return found
@@ -176,6 +183,37 @@ def _raise_unless_missing(error: OSError) -> None:
     """Raise the error of a folder that can't be listed, which `os.walk` would leave out; not if it is gone."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory with its parents, unless it exists; raise NotADirectoryError for a file."""
+    if path.is_dir():
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(
+            errno.ENOTDIR, "expected a directory to write to, this is a file", error.filename
+        ) from None
+
+
+def _read_file(path: str) -> bytes:
+    """Read a file; raise FileNotFoundError if there is none, and NotAFileError for what is no file."""
+    try:
+        # Opening a pipe without a writer would wait.
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        if not Path(path).is_symlink():
+            raise
+        raise NotAFileError(errno.EINVAL, "expected a file, this is a link without a target", path) from None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EISDIR, errno.ENXIO, errno.ELOOP) and not Path(path).is_file():
+            raise NotAFileError(errno.EINVAL, "expected a file", path) from None
+        raise
+    with add_path_to_errors(path), open(file, "rb") as opened:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise NotAFileError(errno.EINVAL, "expected a file", path)
+        return opened.read()
 
 
 def _link(source: Path, path: Path) -> None:
@@ -284,6 +322,7 @@ RUN_PREFIX = ".dask-tfrecord-"
 
 _RUN = re.compile(re.escape(RUN_PREFIX) + "[0-9a-f]{32}")
 _CLAIM = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.claim(\..*)?")
+_TEMPORARY_DIGITS = re.compile(r".+\.([0-9a-f]{32})\.(?:tmp|partial)")
 _MAX_NAMES = 5
 _COMPARED_NBYTES = 1 << 20
 
@@ -388,13 +427,18 @@ def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
 def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any]) -> None:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
-    What belongs to a run with a claim stays: its client renews the claim.
+    What belongs to a run with a claim stays: its client renews the claim. Temporary files of a process of this machine
+    that has ended go at once.
     """
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):
         found = list_files(directory, storage_options)
         claims = [name for name in found if _CLAIM.fullmatch(name)]
-        old = [name for name, info in found.items() if _is_leftover(name, info) and _modified(info) < latest]
+        old = [
+            name
+            for name, info in found.items()
+            if _is_leftover(name, info) and (_modified(info) < latest or _is_of_ended_process(name))
+        ]
         runs = [name for name, info in found.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
         live: set[str] = set()
         if old or runs:
@@ -412,6 +456,12 @@ def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, A
 def _is_leftover(name: str, info: Mapping[str, Any]) -> bool:
     """Return whether a file is a claim or a temporary file of this library."""
     return info["type"] != "directory" and (_CLAIM.fullmatch(name) or TEMPORARY.fullmatch(name)) is not None
+
+
+def _is_of_ended_process(name: str) -> bool:
+    """Return whether a process of this machine that has ended named a temporary file, outside of a run."""
+    found = _TEMPORARY_DIGITS.fullmatch(name)
+    return found is not None and process.has_ended(found[1])
 
 
 def _token(claim: bytes | None) -> str:

@@ -41,10 +41,13 @@ from dask_tfrecord.errors import (
     ShardNotFoundError,
     StorageError,
     TFRecordError,
+    add_path,
+    add_path_to_errors,
     plural,
     redact_url,
 )
 from dask_tfrecord.settings import limits
+from dask_tfrecord.storage import process
 from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
 from dask_tfrecord.storage.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_compression
@@ -462,7 +465,7 @@ def open_sink(
         def upload(complete: Path) -> None:
             call_once(lambda: fs.put_file(str(complete), inside), str(path), "upload the file")
 
-        return ByteSink(file, compression, upload, should_publish)
+        return ByteSink(file, compression, str(path), upload, should_publish)
     # A symbolic link at the target is replaced, not followed: its target may belong to another user.
     target = Path(inside).absolute()
     if target.is_dir():
@@ -470,7 +473,7 @@ def open_sink(
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such directory to write to", str(target.parent))
     file = target.with_name(temporary_name(target.name)).open("xb", buffering=_WRITE_BUFFER)
-    return ByteSink(file, compression, lambda complete: complete.replace(target), should_publish, durable=True)
+    return ByteSink(file, compression, inside, lambda complete: complete.replace(target), should_publish, durable=True)
 
 
 def write_file(
@@ -508,8 +511,8 @@ def temporary_files_of(token: str) -> Iterator[None]:
 
 def temporary_name(name: str, token: str | None = None) -> str:
     """Return a name for a temporary file beside the file `name`."""
-    # 128 bits: the first of the run, if there is one, and random ones.
-    prefix = (_run.get() if token is None else token)[:_RUN_DIGITS]
+    # 128 bits: the first of the run, or else of this process, and random ones.
+    prefix = (_run.get() or process.process_digits() if token is None else token)[:_RUN_DIGITS]
     return f".{name[:200]}.{prefix}{uuid.uuid4().hex[len(prefix) :]}.tmp"
 
 
@@ -531,6 +534,7 @@ class ByteSink:
         self,
         file: Any,
         compression: str | None,
+        place: str,
         publish: Callable[[Path], object],
         should_publish: ShouldPublish | None,
         *,
@@ -540,7 +544,7 @@ class ByteSink:
         import crc32c
 
         self._file, self._path, self._publish, self._durable = file, Path(file.name), publish, durable
-        self._should_publish = should_publish
+        self._should_publish, self._place = should_publish, place
         self._crc32c, self.checksum = crc32c.crc32c, 0
         self._deflater = None if compression is None else zlib.compressobj(wbits=_WINDOW_BITS[compression])
 
@@ -550,16 +554,21 @@ class ByteSink:
 
     def _store(self, data: bytes | bytearray | memoryview) -> None:
         self.checksum = self._crc32c(data, self.checksum)
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            add_path(error, self._place)
+            raise
 
     def close(self) -> None:
         """Publish the file."""
         if self._deflater is not None:
             self._store(self._deflater.flush())
-        if self._durable:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        self._file.close()
+        with add_path_to_errors(self._place):
+            if self._durable:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
         if self._should_publish is None or self._should_publish(self._path):
             self._publish(self._path)
         self._path.unlink(missing_ok=True)

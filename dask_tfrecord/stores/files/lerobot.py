@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import Any, BinaryIO, Literal
 
 import dask
@@ -39,6 +39,7 @@ from dask_tfrecord.errors import (
     Location,
     SchemaError,
     UnknownFeatureError,
+    add_path_to_errors,
     explain_missing,
     near_misses,
     plural,
@@ -179,6 +180,7 @@ def to_lerobot(
     conversion = tokenize(Fingerprint.from_dataset(dataset, dataset.schema, options).to_attributes())
     place = _Names.from_path(path, columns.videos, storage_options)
     if resume and place.conversion() == conversion:
+        Files(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=conversion).remove_leftovers()
         return
     tasks = _all_tasks(dataset, columns.task)
     ends = np.cumsum(lengths)
@@ -526,7 +528,8 @@ def write_lerobot_unit(
     if None in reports:
         with ExitStack() as stack:
             contents = [stack.enter_context(TemporaryFile()) for _ in paths]
-            nbytes = _UnitWriter(files.plan, unit, start, first, lengths).write(source, contents)
+            with add_path_to_errors(gettempdir()):
+                nbytes = _UnitWriter(files.plan, unit, start, first, lengths).write(source, contents)
             amounts = [(int(lengths.sum()), nbytes), *((0, 0) for _ in paths[1:])]
             written = zip(paths, contents, amounts, strict=True)
             reports = [files.publish(path, _copied(content, amount)) for path, content, amount in written]

@@ -20,7 +20,6 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
-from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_row_files
@@ -132,7 +131,7 @@ def write_parquet_file(
 
     def fill(sink: ByteSink) -> tuple[int, int]:
         nbytes = 0
-        file = pa.PythonFile(_SinkFile(sink, path), mode="w")
+        file = pa.PythonFile(_SinkFile(sink), mode="w")
         with parquet.ParquetWriter(file, make.arrow, compression=codec) as writer:
             for blocks in source.read_spans(tuple(make.schema), [(start, stop)] if start < stop else []):
                 nbytes += sum(map(block_nbytes, blocks.values()))
@@ -145,15 +144,14 @@ def write_parquet_file(
 class _SinkFile(io.RawIOBase):
     """File object over a sink, which counts the bytes; the publisher closes the sink."""
 
-    def __init__(self, sink: ByteSink, path: str) -> None:
-        self._sink, self._path, self._position = sink, path, 0
+    def __init__(self, sink: ByteSink) -> None:
+        self._sink, self._position = sink, 0
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        with add_path_to_errors(self._path):
-            self._sink.write(data)
+        self._sink.write(data)
         self._position += len(data)
         return len(data)
 

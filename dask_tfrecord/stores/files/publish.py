@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from string import Formatter
 from typing import Any, Literal
@@ -43,7 +43,7 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds import TFDSMetadata
 from dask_tfrecord.records.index import write_sidecars
-from dask_tfrecord.runtime.progress import add_path_to_errors, is_cancelled, report_progress, while_running
+from dask_tfrecord.runtime.progress import is_cancelled, report_progress, while_running
 from dask_tfrecord.storage.listing import find_shards, sidecar_path
 from dask_tfrecord.storage.objects import (
     RUN_PREFIX,
@@ -52,6 +52,7 @@ from dask_tfrecord.storage.objects import (
     directory_of,
     file_identity,
     list_files,
+    make_directory,
     objects_in,
     remove_abandoned,
     remove_temporary,
@@ -59,8 +60,8 @@ from dask_tfrecord.storage.objects import (
 from dask_tfrecord.storage.remote import is_directory, join, read_text, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import (
-    Claimable,
     ShardWriteReport,
     WriteReport,
     WriteWork,
@@ -199,7 +200,7 @@ class ShardNames:
     def create_directories(self, paths: Sequence[str]) -> None:
         """Create the directories of local shards; object stores need none."""
         for directory in self.directories(paths):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
 
     def set_aside(self, paths: Sequence[str], token: str) -> None:
         """Remove local files that a run replaces: all of them, or none if one of them can't be removed."""
@@ -244,6 +245,12 @@ def _first_of(paths: Sequence[str]) -> str:
     return redact_url(paths[0]) + (f" (and {len(paths) - 1:,} more)" if paths[1:] else "")
 
 
+def _remove_empty(directories: Sequence[Path]) -> None:
+    for path in directories:
+        with suppress(OSError):
+            path.rmdir()
+
+
 class Cancelled(Exception):
     """The write was cancelled because another task failed."""
 
@@ -282,25 +289,35 @@ class Files:
         """Path or URL of every file."""
         return self.names.paths(self.count)
 
+    @property
+    def _directories(self) -> list[str]:
+        """Directories of the files, of the metadata and of the journal."""
+        return [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
+
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
-        self._claimable().check_unclaimed(lambda: self.names.check_free(self.paths, self.mode, self._resumed()))
+        self.journal.check_free(lambda: self.names.check_free(self.paths, self.mode, self._resumed()))
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the claim; remove what a dead run left, and directories that were made in vain."""
+    def owned(self) -> Iterator[None]:
+        """Own the files; remove what a dead run left, and directories that were made in vain."""
         made = [path for path in self.names.directories(self.paths) if not path.exists()]
-        try:
-            with self._claimable().held(self.token) as dead:
-                if dead is not None and self.resumable is None:
-                    replace(self, token=dead)._end()
-                elif dead is not None:
-                    remove_temporary(map(directory_of, self.paths), dead, self.names.storage_options)
+        made.sort(key=lambda path: -len(path.parts))
+        with self.journal.owned(self.token, partial(_remove_empty, made)) as dead:
+            if dead is not None:
+                # Files and receipts of a run that can be continued are in a folder named after the conversion.
+                replace(self, token=dead, resumable=None)._end()
+            try:
                 yield
-        finally:
-            for path in sorted(made, key=lambda path: -len(path.parts)):
-                with suppress(OSError):
-                    path.rmdir()
+            finally:
+                # While this run owns them: the next one may need them. Those that hold the journal are not empty.
+                _remove_empty(made)
+
+    def remove_leftovers(self) -> None:
+        """Remove what a run left that was killed after it had completed the files."""
+        if self.journal.is_left_by_dead_run():
+            with self.owned():
+                self._end()
 
     def begin(self) -> None:
         """Remove replaced files, create directories, and mark the run as running."""
@@ -308,7 +325,7 @@ class Files:
         if own:
             # A folder with a new file is not an abandoned one.
             self._put(_RUNNING, b"")
-        remove_abandoned(map(directory_of, paths), names.storage_options)
+        remove_abandoned(self._directories, names.storage_options)
         replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
         names.create_directories(paths)
         # Files of a store are replaced when the new ones are complete.
@@ -322,6 +339,8 @@ class Files:
         Raises IncompleteStoreError if a file is missing, or has another size or checksum than its task reported.
         """
         paths, options = self.paths, self.names.storage_options
+        if self.compute:
+            self.journal.check_owner(self.token)
         written = {
             path: StoredFile(report.stored, report.version, report.checksum)
             for path, report in zip(paths, reports, strict=True)
@@ -333,7 +352,8 @@ class Files:
         if not self.compute:
             # Another program may have written shards since the client checked.
             self.names.check_free(paths, "w")
-        self.complete(paths, reports)
+        with temporary_files_of(self.token):
+            self.complete(paths, reports)
         self._end()
 
     def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
@@ -343,10 +363,14 @@ class Files:
 
     def abort(self) -> None:
         """Remove the files that this run published, and none of another run; keep those that can be resumed."""
+        if self.journal.other_owner(self.token) is not None:
+            # A run that continues this one uses the same folder.
+            remove_temporary(self._directories, self.token, self.names.storage_options)
+            return
         # Without the marker, late tasks publish nothing.
         self._unmark()
         if self._resumed():
-            remove_temporary(map(directory_of, self.paths), self.token, self.names.storage_options)
+            remove_temporary(self._directories, self.token, self.names.storage_options)
             return
         own = self._own()
         self.names.remove([*own, *_sidecars_of(own)])
@@ -390,12 +414,13 @@ class Files:
         if is_cancelled(self.token):
             raise Cancelled
 
-    def _claimable(self) -> Claimable:
-        """Return the place of the claim on all files of the template whose first file is in the directory."""
+    @property
+    def journal(self) -> Journal:
+        """Journal of all files of the template whose first file is in the directory."""
         pattern = self.names.pattern.pattern.rpartition("/")[2]
         name = f"{RUN_PREFIX}{_digest(pattern)[:16]}.claim"
         objects = objects_in(self.directory, self.names.storage_options)
-        return Claimable(objects, name, "these files", Location(redact_url(self.names.template)))
+        return Journal(objects, name, "these files", Location(redact_url(self.names.template)))
 
     def _unmark(self) -> None:
         objects_in(self.folder, self.names.storage_options).drop([_RUNNING])
@@ -412,7 +437,7 @@ class Files:
                     fs.rm(folder, recursive=True)
         except OSError as error:
             warnings.warn(f"{redact_url(self.folder)} can't be removed ({error}); remove it by hand", stacklevel=2)
-        directories = map(directory_of, self.paths)
+        directories = self._directories
         if self.compute:
             remove_temporary(directories, self.token, self.names.storage_options)
         else:
@@ -431,13 +456,11 @@ class Files:
             if not is_running:
                 raise Cancelled
             self._prepare(path)
-            with add_path_to_errors(path):
-                sink = open_sink(path, self.compression, self.names.storage_options, should_publish)
+            sink = open_sink(path, self.compression, self.names.storage_options, should_publish)
             try:
                 records, nbytes = fill(sink)
                 self.check_running()
-                with add_path_to_errors(path):
-                    sink.close()
+                sink.close()
             except BaseException:
                 sink.discard()
                 raise
@@ -458,7 +481,7 @@ class Files:
         """Check the marker, or prepare one file of a run without a client."""
         self._check_marked()
         if not self.compute:
-            self._claimable().check_unclaimed()
+            self.journal.check_free()
             self.names.create_directories([path, join(self.directory, _RUNNING)])
 
     def _check_marked(self) -> None:
@@ -468,6 +491,8 @@ class Files:
                 "client; write to a path that all processes reach",
                 Location(self.names.template),
             )
+        if self.compute:
+            self.journal.check_owner(self.token)
 
     def published_report(self, path: str) -> ShardWriteReport | None:
         """Return the report of a file that this run published and that has not changed."""

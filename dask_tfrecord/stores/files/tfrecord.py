@@ -46,7 +46,6 @@ from dask_tfrecord.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
-from dask_tfrecord.runtime.progress import add_path_to_errors
 from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
@@ -368,8 +367,7 @@ def write_shard(
             total += nbytes
             files.check_running()
             for records in stream.framed(blocks):
-                with add_path_to_errors(path):
-                    sink.write(records)
+                sink.write(records)
         return stop - start, total
 
     return files.write(path, fill)
@@ -528,8 +526,7 @@ def copy_shard(
         with closing(iterate_payloads(partition.runs, check_crc=check_crc)) as records:
             for location, payload in records:
                 kept = payload if columns is None else select_features(payload, columns, location)
-                with add_path_to_errors(path):
-                    write_record(sink, kept)
+                write_record(sink, kept)
                 count += 1
                 nbytes += len(kept)
                 if count % _CHECK_INTERVAL == 0:

@@ -46,7 +46,8 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.storage.shard import check_encodable
-from dask_tfrecord.stores.output import Claimable, WriteReport
+from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
@@ -372,15 +373,15 @@ class TargetGroup:
             StoreObjects(group.store, group.path) if self.directory is None else DirectoryObjects(str(self.directory))
         )
 
-    def claimable(self) -> Claimable:
-        """Return the place of the claim on the group."""
+    def journal(self) -> Journal:
+        """Return the journal of the group."""
         if isinstance(self.store, str):
             objects: Objects = objects_in(
                 join(self.store, self.component) if self.component else self.store, self.storage_options
             )
         else:
             objects = self.unopened_objects()
-        return Claimable(objects, CLAIM, "this group", self.location)
+        return Journal(objects, CLAIM, "this group", self.location)
 
     @contextmanager
     def writing(self) -> Iterator[Put]:

@@ -36,9 +36,8 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
-from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled
+from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled, add_path_to_errors
 from dask_tfrecord.runtime.progress import (
-    add_path_to_errors,
     remove_empty_directories,
     report_part,
     report_progress,
@@ -48,6 +47,7 @@ from dask_tfrecord.runtime.progress import (
 from dask_tfrecord.runtime.workers import release_freed
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
+from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
@@ -248,7 +248,7 @@ def open_target(
     if resume:
         target.check_format()
     else:
-        target.claimable().check_unclaimed(lambda: target.check_free(mode, origin))
+        target.journal().check_free(lambda: target.check_free(mode, origin))
     return target
 
 
@@ -274,19 +274,16 @@ class GroupOutput:
         self._checkpoint: Checkpoint | None = None
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the claim; a complete group that is resumed is not written to, and not claimed."""
-        target = self._target
-        if self._resume and target.stored_attributes().get("complete"):
+    def owned(self) -> Iterator[None]:
+        """Own the group; a complete group that is resumed is not written to, and needs no owner."""
+        target, journal = self._target, self._target.journal()
+        if self._resume and target.stored_attributes().get("complete") and not journal.is_left_by_dead_run():
             yield
             return
         directory = target.directory
         made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
-        try:
-            with target.claimable().held(self.token):
-                yield
-        finally:
-            remove_empty_directories(made)
+        with journal.owned(self.token, partial(remove_empty_directories, made)):
+            yield
 
     def begin(self) -> None:
         """Plan the conversion, and create the group; or find what an interrupted one has written."""
@@ -344,7 +341,8 @@ class GroupOutput:
 
     def _write_context(self, step: Callable[..., Any], arrays: dict[str, Any], place: str) -> WriteContext:
         layout, tasks = self._layout, task_name(step, self.token)
-        shared = self._target, self._checkpoint, self._schema, layout.nrows, layout.arrays, arrays
+        journal = None if self._checkpoint is None else self._target.journal()
+        shared = self._target, self._checkpoint, journal, self._schema, layout.nrows, layout.arrays, arrays
         return WriteContext(self.token, *shared, place, tasks)
 
     @property
@@ -356,12 +354,21 @@ class GroupOutput:
         """Build tasks for the units that are not written, and describe their work."""
         target, checkpoint, context = self._target, self._checkpoint, self._context
         if checkpoint is None or context is None:
-            return dask.delayed(_finish, pure=False)(target, checkpoint, 0, []), None
+            return dask.delayed(_finish, pure=False)(self.token, target, checkpoint, 0, []), None
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
         units = list(plan_units(self._layout, self._schema))
         return self._tasks(
-            write_units, context, first, units, checkpoint.verified(), _finish, target, checkpoint, len(units)
+            write_units,
+            context,
+            first,
+            units,
+            checkpoint.verified(),
+            _finish,
+            self.token,
+            target,
+            checkpoint,
+            len(units),
         )
 
     def _tasks(
@@ -407,7 +414,7 @@ class GroupOutput:
         """Remove the group of a failed run; keep one that can be resumed, or belongs to another run."""
         error, target = sys.exception(), self._target
         attributes = target.stored_attributes()
-        if attributes.get("id", self.token) not in self._identities:
+        if attributes.get("id", self.token) not in self._identities or target.journal().other_owner(self.token):
             return
         # An interrupted run keeps what is written: the user may resume it.
         if self._resume or not isinstance(error, Exception):
@@ -425,8 +432,9 @@ def _check_group(context: WriteContext) -> WriteContext:
     return context
 
 
-def _finish(target: TargetGroup, checkpoint: Checkpoint, units: int, reports: Sequence[WriteReport]) -> None:
+def _finish(run: str, target: TargetGroup, checkpoint: Checkpoint, units: int, reports: Sequence[WriteReport]) -> None:
     """Complete the group: the last task of a conversion."""
+    target.journal().check_owner(run)
     with add_path_to_errors(str(target)):
         run_uninterrupted(lambda: _complete(target, checkpoint, units))
 
@@ -464,6 +472,8 @@ _Span = tuple[int, int]
 
 # Seconds between two reports of a running task.
 _REPORT_SECONDS = 1.0
+# Seconds after which a task asks again whether its run owns the group; runs that stop for minutes lose it.
+_OWNER_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -474,6 +484,7 @@ class WriteContext:
     target: TargetGroup
     # None in a fork of a session: it is committed as a whole.
     checkpoint: Checkpoint | None
+    journal: Journal | None
     schema: Schema
     nrows: int
     specs: tuple[ArraySpec, ...]
@@ -492,7 +503,7 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
     completed = {} if checkpoint is None else checkpoint.recorded(unit.number for unit in task.units)
     units = [unit for unit in task.units if unit.number not in completed]
     reports = list(completed.values())
-    if units and not _is_finished(context):
+    if units and _may_write(context):
         with write_sequentially(), context.target.writing() as put:
             completions = _CheckpointBuffer(context)
             writers = [_UnitWriter(context, put, completions, unit) for unit in units]
@@ -505,11 +516,17 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
     return report
 
 
-def _is_finished(context: WriteContext) -> bool:
-    """Return True if other copies of the tasks wrote everything; raise if another conversion replaced the group."""
-    if context.checkpoint is None or context.checkpoint.has_plan():
-        return False
-    return bool(context.target.update_attributes(context.checkpoint.identity)["written"])
+def _may_write(context: WriteContext) -> bool:
+    """Return False if other copies of the tasks wrote everything; raise if the group belongs to another run."""
+    checkpoint, journal = context.checkpoint, context.journal
+    if checkpoint is None or journal is None:
+        return True
+    owner = journal.owner()
+    if owner is not None and owner.token == context.run:
+        return True
+    if owner is not None and not owner.is_dead():
+        raise journal.taken_over(owner)
+    return checkpoint.has_plan() or not context.target.update_attributes(checkpoint.identity)["written"]
 
 
 class _CheckpointBuffer:
@@ -517,6 +534,16 @@ class _CheckpointBuffer:
 
     def __init__(self, context: WriteContext) -> None:
         self._context, self._writers, self._nbytes = context, list[_UnitWriter](), 0
+        self._asked, self._may_write = 0.0, True
+
+    def may_write(self) -> bool:
+        """Return whether this run may write now, as `_may_write` does: it is asked again after a second."""
+        # The clock that goes on while a machine sleeps.
+        now = time.time()
+        if abs(now - self._asked) > _OWNER_SECONDS:
+            self._may_write = _may_write(self._context)
+            self._asked = now
+        return self._may_write
 
     def add(self, writer: _UnitWriter) -> None:
         """Add a completed unit."""
@@ -530,7 +557,7 @@ class _CheckpointBuffer:
         context, writers = self._context, self._writers
 
         def record() -> None:
-            if context.checkpoint is not None and not _is_finished(context):
+            if context.checkpoint is not None and _may_write(context):
                 reports = context.checkpoint.record({each.unit.number: (each.report, each.objects) for each in writers})
                 for writer in writers:
                     writer.report = reports[writer.unit.number]
@@ -562,7 +589,7 @@ class _UnitWriter:
         units = range(start // spec.unit, -(-stop // spec.unit))
 
         def write() -> None:
-            for unit in units:
+            for unit in units if self._completions.may_write() else ():
                 self._put(array, unit, entries[unit * spec.unit - start : (unit + 1) * spec.unit - start])
 
         write_uninterrupted(self.context.run, self.context.place, write)
@@ -780,8 +807,8 @@ class _SessionOutput(GroupOutput):
         super().__init__(TargetGroup.from_arguments(self._first.store, component, None), request, mode=mode)
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold nothing: the session belongs to this run."""
+    def owned(self) -> Iterator[None]:
+        """Record no owner: the session belongs to this run."""
         yield
 
     def begin(self) -> None:

@@ -1,0 +1,286 @@
+"""Journal of an output: which run owns it.
+
+The owner is an object at the output: in a Zarr group, or beside the files of TFRecord, Parquet and LeRobot. It holds
+the token of the run and the process of its client, which writes it again every `Limits.heartbeat` seconds. A run is
+dead when its process has ended, whatever the age of the object; on other machines, when the object was not written for
+`STALE` seconds by the clock of this one. The next run takes over from a dead one.
+
+A process that is stopped for longer on another machine loses its output. Its tasks ask `Journal.other_owner` before
+they publish, and its client before it removes anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import get_type_hints
+
+from dask_tfrecord.errors import Location, StoreInUseError, printable
+from dask_tfrecord.runtime.progress import run_uninterrupted
+from dask_tfrecord.settings import limits
+from dask_tfrecord.storage import process
+from dask_tfrecord.storage.objects import NotAFileError, Objects
+
+# Age in seconds of an owner of another machine that counts as dead.
+STALE = 120.0
+# Other runs may release or take over an output meanwhile.
+_TRIES = 20
+# The token becomes part of a file name.
+_TOKEN = re.compile("[0-9a-zA-Z]{1,64}")
+# Characters of a host name in errors.
+_MAX_HOST = 100
+
+_log = logging.getLogger(__name__)
+
+# Tokens of the runs of this process.
+_own: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The run that writes an output: content of the object of the owner."""
+
+    token: str
+    # Machine and process namespace: process numbers mean nothing elsewhere.
+    machine: str
+    # Name of the machine, for errors.
+    host: str
+    pid: int
+    # Start time of the process where the system reports it: process numbers are reused.
+    started: str
+    # Seconds of the epoch.
+    since: float
+    beat: float
+
+    @classmethod
+    def of_this_process(cls, token: str) -> Owner:
+        """Describe a run of this process."""
+        now, pid = time.time(), os.getpid()
+        return cls(token, process.machine(), platform.node(), pid, process.process_start(pid) or "", now, now)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Owner | None:
+        """Read an owner; None if `data` holds something else."""
+        try:
+            document = json.loads(data)
+            owner = cls(**{name: kind(document[name]) for name, kind in get_type_hints(cls).items()})
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+        return owner if _TOKEN.fullmatch(owner.token) else None
+
+    def to_json(self) -> bytes:
+        """Return the content of the object."""
+        return json.dumps(asdict(self)).encode()
+
+    def is_dead(self) -> bool:
+        """Return True if its run has ended without releasing the output."""
+        if self.machine == process.machine():
+            if self.pid == os.getpid():
+                return self.token not in _own
+            start = process.process_start(self.pid)
+            if start is None or sys.platform != "win32":
+                return start is None or (start != "" and start != self.started)
+        # A beat in the future is one of a wrong clock, and NaN is one of none.
+        return not abs(time.time() - self.beat) <= STALE
+
+    def __str__(self) -> str:
+        """Describe the owner for errors."""
+        host = printable(self.host)
+        host = host if len(host) <= _MAX_HOST else f"{host[:_MAX_HOST]}…"
+        try:
+            since = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))} UTC"
+            age = max(round(time.time() - self.beat), 0)
+        except (ValueError, OverflowError, OSError):
+            return f"process {self.pid} on {host}"
+        return f"process {self.pid} on {host}{since}, seen {age} s ago"
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Place where an output records its owner."""
+
+    objects: Objects
+    name: str
+    # What a run writes, for errors: "this group".
+    what: str
+    location: Location
+
+    def check_free(self, check: Callable[[], object] = lambda: None) -> None:
+        """Run a check of the output; raise StoreInUseError if another run owns it."""
+        self._refuse_live()
+        try:
+            check()
+        except Exception:
+            # The check may have found files of a run that has just started.
+            self._refuse_live()
+            raise
+
+    @contextmanager
+    def owned(self, token: str, cleanup: Callable[[], object]) -> Iterator[str | None]:
+        """Own the output for a run, or raise StoreInUseError; yield the token of the dead run that owned it before.
+
+        `cleanup` removes the directories that were made in vain, after the release. It is not called if another run
+        owns the output, which needs them.
+        """
+        owner, ended = Owner.of_this_process(token), threading.Event()
+        beats = threading.Thread(target=self._beat, args=(owner, ended), name="owner", daemon=True)
+
+        def end() -> None:
+            ended.set()
+            if beats.ident is not None:
+                beats.join()
+            self._release(owner)
+
+        _own.add(owner.token)
+        refused = False
+        try:
+            try:
+                before = self._take(owner)
+            except StoreInUseError:
+                refused = True
+                raise
+            beats.start()
+            yield before
+        finally:
+            # Ctrl-C ends the wait for `end`, not `end`. What it leaves is dead: this process does not own it.
+            try:
+                run_uninterrupted(end)
+            finally:
+                ended.set()
+                _own.discard(owner.token)
+                if not refused:
+                    cleanup()
+
+    def owner(self) -> Owner | None:
+        """Return the run that owns the output; None if there is none."""
+        return self._read(self.name)
+
+    def is_left_by_dead_run(self) -> bool:
+        """Return True if the run that owned the output has ended without releasing it."""
+        with suppress(StoreInUseError):
+            owner = self.owner()
+            return owner is not None and owner.is_dead()
+        return False
+
+    def other_owner(self, token: str) -> Owner | None:
+        """Return a run that has taken over from the run of a token."""
+        found = self._read(self.name)
+        return None if found is None or found.token == token or found.is_dead() else found
+
+    def taken_over(self, other: Owner) -> StoreInUseError:
+        """Return the error of a run whose output another one has taken over."""
+        return StoreInUseError(
+            f"another run has taken over {self.what} while this one did not respond: {other}. Nothing more is written",
+            self.location,
+        )
+
+    def check_owner(self, token: str) -> None:
+        """Raise StoreInUseError if another run has taken over from the run of a token."""
+        other = self.other_owner(token)
+        if other is not None:
+            raise self.taken_over(other)
+
+    def _refuse_live(self) -> None:
+        found = self._read(self.name)
+        if found is not None and not found.is_dead():
+            raise self._in_use(found)
+
+    def _take(self, owner: Owner) -> str | None:
+        """Create the object of the owner, or take over that of a dead run; return the token of the dead run."""
+        for _ in range(_TRIES):
+            if self.objects.create(self.name, owner.to_json()):
+                return None
+            found = self._read(self.name)
+            if found is None:
+                continue
+            if not found.is_dead():
+                raise self._in_use(found)
+            if self._take_over(owner, self.name, found):
+                _log.info("%s: took over from process %d on %s", self.location, found.pid, found.host)
+                return found.token
+        raise StoreInUseError(f"several runs claim {self.what} at once: try again when they have ended", self.location)
+
+    def _take_over(self, owner: Owner, name: str, dead: Owner) -> bool:
+        """Replace a dead owner; return False if another run changed it first.
+
+        Of several runs that find the same dead owner, the one that creates an object named after it may replace it.
+        """
+        takeover_lock = f"{self.name}.{dead.token}"
+        if self.objects.create(takeover_lock, owner.to_json()):
+            try:
+                now = self._read(name)
+                if now is None or now.token != dead.token:
+                    return False
+                self.objects.put(name, owner.to_json())
+                return True
+            finally:
+                self.objects.drop([takeover_lock])
+        other = self._read(takeover_lock)
+        if other is not None and not other.is_dead():
+            raise self._in_use(other)
+        # A run that was killed while it held the lock left the object. It is removed by one run too: another one may
+        # have created it again meanwhile.
+        if other is not None and self._take_over(owner, takeover_lock, other):
+            self.objects.drop([takeover_lock])
+        return False
+
+    def _read(self, name: str) -> Owner | None:
+        """Read an owner; None if the object does not exist."""
+        try:
+            data = self.objects.get([name])[name]
+        except NotADirectoryError:
+            return None
+        except NotAFileError:
+            data = b""
+        if data is None:
+            return None
+        owner = Owner.from_json(data)
+        if owner is None:
+            raise StoreInUseError(
+                f"another run claims {self.what} by an object {name} that cannot be read: remove that object if no "
+                f"other process writes there",
+                self.location,
+            )
+        return owner
+
+    def _in_use(self, owner: Owner) -> StoreInUseError:
+        return StoreInUseError(
+            f"another run is writing {self.what}: {owner}. Wait until it ends, or end it: the claim {self.name} of a "
+            f"process that has ended is taken over at once on the same machine, and after {STALE:.0f} s elsewhere",
+            self.location,
+        )
+
+    def _beat(self, owner: Owner, ended: threading.Event) -> None:
+        """Write the owner again until the run has ended, or another run has taken over."""
+        while not ended.wait(limits().heartbeat):
+            try:
+                if not self._is_owner(owner):
+                    _log.warning("the claim %s of this run was removed or taken over by another run", self.name)
+                    return
+                self.objects.put(self.name, replace(owner, beat=time.time()).to_json())
+            except Exception as error:
+                # The store may answer again at the next heartbeat.
+                _log.warning("could not renew the claim %s: %s", self.name, type(error).__name__)
+
+    def _release(self, owner: Owner) -> None:
+        """Remove the owner if it is still this run."""
+        try:
+            if self._is_owner(owner):
+                self.objects.drop([self.name])
+        except Exception as error:
+            # The error of the run takes precedence, and the run is dead after it.
+            _log.warning("%s: could not remove the claim %s: %s", self.location, self.name, type(error).__name__)
+
+    def _is_owner(self, owner: Owner) -> bool:
+        data = self.objects.get([self.name])[self.name]
+        found = None if data is None else Owner.from_json(data)
+        return found is not None and found.token == owner.token
