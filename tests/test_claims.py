@@ -24,7 +24,8 @@ import zarr
 import zarr.storage
 from fsspec.implementations.local import LocalFileSystem
 from support.damage import flip
-from support.waiting import PATIENCE, wait_until
+from support.programs import environment
+from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
@@ -359,6 +360,8 @@ def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[
         {"pid": ended.pid},
         {"pid": os.getppid(), "started": "another process of that number"},
         {"machine": "other", "host": "other", "beat": time.time() - journal.STALE - 1},
+        # Clocks of other machines may be ahead.
+        *({"machine": "other", "beat": beat} for beat in (time.time() + 86400, float("inf"), float("nan"))),
     ):
         write_claim(store, **changes)
         for name in (CLAIM, "zarr", "zarr.json"):
@@ -389,6 +392,175 @@ def test_an_unreadable_claim_and_one_of_another_process_are_reported(
             ds.to_zarr(store, **options)
     (store / CLAIM).unlink()
     ds.to_zarr(store)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="claims die by age alone there")
+@pytest.mark.parametrize("changes", [{"beat": 0}, {"beat": float("nan")}, {"since": 1e17}, {"host": "x" * 1_000_000}])
+def test_the_claim_of_a_live_process_does_not_age(ds: dtf.Dataset, store: Path, changes: dict[str, Any]) -> None:
+    """It may be stopped, or its machine may sleep."""
+    write_claim(store, pid=os.getppid(), started=process.process_start(os.getppid()), **changes)
+    for options in MODES:
+        with pytest.raises(StoreInUseError, match=rf"process {os.getppid()} on ") as caught:
+            ds.to_zarr(store, **options)
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pipes of that kind")
+@pytest.mark.parametrize("kind", ["token", "pipe", "directory", "link"])
+def test_a_claim_that_is_none(ds: dtf.Dataset, store: Path, kind: str) -> None:
+    claim = store / CLAIM
+    write_claim(store, machine="other", beat=0, token="a" * 300)
+    if kind != "token":
+        claim.unlink()
+    if kind == "pipe":
+        os.mkfifo(claim)
+    elif kind == "directory":
+        claim.mkdir()
+    elif kind == "link":
+        claim.symlink_to("nowhere")
+    for options in MODES:
+        with pytest.raises(StoreInUseError, match=rf"{CLAIM} that cannot be read: remove that object"):
+            ds.to_zarr(store, **options)
+
+
+WRITERS: dict[str, Callable[..., object]] = {
+    "zarr": lambda ds, folder, **options: ds.to_zarr(folder, chunks=11, **options),
+    "tfrecord": lambda ds, folder, **options: ds.to_tfrecord(folder / TEMPLATE, records_per_shard=11, **options),
+    "parquet": lambda ds, folder, **options: ds.to_parquet(folder, **options),
+    "lerobot": lambda ds, folder, **options: ds.to_lerobot(
+        folder, fps=1, episode="label", episodes_per_file=11, video=None, names={"label": None}, **options
+    ),
+}
+
+
+def needs(kind: str) -> None:
+    for package in {"parquet": ("pyarrow",), "lerobot": ("pyarrow", "av")}.get(kind, ()):
+        pytest.importorskip(package)
+
+
+def of_episodes(ds: dtf.Dataset) -> dtf.Dataset:
+    return ds[["label"]].assign(x=ds["label"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(kind, {"mode": "w"}) for kind in WRITERS] + [("zarr", MODES[2]), ("lerobot", MODES[2])],
+    ids=str,
+)
+def test_a_run_that_lost_its_output_writes_and_removes_nothing(
+    ds: dtf.Dataset, tmp_path: Path, kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another machine took over while this one slept."""
+    needs(kind)
+    monkeypatch.setattr("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 0.0)
+    folder, files = tmp_path / "out", list[dict[str, bytes]]()
+
+    def lose(blocks: dict[str, Any]) -> dict[str, Any]:
+        claims = list(folder.rglob(".*claim"))
+        if len(blocks["label"]) and blocks["label"][0] >= 30 and claims and not files:
+            (claim,) = claims
+            owner = json.loads(claim.read_text())
+            claim.write_text(json.dumps(owner | {"token": "b" * 32, "machine": "other", "beat": time.time()}))
+            files.append(contents(folder))
+        return blocks
+
+    rows = of_episodes(ds)
+    if options == {"mode": "w"}:
+        WRITERS[kind](rows.rows[::-1], folder)
+    with dask.config.set(scheduler="sync"), pytest.raises(StoreInUseError, match="another run has taken over"):
+        WRITERS[kind](rows.map_blocks(lose, dict(rows.schema)), folder, **options)
+    assert {name: data for name, data in contents(folder).items() if not name.endswith(".tmp")} == files[0]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if not name.endswith(".tmp")}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_refused_run_keeps_the_directories_of_the_other(
+    ds: dtf.Dataset, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(kind)
+    folder, refused, began = tmp_path / "out", threading.Event(), threading.Event()
+    first, take = list[int](), journal.Journal._take
+
+    def take_in_turn(self: journal.Journal, owner: journal.Owner) -> str | None:
+        # The second run has listed the directories that do not exist.
+        if threading.get_ident() not in first:
+            assert began.wait(PATIENCE)
+        return take(self, owner)
+
+    def wait(blocks: dict[str, Any]) -> dict[str, Any]:
+        if folder.exists():
+            began.set()
+            assert refused.wait(PATIENCE)
+        return blocks
+
+    rows = of_episodes(ds)
+    waiting = rows.map_blocks(wait, dict(rows.schema))
+
+    def refuse() -> None:
+        with pytest.raises(StoreInUseError):
+            WRITERS[kind](rows, folder)
+        refused.set()
+
+    monkeypatch.setattr(journal.Journal, "_take", take_in_turn)
+    with dask.config.set(scheduler="sync"), in_background(refuse):
+        first.append(threading.get_ident())
+        time.sleep(0.3)
+        WRITERS[kind](waiting, folder)
+    assert folder.exists() and not list(folder.rglob(".*"))
+
+
+PROGRAM = """
+import pathlib, sys, time
+import dask, dask_tfrecord as dtf
+from test_claims import WRITERS, of_episodes
+kind, shards, folder, flag = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
+
+def wait(blocks):
+    if len(blocks["label"]) and blocks["label"][0] >= 30 and folder.exists():
+        flag.touch()
+        for _ in range(6000):
+            if flag.with_suffix(".go").exists():
+                break
+            time.sleep(0.01)
+    return blocks
+
+rows = of_episodes(dtf.read_tfrecord(shards))
+with dask.config.set(scheduler="sync"):
+    WRITERS[kind](rows.map_blocks(wait, dict(rows.schema)), folder, mode="w")
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGSTOP there")
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_stopped_process_keeps_its_output(
+    ds: dtf.Dataset, shards: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs(kind)
+    monkeypatch.setattr(journal, "STALE", 0.0)
+    folder, flag, rows = tmp_path / "out", tmp_path / "flag", of_episodes(ds)
+    WRITERS[kind](rows, tmp_path / "whole")
+    command = [sys.executable, "-c", PROGRAM, kind, shards, folder, flag]
+    stopped = subprocess.Popen(list(map(str, command)), env=environment())
+    try:
+        wait_until(flag.exists)
+        stopped.send_signal(signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(StoreInUseError, match=f"process {stopped.pid} on"):
+                WRITERS[kind](rows.rows[::-1], folder, mode="w")
+            time.sleep(0.1)
+        flag.with_suffix(".go").touch()
+        stopped.send_signal(signal.SIGCONT)
+        assert stopped.wait(PATIENCE) == 0
+    finally:
+        stopped.kill()
+        stopped.wait(PATIENCE)
+    assert {name for name in contents(folder)} == {name for name in contents(tmp_path / "whole")}
+    WRITERS[kind](rows.rows[::-1], folder, mode="w")
 
 
 @pytest.mark.parametrize("left", ["claim", "claim and takeover"])

@@ -338,8 +338,7 @@ def test_a_kill_while_an_output_is_replaced(
                 break
             check_readers(read, target, before, after)
             # Any run takes over.
-            # A complete output is not written to by resume=True, and keeps the claim of a process that has ended.
-            resumes = at // every % 2 and not any(holds(read, target, rows) for rows in (before, after))
+            resumes = at // every % 2 and not holds(read, target, before)
             again: dict[str, Any] = {"resume": True} if resumes else {"mode": "w"}
             try:
                 write(new, target, **again)

@@ -210,9 +210,10 @@ def _read_file(path: str) -> bytes:
         if error.errno in (errno.EACCES, errno.EISDIR, errno.ENXIO, errno.ELOOP) and not Path(path).is_file():
             raise NotAFileError(errno.EINVAL, "expected a file", path) from None
         raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise NotAFileError(errno.EINVAL, "expected a file", path)
     with add_path_to_errors(path), open(file, "rb") as opened:  # noqa: PTH123
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise NotAFileError(errno.EINVAL, "expected a file", path)
         return opened.read()
 
 

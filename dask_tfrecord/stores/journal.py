@@ -176,18 +176,15 @@ class Journal:
         found = self._read(self.name)
         return None if found is None or found.token == token or found.is_dead() else found
 
-    def taken_over(self, other: Owner) -> StoreInUseError:
-        """Return the error of a run whose output another one has taken over."""
-        return StoreInUseError(
-            f"another run has taken over {self.what} while this one did not respond: {other}. Nothing more is written",
-            self.location,
-        )
-
     def check_owner(self, token: str) -> None:
         """Raise StoreInUseError if another run has taken over from the run of a token."""
         other = self.other_owner(token)
         if other is not None:
-            raise self.taken_over(other)
+            raise StoreInUseError(
+                f"another run has taken over {self.what} while this one did not respond: {other}. This one writes "
+                f"nothing more",
+                self.location,
+            )
 
     def _refuse_live(self) -> None:
         found = self._read(self.name)

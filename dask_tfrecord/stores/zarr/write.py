@@ -521,11 +521,7 @@ def _may_write(context: WriteContext) -> bool:
     checkpoint, journal = context.checkpoint, context.journal
     if checkpoint is None or journal is None:
         return True
-    owner = journal.owner()
-    if owner is not None and owner.token == context.run:
-        return True
-    if owner is not None and not owner.is_dead():
-        raise journal.taken_over(owner)
+    journal.check_owner(context.run)
     return checkpoint.has_plan() or not context.target.update_attributes(checkpoint.identity)["written"]
 
 
