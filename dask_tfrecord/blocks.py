@@ -497,7 +497,7 @@ def placing(row_splits: NDArray[np.int64], *, item: bool = False) -> Iterator[No
         yield
     except RowError as error:
         row, number = place(row_splits, error.row)
-        raise RowError(row, error.message, number if item else error.item) from None
+        raise type(error)(row, error.message, number if item else error.item) from None
 
 
 class RowLimitError(RowError):

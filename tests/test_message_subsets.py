@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,14 +201,24 @@ def outer_class() -> type[Any]:
     return message_class(files, "outer.Outer")
 
 
+def compressed(name: str, hold: Holder, path: Path, cls: Any, rows: list[list[bytes]]) -> tuple[dtf.Dataset, str]:
+    """Hold messages in compressed bytes."""
+    deflate = {"ZLIB": zlib.compress, "GZIP": gzip.compress}[name]
+    return hold(path, dtf.ProtoFeature(cls, "", compression_type=name), [[deflate(one) for one in row] for row in rows])
+
+
+def of_messages(cls: Any) -> dtf.ProtoFeature:
+    return cls if isinstance(cls, dtf.ProtoFeature) else dtf.ProtoFeature(cls, "")
+
+
 def in_steps(path: Path, cls: Any, rows: list[list[bytes]]) -> tuple[dtf.Dataset, str]:
     payloads = [sequence_example(p=[[one] for one in row]) for row in rows]
-    return _read(path, payloads, sequence_features={"p": dtf.ProtoFeature(cls, "")}), "p"
+    return _read(path, payloads, sequence_features={"p": of_messages(cls)}), "p"
 
 
 def in_items(path: Path, cls: Any, rows: list[list[bytes]]) -> tuple[dtf.Dataset, str]:
     payloads = [b"".join(delimited(1, example(p=[one])) for one in row) for row in rows]
-    return _read(path, payloads, example_features={"p": dtf.ProtoFeature(cls, "")}), "examples/p"
+    return _read(path, payloads, example_features={"p": of_messages(cls)}), "examples/p"
 
 
 def in_message(field: str, path: Path, cls: Any, rows: list[list[bytes]]) -> tuple[dtf.Dataset, str]:
@@ -226,7 +238,7 @@ def in_message(field: str, path: Path, cls: Any, rows: list[list[bytes]]) -> tup
                 held.one = one
         made.append(record.SerializeToString())
     where = "many" if field == "many" else f"items.{field}"
-    features = {"p": dtf.ProtoFeature(where, values=dtf.ProtoFeature(cls, ""))}
+    features = {"p": dtf.ProtoFeature(where, values=of_messages(cls))}
     return _read(path, made, features, message=outer), "p"
 
 
@@ -242,6 +254,10 @@ HOLDERS: dict[str, Holder] = {
     "bytes of repeated messages": partial(in_message, "one"),
     "Any of repeated messages": partial(in_message, "any"),
     "BytesValue of repeated messages": partial(in_message, "wrapped"),
+    "compressed steps": partial(compressed, "ZLIB", in_steps),
+    "compressed items of ELWC": partial(compressed, "GZIP", in_items),
+    "compressed repeated bytes": partial(compressed, "GZIP", partial(in_message, "many")),
+    "compressed bytes of repeated messages": partial(compressed, "ZLIB", partial(in_message, "one")),
 }
 
 

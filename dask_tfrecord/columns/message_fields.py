@@ -41,6 +41,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.encoded import inflated_value, iter_values
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput
 from dask_tfrecord.message_types import (
     MessageType,
@@ -74,6 +75,8 @@ _BYTES_WRAPPERS = {"google.protobuf.StringValue", "google.protobuf.BytesValue"}
 _ANY = "google.protobuf.Any"
 # More columns than a data set can be used with; a recursive type may unroll to any number.
 _MOST_COLUMNS = 20_000
+# Compressed messages that are inflated before they are decoded.
+_INFLATED_NBYTES = 1 << 20
 # Enums whose numbers are below it have their names as those of classes.
 _MOST_CLASSES = 4096
 
@@ -242,7 +245,9 @@ def columns_in_bytes(
     name: str, feature: ProtoFeature, specs: Any, prefix: str, outer: tuple[str, ...], *, is_any: bool = False
 ) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in bytes values, whose outputs are those of `specs`."""
-    columns = message_columns(feature.message, name, replace(feature, message=None), prefix, outer)
+    columns = message_columns(
+        feature.message, name, replace(feature, message=None, compression_type=None), prefix, outer
+    )
     indices: dict[FieldSpec, int] = {}
     for spec in chain.from_iterable(column.specs for column in columns.values()):
         indices.setdefault(spec, len(indices))
@@ -416,22 +421,47 @@ def _decode_messages(
         values = _of_type(values, outputs[0].encoded(), message.name)
     with ExitStack() as stack:
         for splits in outer:
-            stack.enter_context(placing(splits))
+            stack.enter_context(placing(splits, item=splits is outer[-1]))
         tables = message_tables(message, specs)
         native = tables.decoder(check_crc=False)
         if limit is not None:
             native.set_memory_limit(limit.nbytes)
-        number = native.feed_values(np.ascontiguousarray(values.values), np.ascontiguousarray(values.splits))
-        if number < len(values):
-            problem = native.problem()
-            if problem.fault is Fault.FULL and limit is not None:
-                raise RowLimitError(number, limit.message())
-            raise RowError(number, tables.describe(problem))
+        for first, part in _stored_messages(values, parsed, limit):
+            number = native.feed_values(np.ascontiguousarray(part.values), np.ascontiguousarray(part.splits))
+            if number < len(part):
+                problem = native.problem()
+                if problem.fault is Fault.FULL and limit is not None:
+                    raise RowLimitError(first + number, limit.message())
+                raise RowError(first + number, tables.describe(problem))
     found = []
     for output in tables.outputs(native):
         levels = (*outer, *output.levels)
         found.append(output._replace(outer=levels[:-1], row_splits=levels[-1] if levels else None))
     return found
+
+
+def _stored_messages(
+    values: BytesBlock, parsed: ProtoFeature, limit: MemoryLimit | None
+) -> Iterator[tuple[int, BytesBlock]]:
+    """Yield the number of the first message, and some messages, which are inflated if they are compressed."""
+    if parsed.compression_type is None:
+        yield 0, values
+        return
+    parts, size, first = list[bytes](), 0, 0
+    for number, value in enumerate(iter_values(values)):
+        most = 0 if limit is None else limit.nbytes + 1
+        # A field that is not set has no bytes, and a message in it no fields.
+        part, whole = inflated_value(value, parsed.compression_type, most) if value else (b"", True)
+        if limit is not None and len(part) > limit.nbytes:
+            raise RowLimitError(number, limit.message())
+        if not whole:
+            raise RowError(number, f"holds damaged {parsed.compression_type} data where {parsed} takes it")
+        parts.append(part)
+        size += len(part)
+        if size >= _INFLATED_NBYTES:
+            yield first, BytesBlock.of(parts)
+            parts, size, first = [], 0, number + 1
+    yield first, BytesBlock.of(parts)
 
 
 def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:

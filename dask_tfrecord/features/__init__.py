@@ -17,14 +17,13 @@ from dask_tfrecord.features.partitions import (
 )
 from dask_tfrecord.features.proto import ProtoFeature
 from dask_tfrecord.features.ragged import RaggedFeature
-from dask_tfrecord.features.raw import COMPRESSION_WBITS, RawFeature
+from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
 from dask_tfrecord.features.sparse import SparseFeature
 from dask_tfrecord.features.tensor import TENSOR_DTYPES, TensorFeature
 from dask_tfrecord.features.text import TextFeature
 
 __all__ = [
-    "COMPRESSION_WBITS",
     "IMAGE_DTYPES",
     "TENSOR_DTYPES",
     "Encoded",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +19,9 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.keys import KeySpec, Unit
 from dask_tfrecord.features.written import KeyedValues, in_levels
 from dask_tfrecord.images.pixels import ImageEncoding
+
+# Window sizes of zlib, by the names of `tf.io.decode_compressed`.
+COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
 
 
 class Encoded(Feature):
@@ -110,6 +114,23 @@ def iter_values(values: BytesBlock) -> Iterator[memoryview]:
     data = memoryview(values.values.data)
     for start, stop in pairwise(values.splits.tolist()):
         yield data[start:stop]
+
+
+def checked_compression(compression: Any, owner: str) -> str | None:
+    """Return the compression of bytes values, None for none."""
+    if compression not in (None, "", *COMPRESSION_WBITS):
+        raise SchemaError(f"{owner}: expected compression_type 'ZLIB', 'GZIP' or None; got {compression!r}")
+    return compression or None
+
+
+def inflated_value(value: memoryview, compression: str, most: int) -> tuple[bytes, bool]:
+    """Return at most `most` bytes of a compressed value, all for 0, and whether they are all of intact data."""
+    inflate = zlib.decompressobj(COMPRESSION_WBITS[compression])
+    try:
+        found = inflate.decompress(value, most)
+    except zlib.error:
+        return b"", False
+    return found, inflate.eof and not inflate.unused_data
 
 
 def iter_arrays(block: Block) -> Iterator[NDArray[Any]]:

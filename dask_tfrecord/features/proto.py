@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, checked_key
-from dask_tfrecord.features.encoded import Encoded
+from dask_tfrecord.features.encoded import Encoded, checked_compression
 from dask_tfrecord.features.listed import FixedLenFeature
 from dask_tfrecord.message_types import MessageType
 
@@ -60,6 +60,9 @@ class ProtoFeature(Feature):
         bytes.
     key : str, optional
         Key of an Example that holds the messages, by default the name of the feature.
+    compression_type : {"ZLIB", "GZIP"}, optional
+        Compression of each bytes value that holds a message, as `tf.io.decode_compressed` reads it. Only with a
+        `message` of its own: in the bytes of an Example, or as `values`. Empty bytes are a message without fields.
 
     Examples
     --------
@@ -67,6 +70,9 @@ class ProtoFeature(Feature):
     ProtoFeature('tracks.states.center_x')
     >>> ProtoFeature("frames.jpeg", values=ImageFeature(channels=3)).path
     'frames.jpeg'
+    >>> from google.protobuf.duration_pb2 import Duration
+    >>> ProtoFeature("took", values=ProtoFeature(Duration, "", compression_type="ZLIB")).values.compression_type
+    'ZLIB'
     """
 
     message: Any
@@ -75,6 +81,7 @@ class ProtoFeature(Feature):
     presence: bool = field(default=False, kw_only=True)
     depth: int = field(default=1, kw_only=True)
     key: str | None = field(default=None, kw_only=True)
+    compression_type: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         message, path = self.message, self.path
@@ -91,7 +98,13 @@ class ProtoFeature(Feature):
             raise SchemaError(f"ProtoFeature: depth is a number of levels from 0 on; got {self.depth!r}")
         if self.key is not None:
             checked_key(self.key, "ProtoFeature")
-        self._set(message=message, path=path, presence=bool(self.presence))
+        compression = checked_compression(self.compression_type, "ProtoFeature")
+        if compression is not None and message is None:
+            raise SchemaError(
+                f"ProtoFeature: compression_type is that of messages in bytes: give their type, as in "
+                f'ProtoFeature("path.to.bytes", values=ProtoFeature(M, "", compression_type={compression!r}))'
+            )
+        self._set(message=message, path=path, presence=bool(self.presence), compression_type=compression)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that construct an equal feature, without defaults."""

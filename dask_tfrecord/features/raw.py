@@ -24,14 +24,18 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
-from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
+from dask_tfrecord.features.encoded import (
+    COMPRESSION_WBITS,
+    Encoded,
+    checked_compression,
+    checked_count,
+    inflated_value,
+    iter_values,
+)
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
-
-# Window sizes of zlib, by the names of `tf.io.decode_compressed`.
-COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -72,10 +76,7 @@ class RawFeature(Encoded):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        if self.compression_type not in (None, "", *COMPRESSION_WBITS):
-            raise SchemaError(
-                f"RawFeature: expected compression_type 'ZLIB', 'GZIP' or None; got {self.compression_type!r}"
-            )
+        compression = checked_compression(self.compression_type, "RawFeature")
         shape = checked_shape(self.shape, "RawFeature", open_sizes=100)
         count = checked_count(self.count, "RawFeature")
         dtype = checked_dtype(self.dtype, "RawFeature")
@@ -87,7 +88,7 @@ class RawFeature(Encoded):
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
         if count not in (None, -1) and -1 in shape:
             raise SchemaError(f"RawFeature: a fixed number of arrays per record needs a known shape; got {shape}")
-        self._set(shape=shape, dtype=dtype, count=count, compression_type=self.compression_type or None)
+        self._set(shape=shape, dtype=dtype, count=count, compression_type=compression)
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -201,17 +202,13 @@ class RawFeature(Encoded):
         for number, file in enumerate(iter_values(files)):
             # One byte more than accepted, to find values that are too long; 0 for any number.
             most = self.nbytes + 1 if not is_open else 0 if limit is None else limit.nbytes - size + 1
-            inflate = zlib.decompressobj(COMPRESSION_WBITS[compression])
-            try:
-                value, damaged = inflate.decompress(file, most), False
-            except zlib.error:
-                value, damaged = b"", True
+            value, whole = inflated_value(file, compression, most)
             size += len(value)
             if limit is not None and size > limit.nbytes:
                 raise decoded.error(self, number, limit.message(), RowLimitError)
             if not is_open and len(value) > self.nbytes:
                 raise decoded.error(self, number, f"holds more than {plural(self.nbytes, 'byte')}, which {self} needs")
-            if damaged or not inflate.eof or inflate.unused_data:
+            if not whole:
                 raise decoded.error(self, number, f"holds damaged {compression} data where {self} takes it")
             inflated.append(value)
         block = BytesBlock.of(inflated)
