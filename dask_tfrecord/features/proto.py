@@ -68,7 +68,7 @@ class ProtoFeature(Feature):
     --------
     >>> ProtoFeature("tracks.states.center_x")
     ProtoFeature('tracks.states.center_x')
-    >>> ProtoFeature("frames.jpeg", values=ImageFeature(channels=3)).path
+    >>> ProtoFeature("frames.jpeg", values=dtf.ImageFeature(channels=3)).path
     'frames.jpeg'
     >>> from google.protobuf.duration_pb2 import Duration
     >>> ProtoFeature("took", values=ProtoFeature(Duration, "", compression_type="ZLIB")).values.compression_type
