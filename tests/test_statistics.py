@@ -353,3 +353,25 @@ def test_tensorflow_metadata_reads_equal_numbers(tensorflow: str, shard: Path, t
     assert found["word"][:2] == ["STRING", "string_stats"] and found["word"][2]["unique"] == 3
     assert found["word"][4] == [["<b>0", 14], ["<b>1", 13], ["<b>2", 13]]
     assert found["raw"][:2] == ["BYTES", "bytes_stats"] and found["raw"][2]["max_num_bytes_int"] == 2
+
+
+@pytest.mark.parametrize("value", [0.1, -1e17 / 3, 7, 2**53 + 1, 1e-300])
+def test_constant_columns_do_not_differ(value: float) -> None:
+    described = []
+    for rows in (1, 999, 70_001):
+        constant = np.full((rows, 3), value) + np.arange(3) * value
+        described.append(dtf.Dataset.from_arrays({"one": constant[:, 0], "each": constant}).describe())
+    for old in described:
+        for new in described:
+            assert not old.compare(new)
+        numbers = old["one"].numbers
+        assert numbers is not None and numbers.mean == float(value) and numbers.std == 0
+
+
+@pytest.mark.parametrize("make", [int, float, str])
+def test_a_value_that_is_repeated_is_counted_once(make: Any) -> None:
+    # Four in ten of these have a hash below the bound of the smallest ones.
+    for value in range(10):
+        column = np.full(40_000, make(value), "T" if make is str else None)
+        column[:7] = [make(100 + row) for row in range(7)]
+        assert describe(x=column)["x"].distinct == 8

@@ -96,9 +96,12 @@ class Numbers:
                     # fmin and fmax lose what they met before a signalling NaN.
                     values = np.where(is_nan, values.dtype.type(np.nan), values)
                 lowest, highest = np.fmin, np.fmax
+            empty = np.zeros(values.shape[1], values.dtype)
+            minima = lowest.reduce(values, axis=0) if len(values) else empty
+            maxima = highest.reduce(values, axis=0) if len(values) else empty
+            means = _within(means, minima, maxima)
             exact -= means
             squares = np.square(exact, out=exact).sum(axis=0)
-        empty = np.zeros(values.shape[1], values.dtype)
         flat = values.ravel()
         if sampled and flat.size > _SAMPLE:
             flat = flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
@@ -110,8 +113,8 @@ class Numbers:
             counts,
             means,
             squares,
-            lowest.reduce(values, axis=0) if len(values) else empty,
-            highest.reduce(values, axis=0) if len(values) else empty,
+            minima,
+            maxima,
             nan,
             infinite,
             values.size - int(np.count_nonzero(values)),
@@ -132,6 +135,9 @@ class Numbers:
         with np.errstate(all="ignore"):
             means = np.where(held, found * (counts / total), 0).sum(axis=0)
             means[total == 0] = np.nan
+            minima = np.fmin.reduce([part.minima for part in parts])
+            maxima = np.fmax.reduce([part.maxima for part in parts])
+            means = _within(means, minima, maxima)
             shifts = np.where(held, counts * np.square(found - means), 0)
             squares = np.where(held, np.stack([part.squares for part in parts]) + shifts, 0).sum(axis=0)
         points = np.concatenate([part.points for part in parts])
@@ -140,8 +146,8 @@ class Numbers:
             total,
             means,
             squares,
-            np.fmin.reduce([part.minima for part in parts]),
-            np.fmax.reduce([part.maxima for part in parts]),
+            minima,
+            maxima,
             sum(part.nan for part in parts),
             sum(part.infinite for part in parts),
             sum(part.zeros for part in parts),
@@ -186,6 +192,8 @@ class Numbers:
         counts, means = self.counts[held], self.means[held]
         with np.errstate(all="ignore"):
             mean = np.sum(means * (counts / counts.sum())) if self.count else np.nan
+            if self.count:
+                mean = _within(mean, self.minima[held].min(), self.maxima[held].max())
             squares = np.sum(self.squares[held] + counts * np.square(means - mean))
             return mean, np.sqrt(squares / counts.sum())
 
@@ -248,6 +256,11 @@ class Numbers:
                 yield first, last, round(count)
 
 
+def _within(means: Any, minima: Any, maxima: Any) -> Any:
+    """Return means that rounding has not moved beyond the extremes: equal values have their value as mean."""
+    return np.clip(means, np.asarray(minima, np.float64), np.asarray(maxima, np.float64))
+
+
 def _thinned(
     points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -276,9 +289,10 @@ def smallest_hashes(hashes: NDArray[np.uint64], kept: NDArray[np.uint64] | None 
         hashes = hashes[hashes < kept[-1]]
     elif kept is None and len(hashes) > 8 * _HASHES:
         # The smallest are probably among these few, which are sorted faster.
-        few = smallest_hashes(hashes[hashes < np.uint64(2**66 * _HASHES // len(hashes))])
-        if len(few) == _HASHES:
-            return few
+        few = hashes[hashes < np.uint64(2**66 * _HASHES // len(hashes))]
+        # They are as many as all where a value with a small hash is repeated.
+        if len(few) <= len(hashes) // 2 and len(distinct := smallest_hashes(few)) == _HASHES:
+            return distinct
     ordered = np.sort(hashes if kept is None else np.concatenate([kept, hashes]))
     is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     smallest: NDArray[np.uint64] = ordered[is_first][:_HASHES]
