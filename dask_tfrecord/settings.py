@@ -173,3 +173,12 @@ def _positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Num
 
 if "dask.config" in sys.modules:
     register_defaults()
+
+
+def this_worker() -> Any:
+    """Return the distributed worker that runs this thread; None elsewhere, without an import of distributed."""
+    distributed: Any = sys.modules.get("distributed.worker")
+    try:
+        return None if distributed is None else distributed.get_worker()
+    except ValueError:
+        return None

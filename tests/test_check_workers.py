@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from support import servers
@@ -19,7 +20,7 @@ from support.programs import environment
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import ClusterError
+from dask_tfrecord.errors import ClusterError, ShardNotFoundError
 
 ROWS = 40
 pytestmark = pytest.mark.integration
@@ -149,6 +150,23 @@ def test_paths_that_workers_do_not_share(cluster: LocalCluster, client: Client, 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_task_on_a_worker_that_does_not_see_a_file_names_the_worker(
+    cluster: LocalCluster, client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tfrecord"
+    dtf.to_tfrecord({"x": np.arange(ROWS)}, path)
+    features = {"x": dtf.FixedLenFeature((), "int64")}
+    ds = dtf.read_tfrecord(path, features, counts=[ROWS])
+    with started_worker(cluster, client, "--name", "away"):
+        # Only the client knows the file.
+        path.rename(tmp_path / "b.tfrecord")
+        with pytest.raises(ShardNotFoundError, match=r"a\.tfrecord: worker away \(tcp://") as caught:
+            client.compute(ds["x"].sum()).result(timeout=PATIENCE)
+        assert f"check_workers(client, '{path}')" in str(caught.value)
+    with pytest.raises(ShardNotFoundError, match=r"a\.tfrecord: the file is gone since it was listed; read"):
+        ds["x"].compute(scheduler="sync")
+
+
 def test_a_worker_or_a_server_that_never_answers_ends_the_check(cluster: LocalCluster, client: Client) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, started_worker(cluster, client) as process:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x"

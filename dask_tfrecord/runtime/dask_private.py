@@ -5,12 +5,13 @@ Each function states why no public API does the same and links to the definition
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import dask
 from dask.base import get_scheduler
+
+from dask_tfrecord.settings import this_worker
 
 
 def active_client() -> Any:
@@ -31,15 +32,6 @@ def pool_threads() -> int | None:
     https://github.com/dask/dask/blob/main/dask/threaded.py (`get`).
     """
     return getattr(dask.config.get("pool", None), "_max_workers", None)
-
-
-def this_worker() -> Any:
-    """Return the distributed worker that runs this thread; None elsewhere, without an import of distributed."""
-    distributed: Any = sys.modules.get("distributed.worker")
-    try:
-        return None if distributed is None else distributed.get_worker()
-    except ValueError:
-        return None
 
 
 def worker_memory() -> int | None:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from dask.callbacks import Callback
 
 from dask_tfrecord.errors import add_path_to_errors
-from dask_tfrecord.runtime.dask_private import active_client, this_worker
-from dask_tfrecord.settings import limits, read_setting
+from dask_tfrecord.runtime.dask_private import active_client
+from dask_tfrecord.settings import limits, read_setting, this_worker
 
 if TYPE_CHECKING:
     from dask_tfrecord.runtime.progress_display import TerminalDisplay

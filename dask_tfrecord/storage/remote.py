@@ -47,7 +47,7 @@ from dask_tfrecord.errors import (
     redact_url,
     without_credentials,
 )
-from dask_tfrecord.settings import full_name, limits, read_count, read_seconds
+from dask_tfrecord.settings import full_name, limits, read_count, read_seconds, this_worker
 from dask_tfrecord.storage.object_store import PROTOCOL, StoreFileSystem
 from dask_tfrecord.storage.shard import Shard, check_encodable, has_changed, split_chain
 
@@ -604,8 +604,15 @@ def changed_error(shard: Shard, size: int | None = None) -> ShardChangedError:
 
 
 def not_found_error(shard: Shard) -> ShardNotFoundError:
-    """Return the error for a file that was removed since it was listed."""
-    return ShardNotFoundError("the file is gone since it was listed; read the collection again", Location(shard.path))
+    """Return the error for a file that was listed and is not found: it was removed, or a worker does not see it."""
+    place, worker = Location(shard.path), this_worker()
+    if worker is None:
+        return ShardNotFoundError("the file is gone since it was listed; read the collection again", place)
+    return ShardNotFoundError(
+        f"worker {worker.name} ({worker.address}) does not find this file, which was listed: it is gone since then, or "
+        f"this worker does not see the path; check_workers(client, {redact_url(shard.path)!r}) shows which workers do",
+        place,
+    )
 
 
 def check_range(given: str, start: int, stop: int, path: str) -> None:
