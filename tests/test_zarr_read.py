@@ -323,3 +323,23 @@ def test_a_version_that_is_not_a_number_is_refused(format1: Path) -> None:
     for value in (0, -1, "2", 2.0, True, None, []):
         set_version(format1 / "chunked", value)
         refused(format1 / "chunked", "not written by to_zarr")
+
+
+@pytest.mark.parametrize("program", ["zarr", "xarray"])
+@pytest.mark.parametrize("columns", [["label"], list(ROWS)], ids=len)
+def test_rows_that_another_program_appended(tmp_path: Path, program: str, columns: list[str]) -> None:
+    store = tmp_path / "store.zarr"
+    dtf.to_zarr({name: listed(ROWS[name]) for name in columns}, store, chunks=3)
+    if program == "zarr":
+        group = zarr.open_group(store, use_consolidated=False)
+        for _, array in group.arrays():
+            if array.shape[0] in (7, 8):
+                array.append(array[:1])
+    else:
+        xarray: Any = pytest.importorskip("xarray")
+        row = xarray.open_zarr(store)[["label"]].isel({"record": slice(0, 1)}).load().drop_encoding()
+        # xarray drops the consolidated metadata.
+        row.to_zarr(store, append_dim="record", consolidated=False)
+    refused(store, r"label/zarr.json has 8 rows, and the consolidated metadata of the group 7|'label' has shape \(8,\)")
+    dtf.to_zarr({"label": np.arange(4)}, store, mode="w")
+    assert dtf.from_zarr(store).nrows == 4

@@ -144,6 +144,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
         layout = zarr_layout(schema, records, RowGrid(1, 1, 1), counts)
     except SchemaError as error:
         raise _invalid_schema(target, "schema", error) from error
+    _check_consolidated(target, group, next((spec.name for spec in layout.arrays if spec.by_rows), None))
     for spec in layout.arrays:
         array = _array(target, group, spec.name)
         # Flat values have any length, and text any dtype.
@@ -158,6 +159,27 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
                 f"was changed after it was written: " + WRITE_AGAIN,
                 target.location,
             )
+
+
+def _check_consolidated(target: TargetGroup, group: Any, name: str | None) -> None:
+    """Compare an array of rows with the copy of its metadata in the group, which other programs leave as it is."""
+    if name is None or group.metadata.consolidated_metadata is None:
+        return
+    path = f"{name}/zarr.json"
+    found = target.objects(group).get([path])[path]
+    try:
+        rows = json.loads(found or b"")["shape"][0]
+    except (ValueError, TypeError, KeyError, IndexError):
+        # `_array` reports metadata that cannot be read.
+        return
+    recorded = _array(target, group, name).shape[0]
+    if rows != recorded:
+        raise IncompleteStoreError(
+            f"{path} has {rows:,} rows, and the consolidated metadata of the group {recorded:,}: another program has "
+            f"changed the arrays since to_zarr wrote them. xarray.open_zarr(…, consolidated=False) opens them; "
+            + WRITE_AGAIN,
+            target.location,
+        )
 
 
 def _typed(
