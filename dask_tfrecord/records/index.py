@@ -194,7 +194,7 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
             last = Step(count, walked.records, border)
             # The last record may extend past the bytes in view.
             whole = found if found[-1] <= inside else found[:-1]
-            crcs = window.buffer[window.begin + whole[:, None] + np.arange(-FOOTER, 0)]
+            crcs = _record_crcs(window.buffer, window.begin + whole)
             if not window.advance(int(found[-1]) - (0 if whole is found else FOOTER)):
                 raise truncation_error(shard, border, count, walked.records)
             if whole is not found:
@@ -212,6 +212,25 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
             window.expect(window.offset + _HEADER_BLOCK if skips and not is_local(shard.path) else shard.size)
     if not window.exhausted:
         raise _header_error(window, count, last)
+
+
+def records_in_memory(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return where the records of a shard in memory end, and the CRCs of their payloads, as `record_ends`."""
+    ends = np.empty(shard.size // (HEADER + FOOTER) + 1, np.int64)
+    walked = _native.find_ends(shard.data, 0, shard.size, True, ends)
+    found = ends[: walked.records].copy()
+    if (found[-1] if len(found) else 0) == shard.size:
+        return found, _record_crcs(shard.data, found)
+    with Window(shard) as window:
+        for _ in record_ends(window):
+            pass
+    raise CorruptRecordError("the chunk ends within a record: the shard was truncated", Location(shard.path))
+
+
+def _record_crcs(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return the stored CRCs of the payloads of records that end at these bytes of an array, of shape (n, 4)."""
+    crcs: NDArray[np.uint8] = data[ends[:, None] + np.arange(-FOOTER, 0)]
+    return crcs
 
 
 def _skipped_nbytes(shard: Shard) -> int:

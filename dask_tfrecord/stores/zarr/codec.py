@@ -28,7 +28,7 @@ from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run, record_ends
+from dask_tfrecord.records.index import Run, records_in_memory
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
@@ -174,18 +174,15 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
 
     def _check_records(self, shard: Shard, number: int | None) -> NDArray[np.int64]:
         """Compare the records of a chunk with its checksum, or with those of all chunks; return where they end."""
-        with Window(shard, block_size=max(shard.size, 1)) as window:
-            found = list(record_ends(window))
-        ends = np.concatenate([np.zeros(0, np.int64), *(each for each, _ in found)])
+        ends, crcs = records_in_memory(shard)
         known = np.frombuffer(self.checksums, _CHECKSUMS)
-        if self.check_crc and len(known):
-            checksum = records_checksum(np.concatenate([np.zeros((0, 4), np.uint8), *(crcs for _, crcs in found)]))
-            if checksum not in (known if number is None else known[number : number + 1]):
-                raise CorruptRecordError(
-                    f"the {plural(len(ends), 'record')} of this chunk are not those that the store refers to: the "
-                    f"shard was changed, replaced or truncated; make the references again",
-                    Location(shard.path, feature=self.column),
-                )
+        expected = known if number is None else known[number : number + 1]
+        if self.check_crc and len(known) and records_checksum(crcs) not in expected:
+            raise CorruptRecordError(
+                f"the {plural(len(ends), 'record')} of this chunk are not those that the store refers to: the shard "
+                f"was changed, replaced or truncated; make the references again",
+                Location(shard.path, feature=self.column),
+            )
         return ends
 
 
