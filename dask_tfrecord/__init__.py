@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.features import (
         FixedLenFeature,
         FixedLenSequenceFeature,
+        FunctionFeature,
         ImageFeature,
         ProtoFeature,
         RaggedFeature,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         TensorFeature,
         TextFeature,
         VarLenFeature,
+        register_feature,
     )
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
@@ -50,6 +52,7 @@ __all__ = [
     "FeatureError",
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "FunctionFeature",
     "ImageFeature",
     "Pad",
     "ProtoFeature",
@@ -75,6 +78,7 @@ __all__ = [
     "read_bag",
     "read_records",
     "read_tfrecord",
+    "register_feature",
     "repair",
     "resize_images",
     "sample_from_datasets",
@@ -98,8 +102,9 @@ _PUBLIC = {
     "columns.resizing": ("resize_images",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
     "features": (
-        *("FixedLenFeature", "FixedLenSequenceFeature", "ImageFeature", "ProtoFeature", "RaggedFeature"),
-        *("RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
+        *("FixedLenFeature", "FixedLenSequenceFeature", "FunctionFeature", "ImageFeature", "ProtoFeature"),
+        *("RaggedFeature", "RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
+        "register_feature",
     ),
     "records.framing": ("RecordWriter", "read_records"),
     "runtime.workers": ("check_workers",),

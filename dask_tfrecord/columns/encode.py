@@ -160,6 +160,8 @@ class RecordStream:
 
 def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _ColumnEncoding:
     unit = schema.unit_of(name)
+    if (reason := feature.reason_not_written()) is not None:
+        raise SchemaError(f"feature {name!r}: {feature} {reason}; state by features={{{name!r}: …}} how to write it")
     names = source_columns(name, feature, columns, schema, steps=unit == "step")
     if names is None:
         raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")

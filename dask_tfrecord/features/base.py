@@ -189,7 +189,7 @@ class Feature(ABC):
         """Return the columns that a feature called `name` is written from, and those that may be missing."""
         return (name,), ()
 
-    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the values of the keys of a block: of rows, or of all steps or items.
 
         Parameters
@@ -203,17 +203,21 @@ class Feature(ABC):
         """
         return [in_rows(key, block) if isinstance(block, RaggedBlock) else fixed(key, block)]
 
+    def reason_not_written(self) -> str | None:
+        """Return the reason why no record is written with the feature; None if they are."""
+        return None
+
     def encode_columns(
         self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
         """Return the values of the keys of the columns that a feature called `name` makes."""
         block = blocks[name]
         if unit == "value":
-            return self.encode(key, block, encoding)
+            return self.encode_block(key, block, encoding)
         if unit == "step":
             check_lengths(np.diff(block.row_splits), blocks.get(f"{name}.lengths"))
         with placing(block.row_splits, item=True):
-            steps = self.encode(key, block.values, encoding)
+            steps = self.encode_block(key, block.values, encoding)
         splits = np.ascontiguousarray(block.row_splits)
         return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
 

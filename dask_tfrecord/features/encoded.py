@@ -94,12 +94,12 @@ class Encoded(Feature):
     def encode_rows(self, key: str, block: RaggedBlock, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the bytes values of rows of any number of arrays."""
         with placing(block.row_splits, item=True):
-            made = self.encode(key, block.values, encoding)
+            made = self.encode_block(key, block.values, encoding)
         return [replace(each, row_splits=np.ascontiguousarray(block.row_splits)) for each in made]
 
     def value_bytes(self, block: Any, encoding: ImageEncoding) -> BytesBlock:
         """Return arrays as bytes values, one each."""
-        (keyed,) = self.encode("", block, encoding)
+        (keyed,) = self.encode_block("", block, encoding)
         assert keyed.value_splits is not None
         values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
         return BytesBlock.of([keyed.prefix + each for each in np.asarray(values).tolist()]) if keyed.prefix else values

@@ -217,7 +217,7 @@ class ImageFeature(Encoded):
         """Return True."""
         return True
 
-    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the images as files."""
         return [fixed(key, _encode_images(encoding, block))]
 

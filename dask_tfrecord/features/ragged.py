@@ -205,7 +205,11 @@ class RaggedFeature(Listed):
             return RaggedFeature("bytes", partitions=(*outer, *sizes), values=self.values)
         return self.values
 
-    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+    def reason_not_written(self) -> str | None:
+        """Return the reason of the values."""
+        return None if self.values is None else self.values.reason_not_written()
+
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return nested rows as their values and the entries of each partition."""
         # `ends`: offsets between groups (records, or steps), in items of the current level.
         result: list[KeyedValues] = []

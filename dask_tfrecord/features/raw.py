@@ -220,7 +220,7 @@ class RawFeature(Encoded):
             return self.with_count(None)
         return replace(self, shape=self.shape[1:]) if self.ragged_rank else None
 
-    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return one bytes value for each array, in the byte order of the file."""
         rows: Any = block.values if isinstance(block, RaggedBlock | ArraysBlock) else block
         values = np.ascontiguousarray(rows, self.stored_dtype).reshape(-1).view(np.uint8)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, TypeVar
 
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, of_this_library
+from dask_tfrecord.features.functions import FunctionFeature, function_of_json, json_of_function
 from dask_tfrecord.features.image import ImageFeature
 from dask_tfrecord.features.listed import FixedLenFeature, FixedLenSequenceFeature, Listed, VarLenFeature
 from dask_tfrecord.features.partitions import PARTITIONS, Partition, partition_arguments
@@ -22,10 +25,61 @@ from dask_tfrecord.message_types import MessageType
 FEATURES: dict[str, type[Feature]] = {
     cls.__name__: cls
     for cls in (
-        *(FixedLenFeature, FixedLenSequenceFeature, ImageFeature, ProtoFeature, RaggedFeature, RawFeature),
-        *(SparseFeature, TensorFeature, TextFeature, VarLenFeature),
+        *(FixedLenFeature, FixedLenSequenceFeature, FunctionFeature, ImageFeature, ProtoFeature, RaggedFeature),
+        *(RawFeature, SparseFeature, TensorFeature, TextFeature, VarLenFeature),
     )
 }
+Registered = TypeVar("Registered", bound=type[Feature])
+
+
+def register_feature(cls: Registered) -> Registered:
+    """Make a feature class known by its name, so that schemas in files are read with it; usable as a decorator.
+
+    The module of the class has to be imported before such a file is read. Workers import it with the first feature
+    that they receive.
+
+    Parameters
+    ----------
+    cls : type
+        A frozen dataclass and subclass of `Feature`, such as one of `dask_tfrecord.features.ArrayFeature`. All
+        arguments have to be what JSON can store: None, bool, numbers, text, bytes, tuples and features.
+
+    Returns
+    -------
+    type
+        The class, unchanged.
+
+    Raises
+    ------
+    SchemaError
+        If it is no such class, or another class has its name.
+
+    Examples
+    --------
+    >>> import io
+    >>> from dataclasses import dataclass
+    >>> from dask_tfrecord.features import ArrayFeature
+    >>> @dtf.register_feature
+    ... @dataclass(frozen=True, repr=False)
+    ... class NpyFeature(ArrayFeature):
+    ...     shape: tuple[int, ...]
+    ...     dtype: str
+    ...     count: int | None = None
+    ...
+    ...     def decode_value(self, value):
+    ...         return np.load(io.BytesIO(value))
+    >>> NpyFeature((-1, 3), "float32").ragged_rank
+    1
+    """
+    given: Any = cls
+    is_feature = isinstance(given, type) and issubclass(given, Feature) and is_dataclass(given)
+    if not is_feature:
+        raise SchemaError(f"register_feature: expected a dataclass that is a Feature; got {cls!r:.100}")
+    other = FEATURES.get(cls.__name__, cls)
+    if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise SchemaError(f"register_feature: {other.__module__}.{other.__qualname__} has the name of {cls!r}")
+    FEATURES[cls.__name__] = cls
+    return cls
 
 
 def from_tensorflow(feature: Any, owner: str) -> Feature:
@@ -38,12 +92,20 @@ def from_tensorflow(feature: Any, owner: str) -> Feature:
 
 def json_of_feature(feature: Feature) -> dict[str, Any]:
     """Return the class and the arguments of a feature as JSON values."""
-    return {"class": type(feature).__name__, **to_json(feature.arguments())}
+    name = type(feature).__name__
+    if FEATURES.get(name) is not type(feature):
+        raise SchemaError(
+            f"feature class {name} is not registered: dask_tfrecord.register_feature({name}) makes it known"
+        )
+    return {"class": name, **to_json(feature.arguments())}
 
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
-    cls = _stored_class(FEATURES, entry.pop("class"))
+    name = entry.pop("class")
+    if isinstance(name, str) and name not in FEATURES:
+        raise SchemaError(f"there is no feature class {name!r}: import the module that registers it")
+    cls = _stored_class(FEATURES, name)
     made: Feature = cls(**{name: from_json(value) for name, value in entry.items()})
     return made
 
@@ -70,6 +132,8 @@ def to_json(value: Any) -> Any:
         return json_of_feature(value)
     if isinstance(value, MessageType):
         return {"message_type": value.name, "descriptors": to_json(value.descriptors)}
+    if callable(value):
+        return json_of_function(value)
     return value
 
 
@@ -85,6 +149,8 @@ def from_json(value: Any) -> Any:
         return float(value["float"])
     if "class" in value:
         return feature_of_json(dict(value))
+    if "function" in value:
+        return function_of_json(value)
     if "message_type" in value:
         return MessageType(value["message_type"], from_json(value["descriptors"]))
     partition = _stored_class(PARTITIONS, value["partition"])

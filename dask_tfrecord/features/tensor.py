@@ -202,7 +202,7 @@ class TensorFeature(Encoded):
             return self.with_count(None)
         return replace(self, shape=self.shape[1:]) if self.own_shapes and self.shape[0] < 0 else None
 
-    def encode(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return serialized tensors."""
         if isinstance(block, np.ndarray):
             # Tensors of one shape share their head.

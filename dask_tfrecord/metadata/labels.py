@@ -257,12 +257,18 @@ def schema_code(schema: Schema) -> str:
 
 
 def _features(features: Mapping[str, Feature]) -> str:
-    lines = [f"{_INDENT}{_code(name)}: dtf.{feature.call(_code)}," for name, feature in features.items()]
+    lines = [f"{_INDENT}{_code(name)}: {_call(feature)}," for name, feature in features.items()]
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
 
 
 def _names(names: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(["{", *(f"{_INDENT}{_code(name)}: {_code(list(each))}," for name, each in names.items()), "}"])
+
+
+def _call(feature: Feature) -> str:
+    """Return the call of a feature class; those of other modules have no prefix."""
+    prefix = "dtf." if type(feature).__module__.startswith("dask_tfrecord.") else ""
+    return prefix + feature.call(_code)
 
 
 def _code(value: Any) -> str:
@@ -277,7 +283,7 @@ def _code(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Feature):
-        return f"dtf.{value.call(_code)}"
+        return _call(value)
     if isinstance(value, Partition):
         return f"dtf.RaggedFeature.{value!r}"
     return repr(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,19 @@ import dask_tfrecord as dtf
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
 from dask_tfrecord.features import Encoded, Feature, Partition, RowLengths, UniformRowLength
 from support.engine import da
+
+
+def load_npy(value: bytes) -> Any:
+    """Read a .npy file."""
+    return np.load(io.BytesIO(value))
+
+
+def dump_npy(array: Any) -> bytes:
+    """Write a .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
 
 # One feature per layout of columns.
 FEATURES: dict[str, Feature] = {
@@ -53,6 +67,10 @@ FEATURES: dict[str, Feature] = {
     "image": dtf.ImageFeature(),
     "tensor": dtf.TensorFeature((-1, 3), "float64"),
     "strings": dtf.TensorFeature((-1, -1), "bytes"),
+    "curves": dtf.FunctionFeature(load_npy, (-1, 2), "float64", dump_npy),
+    "planes": dtf.FunctionFeature(load_npy, (2, -1), "int16", dump_npy),
+    "cubes": dtf.FunctionFeature(load_npy, (2, 2), "complex64", dump_npy, count=-1),
+    "points": dtf.FunctionFeature(load_npy, (3,), "bool", dump_npy),
 }
 _NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", "uint64")
 
@@ -205,7 +223,9 @@ def written_as(features: Mapping[str, Feature], *, steps: bool) -> dtf.Schema:
         elif steps and isinstance(feature, dtf.VarLenFeature) and feature.ragged_rank == 2:
             lists[name] = dtf.VarLenFeature(feature.dtype, shape=feature.shape[1:])
         elif (
-            steps and isinstance(feature, dtf.RawFeature | dtf.TensorFeature | dtf.TextFeature) and feature.count == -1
+            steps
+            and isinstance(feature, dtf.RawFeature | dtf.TensorFeature | dtf.TextFeature | dtf.FunctionFeature)
+            and feature.count == -1
         ):
             lists[name] = replace(feature, count=None)
         elif steps and isinstance(feature, dtf.ImageFeature) and feature.ragged_rank:

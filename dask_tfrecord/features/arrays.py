@@ -1,0 +1,168 @@
+"""The base of features that decode each bytes value to an array by a Python method: of users, too."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, RowLimitError, splits_of
+from dask_tfrecord.errors import SchemaError, redact
+from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
+from dask_tfrecord.features.encoded import Encoded, checked_count, iter_arrays, iter_values
+from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.raw import RawFeature
+from dask_tfrecord.features.written import KeyedValues, flat
+from dask_tfrecord.images.pixels import ImageEncoding
+
+
+class ArrayFeature(Encoded):
+    """Base of feature classes whose bytes values are arrays in a format of their own.
+
+    A subclass is a frozen dataclass with three attributes, as arguments or as constants of the class, and two methods.
+    `register_feature` makes it known by its name.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one array, with -1 for sizes that differ between values. With a leading -1 alone, rows are ragged;
+        otherwise each row is an array of its own shape.
+    dtype : str
+        The dtype of the arrays: numeric or bool.
+    count : int or None
+        Bytes values per record: None for one, -1 for any number. It has to be an argument, with the default None.
+    """
+
+    __slots__ = ()
+
+    def decode_value(self, value: bytes) -> Any:
+        """Return the array in one bytes value. Every exception becomes an error that names the record."""
+        raise NotImplementedError
+
+    def encode_value(self, array: NDArray[Any]) -> bytes:
+        """Return the bytes of one array. Every exception becomes an error that names the record."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        """Check dtype, shape and count."""
+        owner = type(self).__name__
+        shape, dtype = checked_shape(self.shape, owner, open_sizes=100), checked_dtype(self.dtype, owner)
+        count = checked_count(self.count, owner)
+        if count not in (None, -1) and -1 in shape:
+            raise SchemaError(f"{owner}: a fixed number of arrays per record needs a known shape; got {shape}")
+        if -1 in shape and 0 in shape:
+            raise SchemaError(f"{owner}: rows of no values cannot be counted; got shape {shape}")
+        if not numpy_dtype(dtype, owner).isnative:
+            raise SchemaError(f"{owner}: decoded arrays have native byte order; got dtype {dtype}")
+        self._set(shape=shape, dtype=dtype, count=count)
+
+    @property
+    def item_dtype(self) -> np.dtype[Any]:
+        """The dtype of a decoded array."""
+        return numpy_dtype(self.dtype, type(self).__name__)
+
+    @property
+    def _has_ragged_rows(self) -> bool:
+        """Return whether a record holds one array of which the first size alone is open."""
+        return self.count is None and self.shape[:1] == (-1,) and -1 not in self.shape[1:]
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one array, without the open length of ragged rows."""
+        made: tuple[int, ...] = self.shape[self._has_ragged_rows :]
+        return made
+
+    @property
+    def ragged_rank(self) -> int:
+        """1 if the length or the number of arrays is open, otherwise 0."""
+        return int(self._has_ragged_rows or self.count == -1)
+
+    @property
+    def own_shapes(self) -> int:
+        """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
+        return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
+
+    @property
+    def listed_shape(self) -> tuple[int, ...]:
+        """The shape, with the number of arrays."""
+        return self.shape if self.count is None else (self.count, *self.shape)
+
+    def item(self) -> Feature | None:
+        """Return the feature of one array, or of the rows of an array of an open length."""
+        if self.count == -1:
+            return self.with_count(None)
+        is_open = self.shape[:1] == (-1,) and self.count is None
+        return RawFeature(self.shape[1:], self.item_dtype) if is_open and self.shape.count(-1) <= 2 else None
+
+    def reason_not_written(self) -> str | None:
+        """Return why arrays can't be written, if the class has no `encode_value`."""
+        return "has no encode_value" if type(self).encode_value is ArrayFeature.encode_value else None
+
+    def reason_without_byte_range(self) -> str | None:
+        """Return why arrays have no byte range."""
+        return "its values are encoded"
+
+    def assemble(self, decoded: Decoded) -> Block:
+        """Decode each bytes value by `decode_value`."""
+        arrays, nbytes, limit = [], 0, decoded.limit
+        for number, value in enumerate(iter_values(decoded.keys[0].encoded())):
+            try:
+                array = np.asarray(self.decode_value(bytes(value)))
+            except (MemoryError, RecursionError):
+                raise
+            except Exception as error:
+                raise decoded.error(self, number, f"can't be decoded by {self}: {_reason(error)}") from error
+            nbytes += array.nbytes
+            if limit is not None and nbytes > limit.nbytes:
+                raise decoded.error(self, number, limit.message(), RowLimitError)
+            if array.dtype != self.item_dtype or not self._fits(array.shape):
+                found = f"an array of {array.dtype} and shape {array.shape}"
+                raise decoded.error(self, number, f"is decoded to {found}; {self} takes {self.dtype} and {self.shape}")
+            arrays.append(array)
+        return self._block(arrays, decoded)
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(
+            size in (-1, found) for size, found in zip(self.shape, shape, strict=True)
+        )
+
+    def _block(self, arrays: list[NDArray[Any]], decoded: Decoded) -> Block:
+        dtype = self.item_dtype
+        if not self.own_shapes and not self._has_ragged_rows:
+            values = np.empty((len(arrays), *self.shape), dtype)
+            for number, array in enumerate(arrays):
+                values[number] = array
+            block = decoded.in_rows(self, values)
+            return decoded.into(block) if isinstance(block, np.ndarray) else block
+        flat_values = np.concatenate([np.empty(0, dtype), *(array.ravel() for array in arrays)])
+        ends = splits_of([array.size for array in arrays])
+        if self._has_ragged_rows and decoded.keys[0].row_splits is None:
+            inner = self.shape[1:]
+            return RaggedBlock(flat_values.reshape(-1, *inner), ends // math.prod(inner))
+        shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(self.shape))
+        return decoded.in_rows(self, ArraysBlock(flat_values, ends, shapes))
+
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Encode each array by `encode_value`."""
+        rows: Any = iter_arrays(block)
+        if isinstance(block, RaggedBlock):
+            values, ends = np.asarray(block.values), block.row_splits.tolist()
+            rows = (values[start:stop] for start, stop in pairwise(ends))
+        encoded = []
+        for row, array in enumerate(rows):
+            try:
+                encoded.append(bytes(self.encode_value(np.asarray(array))))
+            except (MemoryError, RecursionError):
+                raise
+            except Exception as error:
+                raise RowError(row, f"can't be encoded by {self}: {_reason(error)}") from error
+        return [flat(key, BytesBlock.of(encoded))]
+
+
+def _reason(error: Exception) -> str:
+    """Return the name and the text of an error of a user's code."""
+    return f"{type(error).__name__}: {redact(error)}"

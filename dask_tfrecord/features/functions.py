@@ -1,0 +1,197 @@
+"""Arrays in bytes values, decoded and encoded by functions of the user."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.features.arrays import ArrayFeature
+from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.dtypes import Shape
+
+# Functions that features of this process were given. JSON names functions, and never imports one: a store or the labels
+# of shards may come from anywhere.
+_known: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFunction:
+    """A function that JSON names: the one of this process if a feature was given it, otherwise none to call."""
+
+    name: str
+    digest: str
+
+    def __call__(self, value: Any) -> Any:
+        """Raise: the function itself is not there."""
+        raise SchemaError(
+            f"function {self.name} is not known to this process, which read its name from a file: pass the feature, "
+            f"features={{name: FunctionFeature({self.name.rpartition(':')[2]}, …)}}"
+        )
+
+
+def function_name(function: Any) -> tuple[str, str]:
+    """Return the name of a function, and a digest of its code and variables: equal in every process."""
+    if isinstance(function, NamedFunction):
+        return function.name, function.digest
+    found = function
+    while isinstance(found, functools.partial):
+        found = found.func
+    found = found if hasattr(found, "__qualname__") else type(found)
+    digest = hashlib.sha256()
+    for part in _parts(function, set()):
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return f"{found.__module__}:{found.__qualname__}", digest.hexdigest()[:16]
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """Yield what a function consists of. Functions that call themselves are variables of their own."""
+    if id(value) in seen:
+        return
+    children: tuple[Any, ...] | None = None
+    if isinstance(value, CodeType):
+        children = (value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_consts)
+    elif isinstance(value, functools.partial):
+        children = (value.func, value.args, tuple(sorted(value.keywords.items())))
+    elif hasattr(value, "__code__"):
+        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
+        defaults = value.__defaults__, tuple(sorted((value.__kwdefaults__ or {}).items()))
+        owner = getattr(value, "__self__", None)
+        children = (value.__module__, value.__qualname__, value.__code__, *defaults, cells, owner)
+    elif isinstance(value, ModuleType):
+        children = (value.__name__,)
+    elif isinstance(value, tuple):
+        children = value
+    elif isinstance(value, frozenset):
+        # Their order differs between processes.
+        children = tuple(sorted(value, key=repr))
+    if children is None:
+        try:
+            yield pickle.dumps(value, protocol=4)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise SchemaError(
+                f"FunctionFeature: the function holds {value!r:.100}, which can't be pickled ({error}): pass a "
+                f"function whose variables can"
+            ) from None
+        return
+    yield type(value).__name__.encode()
+    for child in children:
+        yield from _parts(child, seen | {id(value)})
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FunctionFeature(ArrayFeature):
+    """An array in the bytes of a value, in any format: a function decodes it.
+
+    Parameters
+    ----------
+    decode : callable
+        Function from the `bytes` of one value to an array of `dtype` and `shape`. An exception that it raises becomes
+        a `FeatureError` that names file, record and feature. It is sent to workers as `map_blocks` sends functions.
+    shape : tuple of int or None
+        Shape of one array. None or -1 is a size that differs between values: with a leading one alone, rows are
+        ragged; otherwise each row is an array of its own shape.
+    dtype : str or dtype
+        The dtype of the arrays: numeric or bool.
+    encode : callable, optional
+        Function from an array to `bytes`. `to_tfrecord` needs it.
+    count : int, optional
+        Number of arrays per record, each in a bytes value of its own; -1 for any number, zero included. By default a
+        record holds one.
+
+    Notes
+    -----
+    Two features are equal if their functions have the same name, code and variables. A file that describes a schema
+    (the attributes of a store, the labels of shards) names the functions. Reading it imports nothing: where no feature
+    was given the function, the arrays of the store are read as ever, and records need the feature again.
+
+    Examples
+    --------
+    >>> import io
+    >>> def load(value):
+    ...     return np.load(io.BytesIO(value))
+    >>> FunctionFeature(load, (None, 3), "float32")
+    FunctionFeature(load, (-1, 3), 'float32')
+    """
+
+    decode: Callable[[bytes], Any]
+    shape: tuple[int, ...]
+    dtype: str
+    encode: Callable[[NDArray[Any]], bytes] | None = None
+    count: int | None = field(default=None, kw_only=True)
+
+    if TYPE_CHECKING:
+        # Arguments accept more types than the fields store.
+        def __init__(
+            self,
+            decode: Callable[[bytes], Any],
+            shape: Shape,
+            dtype: Any,
+            encode: Callable[[NDArray[Any]], bytes] | None = None,
+            *,
+            count: int | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        for function in filter(None, (self.decode, self.encode)):
+            if not callable(function):
+                raise SchemaError(f"FunctionFeature: expected a function; got {function!r:.100}")
+            name = function_name(function)
+            if not isinstance(function, NamedFunction):
+                # A callable of C may have no weak references.
+                with suppress(TypeError):
+                    _known[name] = function
+        ArrayFeature.__post_init__(self)
+
+    def _identity(self) -> tuple[Any, ...]:
+        arguments = self.arguments().items()
+        return tuple((name, function_name(value) if callable(value) else value) for name, value in arguments)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FunctionFeature) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def call(self, code: Callable[[Any], str]) -> str:
+        """Return the call that constructs the feature; functions have their names."""
+        return Feature.call(self, lambda value: _short_name(value) if callable(value) else code(value))
+
+    def decode_value(self, value: bytes) -> Any:
+        """Call `decode`."""
+        return self.decode(value)
+
+    def encode_value(self, array: NDArray[Any]) -> bytes:
+        """Call `encode`."""
+        if self.encode is None:
+            raise SchemaError("it has no function encode=")
+        return self.encode(array)
+
+    def reason_not_written(self) -> str | None:
+        """Return why arrays can't be written without `encode`."""
+        return "has no function encode= from an array to bytes" if self.encode is None else None
+
+
+def _short_name(function: Any) -> str:
+    return function_name(function)[0].rpartition(":")[2].rpartition(".")[2]
+
+
+def json_of_function(function: Any) -> dict[str, Any]:
+    """Return the name of a function as JSON values."""
+    name, digest = function_name(function)
+    return {"function": name, "digest": digest}
+
+
+def function_of_json(value: Mapping[str, Any]) -> Any:
+    """Return the function of this process that JSON names, or a `NamedFunction`."""
+    name, digest = str(value["function"]), str(value["digest"])
+    return _known.get((name, digest)) or NamedFunction(name, digest)

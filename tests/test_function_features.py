@@ -1,0 +1,128 @@
+"""`FunctionFeature`: functions of a user decode and encode bytes values."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dask
+import numpy as np
+import pytest
+from support.any_columns import dump_npy, load_npy
+from support.programs import run_python
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import SchemaError
+
+BYTES = dtf.FixedLenFeature((), "bytes")
+
+
+def write(folder: Path, rows: list[Any], name: str = "x") -> str:
+    """Write .npy files, one in each record."""
+    values = np.empty(len(rows), object)
+    values[:] = [row if isinstance(row, bytes) else dump_npy(row) for row in rows]
+    dtf.to_tfrecord({name: values}, folder / "in.tfrecord", features={name: BYTES})
+    return str(folder / "in.tfrecord")
+
+
+def scale(value: bytes, factor: int) -> Any:
+    """Read and multiply."""
+    return load_npy(value) * factor
+
+
+def test_partial_functions_and_lambdas_decode_on_workers(tmp_path: Path) -> None:
+    path = write(tmp_path, [np.arange(3), np.arange(1)])
+    offset = np.arange(1)
+    features = {"x": dtf.FunctionFeature(functools.partial(scale, factor=2), (None,), "int64")}
+    ds = dtf.read_tfrecord(path, features, chunks=1)
+    with dask.config.set(scheduler="processes", num_workers=1):
+        assert [row.tolist() for row in ds["x"].compute()] == [[0, 2, 4], [0]]
+    local = dtf.read_tfrecord(path, {"x": dtf.FunctionFeature(lambda value: load_npy(value) + offset, (-1,), "int64")})
+    assert [row.tolist() for row in local["x"].compute()] == [[0, 1, 2], [0]]
+
+
+def test_features_are_equal_if_their_functions_do_the_same() -> None:
+    def adding(number: int) -> Any:
+        return lambda value: load_npy(value) + number
+
+    one, same, other = (dtf.FunctionFeature(adding(n), (2,), "int64") for n in (1, 1, 2))
+    assert one == same and hash(one) == hash(same)
+    assert one != other
+    assert cloudpickle.loads(cloudpickle.dumps(one)) == one
+    assert pickle.loads(pickle.dumps(dtf.FunctionFeature(load_npy, (2,), "int64"))).decode is load_npy
+    schemas = [dtf.Schema({"x": feature}) for feature in (one, same, other)]
+    tokens = [dask.base.tokenize(schema) for schema in schemas]
+    assert tokens[0] == tokens[1] != tokens[2]
+
+
+def test_files_name_functions_and_reading_one_imports_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path, [np.arange(3), np.arange(2)])
+    feature = dtf.FunctionFeature(load_npy, (-1,), "int64", dump_npy)
+    ds = dtf.read_tfrecord(path, {"x": feature})
+    assert dtf.Schema.from_json(ds.schema.to_json()) == ds.schema
+    ds.to_zarr(tmp_path / "out.zarr")
+    ds.to_tfrecord(tmp_path / "again")
+    code = """
+import sys, dask_tfrecord as dtf
+ds = dtf.from_zarr(sys.argv[1])
+print([row.tolist() for row in ds["x"].compute()])
+schema = dtf.Schema.from_json(sys.argv[3])
+assert "support.any_columns" not in sys.modules
+try:
+    dtf.read_tfrecord(sys.argv[2], schema).compute()
+except dtf.FeatureError as error:
+    print(error)
+"""
+    text = ds.schema.to_json()
+    found = run_python("-c", code, tmp_path / "out.zarr", path, text).stdout
+    assert "[[0, 1, 2], [0, 1]]" in found
+    assert "function support.any_columns:load_npy is not known to this process" in found
+
+
+@pytest.mark.parametrize(
+    ("rows", "feature", "message"),
+    [
+        ([b"no"], dtf.FunctionFeature(load_npy, (-1,), "int64"), r"can't be decoded by FunctionFeature\(load_npy"),
+        (
+            [np.zeros((2, 2))],
+            dtf.FunctionFeature(load_npy, (-1,), "float64"),
+            r"an array of float64 and shape \(2, 2\)",
+        ),
+        ([np.zeros(2, "f4")], dtf.FunctionFeature(load_npy, (-1,), "float64"), "an array of float32"),
+    ],
+)
+def test_errors_name_record_and_feature(rows: list[Any], feature: Any, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [np.zeros(2, feature.dtype), *rows])
+    with pytest.raises(dtf.FeatureError, match=message) as caught:
+        dtf.read_tfrecord(path, {"x": feature}).compute()
+    assert f"{path}: record 1 (byte " in str(caught.value) and "feature 'x'" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_writing_needs_encode_before_anything_is_written(tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(write(tmp_path, [np.zeros(2)]), {"x": dtf.FunctionFeature(load_npy, (-1,), "float64")})
+    with pytest.raises(SchemaError, match=r"has no function encode=.*how to write it"):
+        ds.to_tfrecord(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    again = {"x": dtf.RawFeature((-1,), "float64")}
+    ds.to_tfrecord(tmp_path / "out", features=again)
+    assert dtf.read_tfrecord(tmp_path / "out", again)["x"].compute()[0].tolist() == [0, 0]
+
+
+def test_steps_and_nested_rows_are_decoded(tmp_path: Path) -> None:
+    feature = dtf.FunctionFeature(load_npy, (2,), "int64", dump_npy)
+    values = dtf.RaggedBlock(np.arange(6).reshape(3, 2), np.array([0, 1, 3]))
+    schema = dtf.Schema({}, sequence_features={"x": feature})
+    dtf.to_tfrecord({"x": values}, tmp_path / "a.tfrecord", features=schema)
+    found = dtf.read_tfrecord(tmp_path / "a.tfrecord", schema)["x"].compute()
+    assert [row.tolist() for row in found] == [[[0, 1]], [[2, 3], [4, 5]]]
+
+
+def test_a_class_of_another_name_or_kind_is_refused() -> None:
+    with pytest.raises(SchemaError, match="expected a dataclass that is a Feature"):
+        dtf.register_feature(int)  # type: ignore[type-var]
+    with pytest.raises(SchemaError, match="expected a function"):
+        dtf.FunctionFeature("load", (), "int64")  # type: ignore[arg-type]
