@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from support.waiting import PATIENCE, wait_until
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import UnknownFeatureError, plural
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
 EVERY = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
@@ -431,7 +432,7 @@ def test_errors_of_damage_name_options_that_convert_the_rest(tmp_path: Path, err
     (tmp_path / "schema.json").write_text(schema.to_json())
     options = ["--features", tmp_path / "schema.json", "--columns", "label"]
     refused = run("to-zarr", path, store, *options)
-    assert_one_line_of_error(refused, "to-zarr --errors skip", "command repair")
+    assert_one_line_of_error(refused, "--errors skip drops damaged records", "command repair")
     assert "errors=" not in refused.stderr
     with pytest.raises(dtf.CorruptRecordError, match=r'errors="skip"') as raised:
         dtf.read_tfrecord(path, schema).compute()
@@ -439,6 +440,127 @@ def test_errors_of_damage_name_options_that_convert_the_rest(tmp_path: Path, err
     assert (str(again), again.for_commands()) == (str(raised.value), raised.value.for_commands())
     shown("to-zarr", path, store, *options, "--errors", errors)
     assert dtf.from_zarr(store)["label"].compute().tolist() == labels
+
+
+@pytest.fixture
+def torn(tmp_path: Path) -> Path:
+    """Write three shards of ten records each, and damage the first record of the first shard and the third one."""
+    folder = tmp_path / "damaged"
+    for number in range(3):
+        records = {"label": np.arange(10) + 10 * number, "word": [f"w{n % 2}".encode() for n in range(10)]}
+        dtf.to_tfrecord(records, folder / f"s-{number}.tfrecord")
+    shutil.copytree(folder, tmp_path / "intact")
+    for number in (0, 2):
+        flip(folder / f"s-{number}.tfrecord", 14)
+    return folder
+
+
+INTACT = [*range(1, 20), *range(21, 30)]
+
+
+def test_every_command_skips_damage_among_the_first_records(torn: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    skip = ["--errors", "skip"]
+    targets: dict[str, list[Any]] = {
+        **{name: [] for name in ("info", "head", "describe", "schema")},
+        **{name: [f"{tmp_path}/{name}/"] for name in ("to-zarr", "to-parquet", "copy")},
+        "preview": [tmp_path / "p.html"],
+    }
+    for command, target in targets.items():
+        refused = run(command, torn, *target)
+        assert_one_line_of_error(refused, ".tfrecord: record 0", "--errors skip")
+        done = run(command, torn, *target, *skip)
+        assert done.exit_code == 0, (command, done.output)
+    assert dtf.from_zarr(tmp_path / "to-zarr")["label"].compute().tolist() == INTACT
+    assert pandas.read_parquet(tmp_path / "to-parquet")["label"].tolist() == INTACT
+    copied = dtf.read_tfrecord(tmp_path / "copy")
+    assert (copied["label"].compute().tolist(), copied.npartitions) == (INTACT, 3)
+    lines = shown("head", torn, "-n", 99, "--json", *skip).splitlines()
+    assert [json.loads(line)["label"] for line in lines] == INTACT
+    text = shown("info", torn, *skip, "--sample", "all", "--where", "label > 3")
+    assert "records      28, 9 to 10 per shard" in text and "matching     25" in text
+    assert "damage       3 files, 28 records, damage in 2: 2 records lost" in text.replace("unknown number of", "2")
+    found = json.loads(shown("info", torn, *skip, "--json"))
+    assert [bool(shard["lost"]) for shard in found["shards"]] == [True, False, True]
+    assert dtf.infer_schema(torn, errors="skip") == dtf.infer_schema(torn / "s-1.tfrecord")
+    assert dtf.inspect_records(torn, errors="skip", sample=None).records == 28
+    for call in (dtf.infer_schema, partial(dtf.copy_tfrecord, target=tmp_path / "x")):
+        with pytest.raises(ValueError, match="errors is 'raise' or 'skip'; got 'fill'"):
+            call(torn, errors="fill")
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+@pytest.mark.parametrize("records", [None, 4])
+def test_copies_of_some_records_have_their_bytes(torn: Path, tmp_path: Path, skipped: bool, records: Any) -> None:
+    source = torn if skipped else torn / "s-1.tfrecord"
+    options: list[Any] = ["--where", "word == 'w1'", "--where", "label > 4"] + ["--errors", "skip"] * skipped
+    if records:
+        options += ["--records-per-shard", records]
+    shown("copy", source, f"{tmp_path}/out/c-{{shard}}.tfrecord", *options)
+    wanted = [label for label in (INTACT if skipped else range(10, 20)) if label % 2 and label > 4]
+    kept = {
+        dtf.messages.Example.FromString(payload).features.feature["label"].int64_list.value[0]: payload
+        for number in ((0, 1, 2) if skipped else (1,))
+        for payload in oracle.read_payloads(tmp_path / "intact" / f"s-{number}.tfrecord")
+    }
+    found = [oracle.read_payloads(path) for path in sorted((tmp_path / "out").glob("c-*"))]
+    assert [payload for shard in found for payload in shard] == [kept[label] for label in wanted]
+    sizes = [sum(1 for label in wanted if label // 10 == shard) for shard in (0, 1, 2)]
+    if records:
+        assert all(len(shard) == records for shard in found[:-1])
+    else:
+        assert list(map(len, found)) == (sizes if skipped else sizes[1:2])
+    assert_usage(run("copy", source, tmp_path / "y", "--features", "f.json"), "--where compares")
+
+
+def test_copies_of_no_record_are_empty_shards(torn: Path, tmp_path: Path) -> None:
+    dtf.copy_tfrecord(torn / "s-1.tfrecord", tmp_path / "none.tfrecord", filters=[("label", ">", 99)])
+    assert (tmp_path / "none.tfrecord").read_bytes() == b""
+    with pytest.raises(UnknownFeatureError, match="did you mean 'label'"):
+        dtf.copy_tfrecord(torn / "s-1.tfrecord", tmp_path / "x", filters=[("labels", ">", 99)])
+    with pytest.raises(ValueError, match="give filters="):
+        dtf.copy_tfrecord(torn / "s-1.tfrecord", tmp_path / "x", features={"label": dtf.FixedLenFeature((), "int64")})
+
+
+def test_info_shows_the_features_that_head_reads(tmp_path: Path) -> None:
+    """The metadata of TFDS name shapes and classes that no inference finds."""
+    listed = [line.split() for line in shown("schema", EVERY, "--split", "train").splitlines()]
+    text = shown("info", EVERY)
+    assert f"{len(dtf.read_tfrecord(EVERY, split='train').schema)} features of the metadata" in text
+    assert all(line in [each.split() for each in text.splitlines()] for line in listed if line)
+    found = json.loads(shown("info", EVERY, "--json"))
+    schema = dtf.read_tfrecord(EVERY, split="train").schema
+    assert found["schema"] == json.loads(schema.to_json()) and found["report"] is None
+    assert pasted(shown("info", EVERY, "--spec"))["schema"] == schema
+    assert "inferred from" in shown("info", EVERY, "--sample", 3)
+    shown("copy", EVERY, tmp_path / "all.tfrecord", "--where", "label == 1")
+    counts = [(dtf.read_tfrecord(EVERY, split=split)["label"].compute() == 1).sum() for split in ("train", "test")]
+    assert dtf.verify(tmp_path / "all.tfrecord").records == sum(counts)
+
+
+@POSIX
+@pytest.mark.integration
+@pytest.mark.parametrize(("command", "status"), [("info", 0), ("head", 0), ("describe", 0), ("verify", 0), ("bad", 1)])
+def test_a_reader_may_close_the_pipe(shards: Path, golden: Path, command: str, status: int) -> None:
+    """`info | head -1` succeeds; `verify` of a damaged file does not."""
+    arguments = ["verify", golden / "damaged_payload_bit.tfrecord"] if command == "bad" else [command, shards]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dask_tfrecord", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(PATIENCE), said) == (status, "")
+
+
+def test_shards_are_no_store(shards: Path, tmp_path: Path) -> None:
+    for source in (shards, shards / "train-*.tfrecord"):
+        assert_usage(run("to-tfrecord", source, tmp_path / "out.tfrecord"), "the command copy writes shards")
 
 
 @pytest.mark.parametrize("where", [0, 1])

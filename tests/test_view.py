@@ -158,6 +158,26 @@ def test_images_are_sent_at_the_size_that_is_shown(serve: Serve, golden: Path) -
     page.get("image", 404, row=0, column="jpeg", index=5)
 
 
+@pytest.mark.parametrize("record", [0, 8])
+def test_code_of_a_damaged_set_skips_what_the_view_skips(serve: Serve, tmp_path: Path, record: int) -> None:
+    """Damage is known from the sample, from headers, or when a row of it was read."""
+    path = tmp_path / "a.tfrecord"
+    dtf.to_tfrecord({"label": np.arange(900, dtype=np.float32)}, path)
+    whole = dtf.read_tfrecord(path)["label"].compute().tolist()
+    data = bytearray(path.read_bytes())
+    size = len(data) // 900
+    data[record * 100 * size + 20] ^= 1
+    path.write_bytes(data)
+    page = serve(path)
+    page.get("rows", start=800, stop=801)
+    code = page.get("overview")["code"]
+    assert code.endswith(f'ds = dtf.read_tfrecord({str(path)!r}, errors="skip")')
+    names: dict[str, Any] = {}
+    exec(code, names)
+    whole.pop(record * 100)
+    assert names["ds"]["label"].compute().tolist() == whole
+
+
 # The map of a damaged golden file: states of its records that are not intact.
 DAMAGED = {
     "payload_bit": [2],

@@ -25,17 +25,16 @@ from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
+    Run,
     ShardIndex,
     begins_with_header,
     even_splits,
     index_shard,
-    iterate_payloads,
     join_entries,
     split_entries,
     write_sidecars,
 )
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
-from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of, remove_abandoned
@@ -282,9 +281,8 @@ def _hint(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-# Records and shards from which features are inferred.
+# Records from which features are inferred.
 SAMPLE = 256
-_SHARDS = 8
 
 
 def verify(
@@ -335,19 +333,16 @@ def intact_records(shards: Shards) -> tuple[Collection, tuple[ShardReport, ...]]
     return Collection.from_reports(shards, reports), reports
 
 
-def infer_intact(collection: Collection) -> Schema:
-    """Infer features from the first intact records of some shards."""
-    shards = np.flatnonzero(collection.counts)
-    chosen = shards[np.unique(np.linspace(0, max(len(shards) - 1, 0), _SHARDS).round().astype(int))[: len(shards)]]
-    share = -(-SAMPLE // max(len(chosen), 1))
-    firsts = collection.starts[chosen]
-    lasts = np.minimum(firsts + share, collection.starts[chosen + 1])
-    spans = zip(firsts.tolist(), lasts.tolist(), strict=True)
-    # Imported here: inference loads protobuf.
-    from dask_tfrecord.inspection.report import infer_examples
+def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) -> None:
+    """Log what is lost, if anything is."""
+    if any(report.lost for report in reports):
+        total = DamageReport(tuple(reports)).total
+        _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
 
-    runs = chain.from_iterable(collection.runs(start, stop) for start, stop in spans)
-    return infer_examples(iterate_payloads(runs), collection.shards)
+
+def runs_of_shard(collection: Collection, number: int) -> Iterator[Run]:
+    """Return the runs of the records of a shard."""
+    return collection.runs(*collection.starts[number : number + 2].tolist())
 
 
 def check_shards(shards: Shards) -> list[ShardReport]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ import numpy as np
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
-from dask_tfrecord.arrays.counting import Attempts, raise_first
+from dask_tfrecord.arrays.counting import Attempts, intact_records, raise_first, runs_of_shard
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
 from dask_tfrecord.inspection.payload_type import detect_payload_type
-from dask_tfrecord.inspection.report import Records, Report, survey_sample
+from dask_tfrecord.inspection.report import Records, Report, RunsOf, survey_sample
 from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.framing import detected_compression
@@ -218,6 +219,7 @@ def infer_schema(
     *,
     sample: int | None = 256,
     compression: str | None = "infer",
+    errors: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Schema:
     """Infer the features of Examples, SequenceExamples or ExampleListWithContexts from a sample of the records.
@@ -237,6 +239,8 @@ def infer_schema(
         collection. None reads all records; see `inspect_records`.
     compression : {"infer", None, "gzip", "zlib"}
         Compression of the shards; ``"infer"`` detects it by the first bytes.
+    errors : {"raise", "skip"}
+        Handling of damaged records: ``"skip"`` passes them over, and checks all records of the shards that are read.
     storage_options : mapping, optional
         Options of the fsspec file system.
 
@@ -255,7 +259,7 @@ def infer_schema(
     SchemaError
         If a feature holds values of two kinds, or there are no records. `inspect_records` reports these cases.
     CorruptRecordError
-        If a sampled record is damaged; CRCs are always checked.
+        If a sampled record is damaged, and ``errors="raise"``; CRCs are always checked.
     ShardNotFoundError
         If no shard is found.
 
@@ -269,7 +273,9 @@ def infer_schema(
     text     FixedLenFeature  bytes  ()     20 of 20
     tokens   VarLenFeature    int64  (-1,)  20 of 20
     """
-    return inspect_records(urlpath, sample=sample, compression=compression, storage_options=storage_options).schema
+    return inspect_records(
+        urlpath, sample=sample, compression=compression, errors=errors, storage_options=storage_options
+    ).schema
 
 
 def inspect_records(
@@ -278,6 +284,7 @@ def inspect_records(
     sample: int | None = 256,
     message: Any = None,
     compression: str | None = "infer",
+    errors: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Report the contents of Examples, SequenceExamples or ExampleListWithContexts, including conflicts.
@@ -295,7 +302,7 @@ def inspect_records(
 
     Parameters
     ----------
-    urlpath, sample, compression, storage_options
+    urlpath, sample, compression, errors, storage_options
         As in `infer_schema`.
     message : message class, Descriptor or str, optional
         Type of the records, as for `read_tfrecord`, if they are other protobuf messages.
@@ -314,7 +321,7 @@ def inspect_records(
     SchemaError
         If the type of the messages cannot be found.
     CorruptRecordError
-        If a sampled record is damaged.
+        If a sampled record is damaged, and ``errors="raise"``.
     ShardNotFoundError
         If no shard is found.
 
@@ -330,22 +337,41 @@ def inspect_records(
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
         raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
+    if errors not in ("raise", "skip"):
+        raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
     found = None if message is None else MessageType.of(message)
-    return inspect_shards(find_shards(urlpath, compression=compression, storage_options=storage_options), sample, found)
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    return inspect_shards(shards, sample, found, None if errors == "raise" else intact_runs(shards))
 
 
-def inspect_shards(shards: Shards, sample: int | None, message: MessageType | None = None) -> Report:
-    """Report on listed shards; see `inspect_records`."""
+def intact_runs(shards: Shards) -> RunsOf:
+    """Return a function that checks a shard, and returns the runs of its intact records."""
+
+    def runs_of(number: int) -> Iterator[Run]:
+        return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
+
+    return runs_of
+
+
+def inspect_shards(
+    shards: Shards, sample: int | None, message: MessageType | None = None, runs_of: RunsOf | None = None
+) -> Report:
+    """Report on listed shards, or on the runs of each of them; see `inspect_records`."""
     take: Callable[[Records], Any] = survey
     report: Callable[..., Report] = Report.from_survey
     if message is not None:
         take, report = partial(survey_messages, message=message), MessageSurvey.report
     if sample is not None:
-        return report(survey_sample(shards, sample, take), shards.paths)
+        return report(survey_sample(shards, sample, take, runs_of), shards.paths)
+    if runs_of is None:
+        partitions = record_partitions(shards, "auto", True)
+    else:
+        token = uuid.uuid4().hex
+        partitions = [RecordPartition(tuple(runs_of(number)), f"{token}-{number}") for number in range(len(shards))]
     attempts = Attempts()
     found: Sequence[Any] = [
         dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part, take))
-        for number, part in enumerate(record_partitions(shards, "auto", True))
+        for number, part in enumerate(partitions)
     ]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))

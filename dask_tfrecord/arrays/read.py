@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from numbers import Integral
 from typing import Any
@@ -30,8 +31,9 @@ from dask_tfrecord.arrays.counting import (
     closed_shards,
     index_entries_of_shards,
     index_shards,
-    infer_intact,
     intact_records,
+    runs_of_shard,
+    warn_of_damage,
 )
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import Filters
@@ -44,7 +46,6 @@ from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.metadata.labels import read_labels
 from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
-from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, iterate_payloads
 from dask_tfrecord.schema import Schema
@@ -216,9 +217,7 @@ def read_tfrecord(
         rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes)
     else:
         collection, reports = intact_records(found.shards)
-        if any(report.lost for report in reports):
-            damage = repr(DamageReport(reports)).partition("\n")[0]
-            _log.warning("%s: %s; errors=%r reads the other records", collection.shards.summary, damage, errors)
+        warn_of_damage(collection.shards, reports, errors)
         schema = _count_lengths(collection, _schema(found, given, picked, collection), True)
         source: RecordSource | FilledSource
         source = records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
@@ -375,7 +374,8 @@ def _inferred(shards: Shards, intact: Collection | None) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
     from dask_tfrecord.inspection.report import infer_examples, sample_records
 
-    return infer_examples(sample_records(shards, SAMPLE), shards) if intact is None else infer_intact(intact)
+    runs_of = None if intact is None else partial(runs_of_shard, intact)
+    return infer_examples(sample_records(shards, SAMPLE, runs_of), shards)
 
 
 def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:

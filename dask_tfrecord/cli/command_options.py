@@ -6,18 +6,22 @@ functions, so that a command passes them on.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from dask_tfrecord.errors import printable, redact
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def plain(text: str) -> str:
@@ -30,6 +34,17 @@ def json_line(values: Any) -> str:
     text = values if isinstance(values, str) else json.dumps(values, ensure_ascii=False)
     # Other letters than printable ones occur in strings only.
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)
+
+
+def output() -> Console:
+    """Return a console on stdout; it raises BrokenPipeError where that of rich would end the process."""
+    from rich.console import Console
+
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "the reader closed the pipe")
+
+    return Output(highlight=False, emoji=False)
 
 
 def plain_lines(text: str) -> str:
@@ -321,6 +336,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         default="raise",
         show_default=True,
         help="Damaged records: end with an error, skip them, or fill their rows with default values.",
+    ),
+    "skip_errors": click.option(
+        "--errors",
+        type=click.Choice(["raise", "skip"], case_sensitive=False),
+        default="raise",
+        show_default=True,
+        help="Damaged records: end with an error, or skip them.",
     ),
     "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
     "records_per_shard": click.option(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _INTERRUPTED = 130
+# Key in the context of a command: its exit status if a reader closes the pipe of its output.
+STATUS = "dask_tfrecord.status"
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
 _PROCESSES_NBYTES = 64 << 20
 
@@ -45,12 +50,24 @@ class Commands(click.Group):
             _echo_notes(error)
             ctx.exit(_INTERRUPTED)
         except Exception as error:
-            # `head` and other readers close the pipe early; click handles that.
-            if ctx.meta.get(DEBUG) or (isinstance(error, OSError) and error.errno == errno.EPIPE):
+            if isinstance(error, OSError) and error.errno == errno.EPIPE and _is_closed(sys.stdout):
+                # `head` and other readers close the pipe when they have what they want. Python would fail to flush it.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                ctx.exit(ctx.meta.get(STATUS, 0))
+            if ctx.meta.get(DEBUG):
                 raise
             click.echo(f"Error: {one_line(error)}", err=True)
             _echo_notes(error)
             ctx.exit(1)
+
+
+def _is_closed(stream: IO[str]) -> bool:
+    """Return whether the reader of a pipe has closed it; sockets raise the same error."""
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def one_line(error: Exception) -> str:
@@ -104,6 +121,8 @@ def find_schema(
     split: str | None,
     compression: str | None,
     message: str | None = None,
+    errors: str = "raise",
+    default: str | None = None,
     **_: Any,
 ) -> Schema | str | None:
     """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
@@ -122,16 +141,18 @@ def find_schema(
         return features
     from dask_tfrecord.metadata.splits import resolve_collection
 
-    found = resolve_collection(pattern, split, compression=compression, storage_options=None)
+    found = resolve_collection(pattern, split, compression=compression, storage_options=None, default=default)
     known = found.schema() if sample is None else None
-    return inspect_sample(found.shards, sample or SAMPLE, threads).schema if known is None else known
+    return inspect_sample(found.shards, sample or SAMPLE, threads, errors=errors).schema if known is None else known
 
 
-def inspect_sample(shards: Shards, sample: int | str, threads: int, message: str | None = None) -> Report:
+def inspect_sample(
+    shards: Shards, sample: int | str, threads: int, message: str | None = None, *, errors: str = "raise"
+) -> Report:
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
     from rich.console import Console
 
-    from dask_tfrecord.arrays.partitions import inspect_shards
+    from dask_tfrecord.arrays.partitions import inspect_shards, intact_runs
     from dask_tfrecord.message_types import MessageType
 
     type_ = None if message is None else MessageType.of(message)
@@ -139,4 +160,5 @@ def inspect_sample(shards: Shards, sample: int | str, threads: int, message: str
     with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES
     status = Console(stderr=True).status("Reading all records") if whole else nullcontext()
     with computing(threads, local="processes" if with_processes else "threads"), status:
-        return inspect_shards(shards, None if isinstance(sample, str) else sample, type_)
+        runs_of = None if errors == "raise" else intact_runs(shards)
+        return inspect_shards(shards, None if isinstance(sample, str) else sample, type_, runs_of)

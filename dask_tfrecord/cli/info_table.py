@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -15,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.arrays.dataset import stack_columns
-from dask_tfrecord.cli.command_options import plain
+from dask_tfrecord.cli.command_options import output, plain
 from dask_tfrecord.errors import for_commands, plural, redact_url
 from dask_tfrecord.inspection.report import FIELDS_HEADER, HEADER, FeatureReport, Report
-from dask_tfrecord.records.index import ShardIndex
+from dask_tfrecord.metadata.labels import schema_code
+from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.storage.shard import Shards
 
@@ -27,11 +29,11 @@ _HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks lik
 _MOST_NAMES = 5
 
 
-def print_facts(shards: Shards, indexes: Sequence[ShardIndex], more: Mapping[str, str]) -> None:
+def print_facts(shards: Shards, reports: Sequence[ShardReport], more: Mapping[str, str]) -> None:
     """Print the numbers of shards, records and bytes, the compression, and more facts."""
-    counts = [index.count for index in indexes]
-    stored, inflated = int(shards.sizes.sum()), sum(index.nbytes for index in indexes)
-    found = Counter(index.compression or "none" for index in indexes).most_common()
+    counts = [each.records for each in reports]
+    stored, inflated = int(shards.sizes.sum()), sum(each.nbytes for each in reports)
+    found = Counter(each.compression or "none" for each in reports).most_common()
     facts = {
         "shards": f"{len(shards):,}",
         "records": f"{sum(counts):,}" + (f", {_span(counts)} per shard" if len(shards) > 1 else ""),
@@ -42,12 +44,12 @@ def print_facts(shards: Shards, indexes: Sequence[ShardIndex], more: Mapping[str
         **more,
     }
     lines = (Text.assemble((f"{name:<13}", "bold"), value) for name, value in facts.items())
-    _print(_console(), Text("\n").join(lines))
+    _print(output(), Text("\n").join(lines))
 
 
 def print_report(report: Report) -> None:
     """Print the features of a report, as a table where the terminal is wide enough."""
-    console = _console()
+    console = output()
     if report.refusal is not None:
         _print(console, Text(f"\nThe first record is a {report.message}\n", "bold"))
         _print_table(console, FIELDS_HEADER, [tuple(map(plain, row)) for row in report.field_rows()])
@@ -68,7 +70,7 @@ def print_report(report: Report) -> None:
 
 def print_schema(schema: Schema) -> None:
     """Print the features of a schema, with the numbers of sampled records that set them and the class names."""
-    console = _console()
+    console = output()
     header: tuple[str, ...] = ("feature", "class", "dtype", "shape", "present", "class names")
     rows = [(*map(plain, row), plain(_class_names(schema.classes.get(row[0], ())))) for row in schema.rows()]
     kept = [column for column in range(len(header)) if column < 4 or any(row[column] for row in rows)]
@@ -78,21 +80,20 @@ def print_schema(schema: Schema) -> None:
         _print(console, Text(plain(line)))
 
 
-def document(shards: Shards, indexes: Sequence[ShardIndex], report: Report | None) -> dict[str, Any]:
-    """Return facts and report as JSON values."""
+def document(shards: Shards, reports: Sequence[ShardReport], found: Report | Schema | None) -> dict[str, Any]:
+    """Return facts, and a report or the schema of metadata as JSON values."""
+    report = found if isinstance(found, Report) else None
+    spec = None if report is None or report.refusal is not None else report.spec()
     return {
         "shards": [
-            {"path": path, "records": index.count, "bytes": size, "inflated": index.nbytes, "compression": compression}
-            for path, size, index in zip(map(redact_url, shards.paths), shards.sizes.tolist(), indexes, strict=True)
-            for compression in [index.compression]
+            {"path": redact_url(path), "records": each.records, "bytes": size, "inflated": each.nbytes}
+            | {"compression": each.compression, "lost": [asdict(lost) for lost in each.lost]}
+            for path, size, each in zip(shards.paths, shards.sizes.tolist(), reports, strict=True)
         ],
         "report": None if report is None else json.loads(report.to_json()),
-        "spec": None if report is None or report.refusal is not None else report.spec(),
+        "schema": json.loads(found.to_json()) if isinstance(found, Schema) else None,
+        "spec": schema_code(found) if isinstance(found, Schema) else spec,
     }
-
-
-def _console() -> Console:
-    return Console(highlight=False)
 
 
 def _print(console: Console, text: Text) -> None:

@@ -9,11 +9,11 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -23,12 +23,14 @@ from dask_tfrecord.cli.command_options import (
     computing,
     json_line,
     options,
+    output,
     pattern_argument,
     plain,
     plain_lines,
     write_arguments,
 )
 from dask_tfrecord.cli.common import (
+    STATUS,
     Commands,
     check_one_source_of_features,
     find_schema,
@@ -36,7 +38,7 @@ from dask_tfrecord.cli.common import (
     keep_where,
     writing,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError, for_commands, plural
+from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
@@ -66,7 +68,7 @@ def main() -> None:
 
 @tfrecord.command()
 @pattern_argument()
-@options("split", "message", "sample", "where", "spec", "as_json", "compression", "threads")
+@options("split", "message", "sample", "where", "spec", "as_json", "compression", "skip_errors", "threads")
 def info(
     *,
     pattern: str | list[str],
@@ -77,23 +79,26 @@ def info(
     spec: bool,
     as_json: bool,
     compression: str | None,
+    errors: str,
     threads: int,
 ) -> None:
     """Show records, bytes, compression and features of shards.
 
-    With --split, only shards that contain records of the split. Groups are features that share their row lengths by the
-    metadata of TFDS. Without metadata, ragged features under one prefix are shown, and their lengths are not compared.
-    Records are counted from their headers; features are inferred from the first records of some shards. The last column
-    names the detected content of bytes features. With --where, records that meet the conditions are counted as well.
-    With --message, the features are the fields of that type; unknown fields, and records of other types, are counted.
+    With --split, only shards that contain records of the split. Features are those of the metadata of a TFDS data set,
+    with their groups, unless --sample is given; else they are inferred from the first records of some shards, and the
+    last column names the detected content of bytes. Then ragged features under one prefix are shown, and their lengths
+    are not compared. Records are counted from their headers, or with --errors skip, by their CRCs. With --where,
+    records that meet the conditions are counted as well. With --message, the features are the fields of that type;
+    unknown fields, and records of other types, are counted.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
     if spec and where:
         raise click.UsageError("--spec prints features, which --where does not change: give one of them.")
-    from dask_tfrecord.arrays.counting import index_shards
-    from dask_tfrecord.cli.info_table import document, print_facts, print_report
+    from dask_tfrecord.arrays.counting import check_shards, index_shards
+    from dask_tfrecord.cli.info_table import document, print_facts, print_report, print_schema
     from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
+    from dask_tfrecord.records.damage import DamageReport, ShardReport
     from dask_tfrecord.schema import group_lines, prefix_lines
     from dask_tfrecord.storage.listing import find_shards
 
@@ -106,37 +111,53 @@ def info(
         _report_metadata(error)
         resolved = ResolvedPath(find_shards(pattern, compression=compression))
     shards = resolved.shards
+    metadata = _metadata(resolved)
+    known = metadata if sample is None and message is None else None
     sample = sample or SAMPLE
+    if spec and known is not None:
+        from dask_tfrecord.metadata.labels import schema_code
+
+        click.echo(schema_code(known))
+        return
     if spec:
-        report = inspect_sample(shards, sample, threads, message)
+        report = inspect_sample(shards, sample, threads, message, errors=errors)
         if not report.features:
             # Raises the error that states the reason.
             report.schema  # noqa: B018
         click.echo(report.spec())
         return
     with computing(threads):
-        indexes = index_shards(shards, sidecars=False)[1]
-    has_records = any(index.count for index in indexes)
+        if errors == "raise":
+            listed = zip(shards, index_shards(shards, sidecars=False)[1], strict=True)
+            reports = [ShardReport.from_index(*each) for each in listed]
+        else:
+            reports = check_shards(shards)
+    more = {} if errors == "raise" else {"damage": DamageReport(tuple(reports)).total}
+    has_records = any(each.records for each in reports)
     matching = None
     if where and has_records:
         with computing(threads):
-            reading: dict[str, Any] = {"sample": None if message else sample, "message": message, "split": split}
-            opened = _open(pattern, threads, features=None, compression=compression, **reading)
-            matching = keep_where(opened, where, None).nrows
+            # A known schema has no sample.
+            reading: dict[str, Any] = {"sample": None if message or known is not None else sample}
+            reading |= {"message": message, "split": split, "compression": compression, "errors": errors}
+            matching = keep_where(_open(pattern, threads, features=None, **reading), where, None).nrows
     if as_json:
-        found = inspect_sample(shards, sample, threads, message) if has_records else None
-        metadata = _metadata(resolved)
+        is_inferred = has_records and known is None
+        found = inspect_sample(shards, sample, threads, message, errors=errors) if is_inferred else None
         groups = None if metadata is None else {group: list(names) for group, names in metadata.groups.items()}
-        counted = {"matching": matching or 0} if where else {}
-        click.echo(json_line({**document(shards, indexes, found), **counted, "groups": groups}))
+        values = {**document(shards, reports, known or found), **({"matching": matching or 0} if where else {})}
+        click.echo(json_line({**values, "groups": groups}))
         return
-    print_facts(shards, indexes, {"matching": f"{matching or 0:,}"} if where else {})
+    print_facts(shards, reports, more | ({"matching": f"{matching or 0:,}"} if where else {}))
     nested: list[str] = []
+    if known is not None:
+        click.echo(f"\n{plural(len(known), 'feature')} of the metadata\n")
+        print_schema(known)
+        return
     if has_records:
-        report = inspect_sample(shards, sample, threads, message)
+        report = inspect_sample(shards, sample, threads, message, errors=errors)
         print_report(report)
         nested = prefix_lines({each.name: each.feature for each in report.features if each.feature is not None})
-    metadata = _metadata(resolved)
     for line in nested if metadata is None else group_lines(metadata):
         click.echo(plain(line))
 
@@ -157,18 +178,46 @@ def _report_metadata(error: SchemaError) -> None:
 @tfrecord.command()
 @pattern_argument("source")
 @click.argument("target")
-@options("columns", "records_per_shard", "written_compression", "index", "overwrite", "threads")
-def copy(*, source: str | list[str], target: str, threads: int, **arguments: Any) -> None:
-    """Copy records: other shard sizes, compression or features.
+@options(
+    *("features", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite"),
+    *(
+        "skip_errors",
+        "threads",
+    ),
+)
+def copy(
+    *,
+    source: str | list[str],
+    target: str,
+    features: str | None,
+    where: list[tuple[str, str, Any]],
+    errors: Literal["raise", "skip"],
+    threads: int,
+    **arguments: Any,
+) -> None:
+    """Copy records: all or some, to other shard sizes, compression or features.
 
     Records of any payload type are copied byte for byte; with --columns they must be Examples or SequenceExamples.
+    --where compares the features of --features, else of the metadata of a TFDS data set, else inferred ones.
+
     SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
     shard, or a directory. By default each shard becomes one new shard.
     """
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
 
+    if features is not None and not where:
+        raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
+    kept: dict[str, Any] = {"errors": errors}
+    if where:
+        from dask_tfrecord.arrays.filters import as_stored
+        from dask_tfrecord.schema import Schema
+
+        reading = {"compression": "infer", "errors": errors}
+        found = find_schema(source, threads, features, None, split=None, default="all", **reading)
+        schema = found if isinstance(found, Schema) else Schema.read(found or "")
+        kept |= {"features": schema, "filters": as_stored(schema, where)}
     with writing(threads):
-        copy_tfrecord(source, target, **write_arguments(**arguments))
+        copy_tfrecord(source, target, **kept, **write_arguments(**arguments))
 
 
 @tfrecord.command()
@@ -206,13 +255,14 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 
     with computing(threads):
         report = counting.verify(pattern, compression=compression)
+    # A reader that closes the pipe does not turn damage into success.
+    ctx.meta[STATUS] = 0 if report.ok else 1
     if as_json:
         click.echo(json_line(report.to_json(ensure_ascii=False)))
     else:
         for line in repr(report).splitlines():
             click.echo(plain(line))
-    if not report.ok:
-        ctx.exit(1)
+    ctx.exit(ctx.meta[STATUS])
 
 
 @tfrecord.command()
@@ -239,7 +289,7 @@ def repair(source: str, target: str, as_json: bool, compression: str | None) -> 
 
 @tfrecord.command()
 @pattern_argument()
-@options("schema_format", "split", "features", "sample", "compression", "threads")
+@options("schema_format", "split", "features", "sample", "compression", "skip_errors", "threads")
 def schema(
     *,
     pattern: str | list[str],
@@ -248,6 +298,7 @@ def schema(
     features: str | None,
     sample: int | str | None,
     compression: str | None,
+    errors: str,
     threads: int,
 ) -> None:
     """Print the features of shards.
@@ -258,7 +309,7 @@ def schema(
     """
     from dask_tfrecord.schema import Schema
 
-    found = find_schema(pattern, threads, features, sample, split=split, compression=compression)
+    found = find_schema(pattern, threads, features, sample, split=split, compression=compression, errors=errors)
     if not isinstance(found, Schema):
         found = Schema.read(found or "")
     if format == "json":
@@ -279,7 +330,10 @@ def schema(
 
 @tfrecord.command()
 @pattern_argument()
-@options("number", "rows_json", "split", "features", "message", "sample", "columns", "where", "compression", "threads")
+@options(
+    *("number", "rows_json", "split", "features", "message", "sample", "columns", "where", "compression", "errors"),
+    *("threads",),
+)
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
     """Print the first records.
 
@@ -306,11 +360,9 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
                 click.echo(json_line(line))
             return
         found = dataset.preview(n)
-    from rich.console import Console
-
     from dask_tfrecord.preview.preview import rich_preview
 
-    Console(highlight=False, emoji=False).print(rich_preview(found, pictures=False))
+    output().print(rich_preview(found, pictures=False))
 
 
 def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: str | None) -> bool:
@@ -345,7 +397,13 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
 @tfrecord.command()
 @pattern_argument()
 @click.argument("target")
-@options("preview_number", "split", "features", "message", "sample", "columns", "overwrite", "compression", "threads")
+@options(
+    *("preview_number", "split", "features", "message", "sample", "columns", "where", "overwrite", "compression"),
+    *(
+        "errors",
+        "threads",
+    ),
+)
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
     """Draw the first records: a contact sheet of images, and a table of other features.
 
@@ -358,11 +416,9 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     if target != "-" and path.exists() and not overwrite:
         raise click.UsageError(f"{target} exists: give --overwrite to replace it")
     with computing(threads):
-        found = _open(pattern, threads, **reading).preview(n)
+        found = _open(pattern, threads, first=True, **reading).preview(n)
     if target == "-":
-        from rich.console import Console
-
-        Console(highlight=False, emoji=False).print(found)
+        output().print(found)
         return
     (found.to_png if path.suffix.lower() == ".png" else found.to_html)(path)
     click.echo(f"Wrote {plain(target)}: {plural(found.nrows, 'record')} of {plural(len(found.columns), 'feature')}")
@@ -448,7 +504,8 @@ def _open(
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
     if not where:
         return read_tfrecord(pattern, schema, columns=columns, **reading)
-    if first and reading["split"] is None and isinstance(schema, Schema) and not open_lengths(schema):
+    is_counted = reading["split"] is not None or reading["errors"] != "raise"
+    if first and not is_counted and isinstance(schema, Schema) and not open_lengths(schema):
         reading["counts"] = None
     return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
@@ -535,11 +592,18 @@ def to_tfrecord(
     messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
     """
     from dask_tfrecord.arrays.read import read_tfrecord
-    from dask_tfrecord.storage.listing import is_zarr_group
+    from dask_tfrecord.storage.listing import find_shards, is_zarr_group
     from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
         is_shard = message is not None and not is_zarr_group(store)
+        if message is None and component is None and not is_zarr_group(store):
+            with suppress(TFRecordError):
+                shards = find_shards(store)
+                raise click.UsageError(
+                    f"to-tfrecord reads a Zarr store, and {plain(store)} matches {plural(len(shards), 'file')}: the "
+                    f"command copy writes shards to other shards, with --where, --columns and --records-per-shard"
+                )
         dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)
         dataset.to_tfrecord(target, message=message, **write_arguments(**arguments))
@@ -579,7 +643,7 @@ def virtual(
 @click.argument("target")
 @options(
     *("split", "features", "message", "sample", "columns", "where"),
-    *("file_chunks", "overwrite", "parquet_compression", "threads"),
+    *("file_chunks", "overwrite", "parquet_compression", "errors", "threads"),
 )
 def to_parquet(
     *,
@@ -607,7 +671,7 @@ def to_parquet(
 @click.argument("target")
 @options(
     *("split", "features", "sample", "columns", "where", "steps", "repeat", "fps", "task", "rename", "robot_type"),
-    *("video", "images", "overwrite", "resume", "compression", "threads"),
+    *("video", "images", "overwrite", "resume", "compression", "errors", "threads"),
 )
 def to_lerobot(
     *,

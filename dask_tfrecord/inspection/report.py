@@ -22,7 +22,7 @@ from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCou
 from dask_tfrecord.inspection.wire import likely_types
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
 from dask_tfrecord.message_types import MessageType
-from dask_tfrecord.records.index import full_run, iterate_payloads
+from dask_tfrecord.records.index import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.storage.shard import Shard, Shards
 
@@ -658,6 +658,8 @@ def _line(feature: FeatureReport) -> str:
 
 
 Records = Iterable[tuple[Location, bytes]]
+# Runs of the records of a shard, by its number.
+RunsOf = Callable[[int], Iterable[Run]]
 # Number of shards that a sample is spread over.
 _SAMPLED_SHARDS = 8
 
@@ -680,26 +682,32 @@ def _examples(records: Iterable[tuple[Location, bytes]]) -> Iterator[tuple[Locat
         yield location, payload
 
 
-def survey_sample(shards: Sequence[Shard], sample: int, take: Callable[[Records], Any] = survey) -> Any:
-    """Survey the first records of up to eight shards."""
-    with closing(sample_records(shards, sample)) as records:
+def survey_sample(
+    shards: Sequence[Shard], sample: int, take: Callable[[Records], Any] = survey, runs_of: RunsOf | None = None
+) -> Any:
+    """Survey the first records of up to eight shards; see `sample_records`."""
+    with closing(sample_records(shards, sample, runs_of)) as records:
         return take(records)
 
 
-def sample_records(shards: Sequence[Shard], sample: int) -> Generator[tuple[Location, bytes], None, None]:
+def sample_records(
+    shards: Sequence[Shard], sample: int, runs_of: RunsOf | None = None
+) -> Generator[tuple[Location, bytes], None, None]:
     """Yield the first records of evenly spaced shards, the first and the last included.
 
-    Records of the other shards are read only if the selected shards are empty.
+    Records of the other shards are read only if the selected shards are empty. `runs_of` returns the runs of the
+    records of a shard, such as the intact ones; by default all are read, and the first damaged one raises.
     """
+    runs_of = runs_of or (lambda index: [full_run(shards[index])])
     spread = min(len(shards), _SAMPLED_SHARDS)
     chosen = [round(turn * (len(shards) - 1) / max(spread - 1, 1)) for turn in range(spread)]
     left = sample
     for turn, index in enumerate(chosen):
         # Later shards make up for a shard with fewer records than its share.
         share = math.ceil(left / (spread - turn))
-        for record in itertools.islice(iterate_payloads([full_run(shards[index])]), share):
+        for record in itertools.islice(iterate_payloads(runs_of(index)), share):
             left -= 1
             yield record
     if left == sample:
-        others = (full_run(shards[index]) for index in range(len(shards)) if index not in set(chosen))
-        yield from itertools.islice(iterate_payloads(others), sample)
+        others = (runs_of(index) for index in range(len(shards)) if index not in set(chosen))
+        yield from itertools.islice(iterate_payloads(itertools.chain.from_iterable(others)), sample)

@@ -205,14 +205,16 @@ class DamageReport:
         totals = {"ok": self.ok, "records": self.records, "lost_records": self.lost_records}
         return json.dumps(totals | {"files": [report.to_dict() for report in self.files]}, **kwargs)
 
-    def _total(self) -> str:
+    @property
+    def total(self) -> str:
+        """Numbers of files, intact records and damaged files, as text."""
         damaged = sum(bool(report.lost) for report in self.files)
         damage = f"damage in {damaged:,}: {_lost_text(self.lost_records)}" if damaged else "no damage"
         records = plural(self.records, "record") if self.records else "no records"
         return f"{plural(len(self.files), 'file')}, {records}, {damage}"
 
     def __repr__(self) -> str:
-        return "\n".join([self._total(), *(line for report in self.files for line in report.lines())])
+        return "\n".join([self.total, *(line for report in self.files for line in report.lines())])
 
     def _repr_html_(self) -> str:
         from dask_tfrecord.markup import html_table
@@ -220,7 +222,7 @@ class DamageReport:
         listed = [report for report in self.files if report.lost] or list(self.files)
         rows = [(file.path, f"{file.records:,}", "; ".join(map(str, file.lost))) for file in listed[:_DISPLAYED]]
         more = [plural(len(listed) - len(rows), "more file")] if len(listed) > len(rows) else []
-        return html_table(self._total(), ("file", "records", "lost"), rows, more, right=(1,))
+        return html_table(self.total, ("file", "records", "lost"), rows, more, right=(1,))
 
 
 class _Stretch(NamedTuple):

@@ -38,7 +38,7 @@ _CRC = struct.Struct("<I")
 # What applies to every damaged record, the end of an error.
 _REMEDY = Spelled(
     '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
-    "; to-zarr --errors skip drops damaged records, and the command repair copies the others to a new file",
+    "; --errors skip drops damaged records, and the command repair copies the others to a new file",
 )
 
 # Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.

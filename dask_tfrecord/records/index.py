@@ -693,7 +693,10 @@ def iterate_payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generato
     """
     for run in runs:
         end = None if run.count is None else run.first + run.count
+        if run.selected is not None:
+            end = int(run.selected[-1]) + 1
         number = run.entry_record
+        picked = None if run.selected is None else set(run.selected.tolist())
         # The caller may stop after the first records of a complete shard.
         stop = None if run.count is None else run.stop_offset
         stream = iterate_records(run.shard, check_crc=check_crc, record=run.entry_record, offset=run.offset, stop=stop)
@@ -705,7 +708,7 @@ def iterate_payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generato
                     break
                 if number == end:
                     raise _count_error("more bytes follow", run.shard, number)
-                if number >= run.first:
+                if number >= run.first and (picked is None or number in picked):
                     yield Location(run.shard.path, number, found[0]), found[1]
                 number += 1
         if end is not None and number < end:

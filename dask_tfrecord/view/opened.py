@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
-from dask_tfrecord.arrays.counting import intact_records
+from dask_tfrecord.arrays.partitions import intact_runs
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import Encoded, FixedLenFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
-from dask_tfrecord.inspection.survey import survey
 from dask_tfrecord.metadata.splits import resolve_collection
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard, iterate_payloads
+from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
@@ -119,6 +118,8 @@ class Opened:
         Rows of a `Dataset`; None to read the shards.
     report : Report or str or None
         Report on a sample of the records, or the reason why their features are unknown.
+    found_damage : bool
+        Whether records of the sample were damaged.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class Opened:
         shards: Shards | None = None,
         rows: Rows | None = None,
         report: Report | str | None = None,
+        found_damage: bool = False,
     ) -> None:
-        self.name, self.code, self.cache, self.shards, self.report = name, code, cache, shards, report
+        self.name, self.cache, self.shards, self.report = name, cache, shards, report
+        self._code, self._found_damage = code, found_damage
         self._decoder = None if schema is None or shards is None else Decoder(schema)
         self.message = None if schema is None or shards is None else schema.message
         # Columns: a feature may have two of them.
@@ -148,6 +151,16 @@ class Opened:
         self._block_rows = _BLOCK_ROWS
         self._thread = threading.Thread(target=self._count, name=f"count-{name}", daemon=True)
         self._thread.start()
+
+    @property
+    def code(self) -> str:
+        """Python code that opens the data set; it skips damage that is known by now, as the view does."""
+        known = self.known
+        complete = known.reports if known.counted else known.reports[:-1]
+        damaged = self._found_damage or any(report.lost for report in (*complete, *self.damage.values()))
+        if not damaged or not self._code.endswith(")"):
+            return self._code
+        return f'{self._code[:-1]}, errors="skip")'
 
     def close(self) -> None:
         """End counting."""
@@ -292,6 +305,7 @@ class Opened:
         try:
             return [(start, source.with_memory_limit(self.cache.most).read(names, slice(start, stop)))]
         except (TFRecordError, MemoryError, OSError) as error:
+            self._found_damage |= isinstance(error, CorruptRecordError)
             if stop - start == 1:
                 return [(start, describe_error(error))]
         middle = (start + stop) // 2
@@ -328,7 +342,7 @@ def open_path(
         return _open_where(from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
     known = wanted_schema(features, message=message)
     found = resolve_collection(path, split, compression=compression, storage_options=None)
-    report = _report(found.shards)
+    report, found_damage = _report(found.shards)
     known = found.schema() if known is None else known
     if known is None and isinstance(report, Report):
         try:
@@ -348,7 +362,7 @@ def open_path(
         dataset = read_tfrecord(path, known, split=split, compression=compression)
         return _open_where(dataset, cache, name, code, where)
     viewed = None if known is None else _with_encoded_images(known)
-    return Opened(name, code, cache, viewed, found.shards, report=report)
+    return Opened(name, code, cache, viewed, found.shards, report=report, found_damage=found_damage)
 
 
 def _opening(code: str) -> str:
@@ -377,7 +391,8 @@ def open_dataset(dataset: Dataset, cache: BlockCache, name: str = "Dataset", cod
     source = rows.source
     if isinstance(source, UncountedSource | RecordSource) and _is_whole(source) and set(source.schema) == set(dataset):
         schema = _with_encoded_images(source.decoder.schema)
-        return Opened(name, code, cache, schema, source.shards, report=_report(source.shards))
+        report, found_damage = _report(source.shards)
+        return Opened(name, code, cache, schema, source.shards, report=report, found_damage=found_damage)
     return Opened(name, code, cache, dataset.schema, rows=rows)
 
 
@@ -388,8 +403,9 @@ def _is_whole(source: UncountedSource | RecordSource) -> bool:
     return is_every and source.collection.tails is None
 
 
-def _report(shards: Shards) -> Report | str:
-    """Inspect the first records of some shards; return the reason if they are no Examples."""
+def _report(shards: Shards) -> tuple[Report | str, bool]:
+    """Inspect the first records of some shards, or return the reason if they are no Examples; and if any is damaged."""
+    is_damaged = False
     sample = _SAMPLE
     if not is_local(shards.paths[0]):
         shards, sample = shards[:: max(1, len(shards) - 1)], _REMOTE_SAMPLE
@@ -397,11 +413,11 @@ def _report(shards: Shards) -> Report | str:
         try:
             found = survey_sample(shards, sample)
         except CorruptRecordError:
-            collection, _ = intact_records(shards)
-            found = survey(iterate_payloads(collection.runs(0, min(sample, collection.nrows))))
-        return Report.from_survey(found, shards.paths)
+            is_damaged = True
+            found = survey_sample(shards, sample, runs_of=intact_runs(shards))
+        return Report.from_survey(found, shards.paths), is_damaged
     except (TFRecordError, OSError) as error:
-        return describe_error(error)
+        return describe_error(error), is_damaged
 
 
 def _with_encoded_images(schema: Schema) -> Schema:

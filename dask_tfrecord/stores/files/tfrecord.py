@@ -18,13 +18,16 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts
+from dask_tfrecord.arrays.collection import borders_by_rows, joined_parts
+from dask_tfrecord.arrays.counting import intact_records, warn_of_damage
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
-from dask_tfrecord.arrays.sources import GrowingSpans, Source
+from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, intact_runs, record_partitions
+from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, Source
 from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import MessageEncoder, message_schema
@@ -43,12 +46,13 @@ from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels
+from dask_tfrecord.metadata.splits import resolve_collection
 from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import find_shards, find_sidecars
+from dask_tfrecord.storage.listing import find_sidecars
 from dask_tfrecord.storage.shard import Shards, normalize_compression
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files, write_row_files
@@ -401,16 +405,19 @@ def copy_tfrecord(
     target: str | os.PathLike[str],
     *,
     columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    features: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     records_per_shard: int | None = None,
     compression: str | None = None,
     index: bool = False,
     mode: Literal["w", "w-"] = "w-",
+    errors: Literal["raise", "skip"] = "raise",
     check_crc: bool = True,
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
-    """Copy records to other shards: resharded, recompressed, or with fewer features.
+    """Copy records to other shards: resharded, recompressed, some of them, or with fewer features.
 
     Records of any payload type are copied byte for byte. With `columns` they must be Examples or SequenceExamples; the
     values of the remaining features are not decoded. Labels of xarray next to a shard are copied, too. One task per
@@ -419,19 +426,26 @@ def copy_tfrecord(
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Shards to read, as in `read_tfrecord`.
+        Shards to read, as in `read_tfrecord`: those of all splits of a TFDS data set.
     target : str or os.PathLike
         Shards to write, as in `to_tfrecord`: a template with ``{shard}``, a name for one shard, or a directory.
     columns : sequence of str, optional
         Features and feature lists to keep.
+    filters : list of tuple or list of list of tuple, optional
+        Conditions of the records to copy, as for `Dataset.where`. Their columns are read now.
+    features : mapping of str to feature, Schema, str or os.PathLike, optional
+        Features that the filters compare, as for `read_tfrecord`. By default those of the metadata of a TFDS data set,
+        or inferred from Examples.
     records_per_shard : int, optional
-        Records of a new shard. By default each shard becomes one new shard.
+        Records of a new shard. By default each shard becomes one new shard, also if no record of it is copied.
     compression : {None, "gzip", "zlib"}
         Compression of the new shards. The compression of the shards that are read is found from their bytes.
     index : bool, default False
         Write ``FILE.idx`` next to each shard.
     mode : {"w-", "w"}
         ``"w-"`` raises if one of the new shards exists, ``"w"`` replaces existing shards.
+    errors : {"raise", "skip"}
+        Handling of damaged records. ``"skip"`` leaves them out, and logs what is lost; all records are checked now.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     compute : bool, default True
@@ -450,9 +464,9 @@ def copy_tfrecord(
     FileExistsError
         If a shard exists under ``mode="w-"``, or if shards of the same template and another number of shards exist.
     CorruptRecordError
-        If a record is damaged.
+        If a record is damaged, and ``errors="raise"``.
     UnknownFeatureError
-        If the first records of some shards do not have a feature of `columns`.
+        If the first records of some shards do not have a feature of `columns`, or filters name another column.
     FeatureError
         If `columns` is given and a record is neither an Example nor a SequenceExample.
 
@@ -466,10 +480,20 @@ def copy_tfrecord(
       label   int64  (20,)  FixedLenFeature((), 'int64')
     """
     compression = check_options(compression, index, mode, records_per_shard)
-    shards = find_shards(urlpath, storage_options=storage_options)
-    kept = None if columns is None else _checked_columns(columns, shards)
+    if errors not in ("raise", "skip"):
+        raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
+    if features is not None and filters is None:
+        raise ValueError("features are those that filters compare: give filters=, or columns= to copy fewer features")
+    found = resolve_collection(urlpath, None, compression="infer", storage_options=storage_options, default="all")
+    shards = found.shards
+    kept = None if columns is None else _checked_columns(columns, shards, errors)
     names = ShardNames.from_urlpath(target, target_options)
-    partitions = _partitions(shards, names, records_per_shard, check_crc)
+    if filters is None and errors == "raise":
+        partitions = _partitions(shards, names, records_per_shard, check_crc)
+    else:
+        reading: dict[str, Any] = {"errors": errors, "check_crc": check_crc, "storage_options": storage_options}
+        given = found.schema() if features is None else features
+        partitions = _partitions_of_some(shards, names, records_per_shard, given, filters, reading)
     files = Files(uuid.uuid4().hex, names, len(partitions), mode, compute, compression, index)
     files.check_free()
     refuse_sources(files, shards.paths)
@@ -485,11 +509,11 @@ def copy_tfrecord(
     return write_files(files, copy_shard, (kept, check_crc, labelled), build, arguments, work)
 
 
-def _checked_columns(columns: Sequence[str], shards: Shards) -> frozenset[str]:
+def _checked_columns(columns: Sequence[str], shards: Shards, errors: str) -> frozenset[str]:
     """Check that some records have each of the named features."""
     if isinstance(columns, str) or not columns:
         raise SchemaError(f"columns is a list of one name or more; got {columns!r}")
-    report = inspect_shards(shards, _SAMPLE)
+    report = inspect_shards(shards, _SAMPLE, runs_of=None if errors == "raise" else intact_runs(shards))
     if report.refusal is not None:
         raise report.refusal
     known = [feature.name for feature in report.features]
@@ -509,6 +533,36 @@ def _partitions(shards: Shards, names: ShardNames, records: int | None, check_cr
     if len(partitions) > 1 and not names.allows_many:
         raise names.too_many(f"{len(partitions):,} shards")
     return partitions or [RecordPartition((), "")]
+
+
+def _partitions_of_some(
+    shards: Shards,
+    names: ShardNames,
+    records: int | None,
+    features: Any,
+    filters: Sequence[Any] | None,
+    reading: Mapping[str, Any],
+) -> list[RecordPartition]:
+    """Return the records of each new shard if only intact ones, or those that meet conditions, are copied."""
+    if filters is None:
+        collection, reports = intact_records(shards)
+        warn_of_damage(collection.shards, reports, reading["errors"])
+        rows = np.arange(collection.nrows)
+    else:
+        source = read_tfrecord(list(shards.paths), features, filters=filters, **reading)._merged().source
+        assert isinstance(source, RecordSource)
+        collection, rows = source.collection, np.asarray(source.rows, np.int64)
+    if records is not None:
+        borders = borders_by_rows(len(rows), records)
+    else:
+        borders = np.searchsorted(rows, collection.starts) if names.allows_many else np.array([0, len(rows)])
+    if len(borders) > 2 and not names.allows_many:
+        raise names.too_many(f"{len(borders) - 1:,} shards")
+    token = tokenize(collection, rows)
+    return [
+        RecordPartition(tuple(collection.picks(rows[start:stop])), f"{token}-{start}-{stop}")
+        for start, stop in pairwise(borders.tolist())
+    ] or [RecordPartition((), "")]
 
 
 def copy_shard(
