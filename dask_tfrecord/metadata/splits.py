@@ -236,7 +236,11 @@ def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list
     """
     if spec in lengths:
         return [(spec, 0, None)]
-    parts = [part for term in spec.split("+") for part in _term(term.strip(), spec, lengths)]
+    # White space belongs around "+" only, as for TFDS: " train" is an unknown split.
+    first, *others = spec.split("+")
+    terms = [first, *(term.lstrip() for term in others)]
+    terms[:-1] = [term.rstrip() for term in terms[:-1]]
+    parts = [part for term in terms for part in _term(term, spec, lengths)]
     kept = [(name, start, stop) for name, start, stop in parts if stop is None or start < stop]
     if not kept:
         raise SchemaError(f"split {spec!r} holds no records; {_sizes(lengths)}")
