@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import dask_tfrecord
+from dask_tfrecord.features.registry import FEATURES
 
 PACKAGE = Path(dask_tfrecord.__file__).parent
 ORACLE = Path(__file__).parent / "oracle"
@@ -229,3 +230,19 @@ def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     assert used <= {"dask_tfrecord", *allowed}
     names = {getattr(node, "id", getattr(node, "attr", "")) for node in ast.walk(ast.parse(source))}
     assert not names & {"default_array", "from_tensorflow", "block_dtype", "block_shape", "item_dtype", "item_shape"}
+
+
+# A place that switches on a concrete feature class: outside of the packages that describe classes, few may.
+SWITCH = re.compile(rf"isinstance\([^\n]*\b(?:{'|'.join(FEATURES)})\b|case (?:{'|'.join(FEATURES)})\b")
+DESCRIBING = {"features", "metadata", "inspection"}
+
+
+def test_feature_classes_answer_for_themselves() -> None:
+    found = [
+        f"{module}: {line.strip()}"
+        for module in MODULES
+        if module.parts[0] not in DESCRIBING
+        for line in (PACKAGE / module).read_text("utf-8").splitlines()
+        if SWITCH.search(line)
+    ]
+    assert len(found) <= 10, "\n".join(found)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.blocks import Block, to_text
+from dask_tfrecord.blocks import Block, BytesBlock, RowError, to_text
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.written import KeyedValues, fixed
+from dask_tfrecord.images.pixels import ImageEncoding
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TextFeature(Encoded):
-    """UTF-8 strings, decoded to NumPy's `StringDType`.
+    """Strings, decoded to NumPy's `StringDType`.
 
-    Invalid UTF-8 raises an error that names the record, and the step of a sequence feature.
+    Bytes that are not valid in the encoding raise an error that names the record, and the step of a sequence feature.
 
     Parameters
     ----------
@@ -27,6 +31,8 @@ class TextFeature(Encoded):
     count : int, optional
         Number of strings per record; -1 for any number, zero included. By default a record holds one, and rows are
         strings.
+    encoding : str, default "utf-8"
+        Name of a text encoding of Python, such as ``"latin-1"``. `to_tfrecord` writes it; other outputs hold text.
 
     Examples
     --------
@@ -36,15 +42,21 @@ class TextFeature(Encoded):
 
     default_value: str | None = field(default=None)
     count: int | None = field(default=None, kw_only=True)
+    encoding: str = field(default="utf-8", kw_only=True)
 
     def __post_init__(self) -> None:
         count = checked_count(self.count, "TextFeature")
-        default = self.default_value.decode() if isinstance(self.default_value, bytes) else self.default_value
+        encoding = _checked_encoding(self.encoding)
+        default = self.default_value.decode(encoding) if isinstance(self.default_value, bytes) else self.default_value
         if default is not None and not isinstance(default, str):
             raise SchemaError(f"TextFeature: expected text as default value; got {default!r}")
         if default is not None and count is not None:
             raise SchemaError("TextFeature: default_value is for one string per record; remove it, or count")
-        self._set(default_value=default, count=count)
+        try:
+            (default or "").encode(encoding)
+        except UnicodeEncodeError as error:
+            raise SchemaError(f"TextFeature: {encoding} has no bytes for the default value {default!r}") from error
+        self._set(default_value=default, count=count, encoding=encoding)
 
     @property
     def dtype(self) -> str:
@@ -67,16 +79,16 @@ class TextFeature(Encoded):
         return ()
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
-        """Return the spec of UTF-8, with the default value."""
+        """Return the spec of text, with the default value. The decoder checks UTF-8."""
         if unit == "step" and self.default_value is not None:
             return None
-        default = () if self.default_value is None else (self.default_value.encode(),)
+        default = () if self.default_value is None else (self.default_value.encode(self.encoding),)
         found = Encoded.keys(self, key, unit)
-        return found and tuple(replace(each, text=True, fallback=default) for each in found)
+        return found and tuple(replace(each, text=self.encoding == "utf-8", fallback=default) for each in found)
 
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or that of any number of strings."""
-        return self if unit == "value" else TextFeature(count=-1)
+        return self if unit == "value" else TextFeature(count=-1, encoding=self.encoding)
 
     def advice(self, found: int) -> str:
         """Return what reads another number of strings."""
@@ -89,17 +101,44 @@ class TextFeature(Encoded):
     def assemble(self, decoded: Decoded) -> Block:
         """Assemble strings, one per row or several."""
         values = decoded.keys[0].encoded()
-        try:
-            return decoded.in_rows(self, to_text(values))
-        except UnicodeDecodeError as error:
-            number = next(number for number, value in enumerate(iter_values(values)) if not _is_utf8(value))
-            reason = f"is not valid UTF-8 where {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
-            raise decoded.error(self, number, reason) from error
+        if self.encoding == "utf-8":
+            try:
+                return decoded.in_rows(self, to_text(values))
+            except UnicodeDecodeError:
+                # The first value that is not valid is found below.
+                pass
+        texts = []
+        for number, value in enumerate(iter_values(values)):
+            try:
+                texts.append(str(value, self.encoding))
+            except UnicodeDecodeError as error:
+                name = "UTF-8" if self.encoding == "utf-8" else self.encoding
+                reason = f"is not valid {name} where {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
+                raise decoded.error(self, number, reason) from error
+        return decoded.in_rows(self, np.array(texts, self.item_dtype))
+
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return the strings, which are given in UTF-8, in the encoding."""
+        if self.encoding != "utf-8":
+            encoded = []
+            each = math.prod(block.shape[1:])
+            for number, value in enumerate(iter_values(block)):
+                text = str(value, "utf-8")
+                try:
+                    encoded.append(text.encode(self.encoding))
+                except UnicodeEncodeError as error:
+                    reason = f"holds {text!r:.100}, for which {self.encoding} has no bytes"
+                    raise RowError(number // each, reason) from error
+            block = BytesBlock.of(encoded, block.shape)
+        return [fixed(key, block)]
 
 
-def _is_utf8(value: memoryview) -> bool:
+def _checked_encoding(encoding: Any) -> str:
+    """Return the name that Python has for an encoding of text."""
     try:
-        str(value, "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+        name = codecs.lookup(encoding).name
+        # Codecs of bytes, such as zlib, are no encodings of text.
+        "".encode(name)
+    except (LookupError, TypeError) as error:
+        raise SchemaError(f"TextFeature: {encoding!r:.100} is no encoding of text that Python knows") from error
+    return name

@@ -448,7 +448,7 @@ def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: 
         case RawFeature() if feature.stored_dtype.isnative and feature.compression_type in (None, "ZLIB"):
             encoding = "bytes" if feature.compression_type is None else "zlib"
             return _tensor(feature.stored_dtype.name, feature.shape, encoding)
-        case TextFeature():
+        case TextFeature() if feature.encoding == "utf-8":
             return _entry("text", {})
         case ImageFeature():
             return _image(feature, labels, format)

@@ -51,6 +51,8 @@ FEATURES: dict[str, Feature] = {
     "states": dtf.RawFeature((2,), ">i2", count=-1),
     "pairs": dtf.RawFeature((3,), "float64", count=2, compression_type="ZLIB"),
     "columns": dtf.RawFeature((2, -1), "uint16"),
+    "latin": dtf.TextFeature(encoding="latin-1"),
+    "utf16": dtf.TextFeature(encoding="utf-16", count=-1),
     "phrases": dtf.TextFeature(count=-1),
     "captions": dtf.TextFeature(count=2),
     "grids": dtf.TensorFeature((2, 2), "int16", count=-1),
@@ -88,7 +90,7 @@ def any_features() -> st.SearchStrategy[Feature]:
     return st.one_of(
         st.builds(dtf.FixedLenFeature, shapes, listed),
         st.builds(dtf.RawFeature, shapes, stored),
-        st.sampled_from([dtf.TextFeature(), dtf.TextFeature(count=-1), dtf.TextFeature(count=2)]),
+        st.sampled_from([dtf.TextFeature(), dtf.TextFeature(count=-1), dtf.TextFeature(count=2, encoding="cp1252")]),
         st.builds(dtf.RawFeature, st.sampled_from([(), (2, 3)]), st.sampled_from([">i2", "float64"]), count=counts),
         st.builds(dtf.TensorFeature, shapes, st.sampled_from(["int16", "bytes"]), count=counts),
         st.sampled_from([dtf.RawFeature((2, -1), "int8"), dtf.RawFeature((-1,), "int8", compression_type="GZIP")]),
