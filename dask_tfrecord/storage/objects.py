@@ -61,10 +61,17 @@ class Objects(Protocol):
         """Delete objects; a missing one is ignored."""
 
 
-def objects_in(directory: str, storage_options: Mapping[str, Any] | None = None) -> Objects:
-    """Return the objects of a directory or URL, which may not exist."""
+def objects_in(
+    directory: str, storage_options: Mapping[str, Any] | None = None, *, makes_directory: bool = True
+) -> Objects:
+    """Return the objects of a directory or URL, which may not exist.
+
+    Without `makes_directory`, `put` raises FileNotFoundError if a local directory does not exist.
+    """
     fs, inside = file_system(directory, storage_options)
-    return DirectoryObjects(inside) if isinstance(fs, LocalFileSystem) else UrlObjects(directory, storage_options or {})
+    if isinstance(fs, LocalFileSystem):
+        return DirectoryObjects(inside, makes_directory)
+    return UrlObjects(directory, storage_options or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class DirectoryObjects:
     """Files of a directory."""
 
     root: str
+    # False: `put` raises FileNotFoundError if the directory does not exist.
+    makes_directory: bool = True
 
     def put(self, name: str, value: bytes) -> None:
         """Write a file atomically."""
@@ -96,11 +105,14 @@ class DirectoryObjects:
         temporary = path.with_name(f"{path.name}.{process.process_digits()}{uuid.uuid4().hex[:8]}.partial")
         for _ in range(_TRIES):
             try:
-                make_directory(path.parent)
+                if self.makes_directory:
+                    make_directory(path.parent)
                 with add_path_to_errors(str(path)):
                     temporary.write_bytes(value)
                 rename(temporary, path)
             except FileNotFoundError as error:
+                if not self.makes_directory:
+                    raise
                 missing = error
                 continue
             finally:

@@ -1,4 +1,4 @@
-"""Journal of an output: which run owns it.
+"""Journal of an output: which run owns it, and what its tasks have written.
 
 The owner is an object at the output: in a Zarr group, or beside the files of TFRecord, Parquet and LeRobot. It holds
 the token of the run and the process of its client, which writes it again every `Limits.heartbeat` seconds. A run is
@@ -7,6 +7,9 @@ dead when its process has ended, whatever the age of the object; on other machin
 
 A process that is stopped for longer on another machine loses its output. Its tasks ask `Journal.other_owner` before
 they publish, and its client before it removes anything.
+
+Units are recorded once they are written: the report of the task, and the identity of each object. A repeated task, and
+a run that continues another one, find by them what need not be written again.
 """
 
 from __future__ import annotations
@@ -19,16 +22,16 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from dask_tfrecord.errors import Location, StoreInUseError, printable
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage import process
-from dask_tfrecord.storage.objects import NotAFileError, Objects
+from dask_tfrecord.storage.objects import NotAFileError, Objects, StoredFile
 
 # Age in seconds of an owner of another machine that counts as dead.
 STALE = 120.0
@@ -281,3 +284,52 @@ class Journal:
         data = self.objects.get([self.name])[self.name]
         found = None if data is None else Owner.from_json(data)
         return found is not None and found.token == owner.token
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a task has written."""
+
+    # Fields of its report; none as long as the task has not ended.
+    report: Mapping[str, Any]
+    # Identity of each object, by name.
+    objects: Mapping[str, StoredFile]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Units that the tasks of a run have written: an object for those that one task wrote together."""
+
+    objects: Objects
+    # Prefix of the names of these objects.
+    folder: str = ""
+
+    def record(self, name: str, units: Mapping[str, Unit]) -> None:
+        """Record units under a name."""
+        documents = {unit: {**each.report, "objects": dict(each.objects)} for unit, each in units.items()}
+        self.objects.put(self._path(name), json.dumps(documents, ensure_ascii=False).encode())
+
+    def read(self, names: Iterable[str]) -> dict[str, dict[str, Unit] | None]:
+        """Read records by name: units by name, or None if the record is missing or truncated."""
+        paths = {name: self._path(name) for name in names}
+        found = self.objects.get(paths.values())
+        return {name: _parse(found[path]) for name, path in paths.items()}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete records."""
+        self.objects.drop(map(self._path, names))
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}{name}.json"
+
+
+def _parse(record: bytes | None) -> dict[str, Unit] | None:
+    try:
+        return {name: _unit(**document) for name, document in json.loads(record or b"").items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _unit(objects: Mapping[str, Any], **report: Any) -> Unit:
+    # The first versions recorded sizes.
+    return Unit(report, {name: StoredFile(*([own] if type(own) is int else own)) for name, own in objects.items()})

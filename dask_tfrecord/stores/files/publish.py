@@ -1,7 +1,7 @@
 """Publication of files: each appears whole, and a failed or repeated write leaves nothing that does not belong.
 
 dask may run a task twice, late, concurrently with itself, or after its successors. Each write therefore keeps a hidden
-run folder next to its first file. For each published file it holds a receipt: the identity of the file and the report
+run folder next to its first file. For each published file it records a unit: the identity of the file and the report
 of the task. While a client waits for the tasks, it holds the claim on the template of the files, and the folder holds a
 marker; without the marker, no task of that run publishes.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import logging
 import os
 import re
@@ -47,6 +46,7 @@ from dask_tfrecord.runtime.progress import is_cancelled, report_progress, while_
 from dask_tfrecord.storage.listing import find_shards, sidecar_path
 from dask_tfrecord.storage.objects import (
     RUN_PREFIX,
+    Objects,
     StoredFile,
     check_files,
     directory_of,
@@ -57,10 +57,10 @@ from dask_tfrecord.storage.objects import (
     remove_abandoned,
     remove_temporary,
 )
-from dask_tfrecord.storage.remote import is_directory, join, read_text, store_url, url_to_fs
+from dask_tfrecord.storage.remote import is_directory, join, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.journal import Journal, Unit, Units
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
     WriteReport,
@@ -274,7 +274,7 @@ class Files:
     # Further check of the files, by their reports.
     verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
     # 32 hexadecimal digits of the inputs and options of a write that can be resumed: they name its run folder, and
-    # files and receipts of a run that ended early are kept.
+    # files and records of a run that ended early are kept.
     resumable: str | None = None
     # Directory of the first file, and the run folder in it.
     directory: str = field(init=False)
@@ -305,7 +305,7 @@ class Files:
         made.sort(key=lambda path: -len(path.parts))
         with self.journal.owned(self.token, partial(_remove_empty, made)) as dead:
             if dead is not None:
-                # Files and receipts of a run that can be continued are in a folder named after the conversion.
+                # Files and records of a run that can be continued are in a folder named after the conversion.
                 replace(self, token=dead, resumable=None)._end()
             try:
                 yield
@@ -324,14 +324,14 @@ class Files:
         names, paths, own = self.names, self.paths, self._resumed()
         if own:
             # A folder with a new file is not an abandoned one.
-            self._put(_RUNNING, b"")
+            self._objects.put(_RUNNING, b"")
         remove_abandoned(self._directories, names.storage_options)
         replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
         names.create_directories(paths)
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
             names.set_aside(replaced, self.token)
-        self._put(_RUNNING, b"")
+        self._objects.put(_RUNNING, b"")
 
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
         """Verify every file, write the metadata, and end the run; also the last task of a `Delayed`.
@@ -378,8 +378,8 @@ class Files:
 
     def _own(self) -> list[str]:
         """Return the existing files that this run published."""
-        receipts = list_files(self.folder, self.names.storage_options)
-        return [path for path in self.paths if _receipt_name(path) in receipts and self._owns(path)]
+        records = list_files(self.folder, self.names.storage_options)
+        return [path for path in self.paths if f"{_record_name(path)}.json" in records and self._owns(path)]
 
     def _resumed(self) -> set[str]:
         """Return the files that an earlier run of a resumable write published, or this one."""
@@ -423,10 +423,10 @@ class Files:
         return Journal(objects, name, "these files", Location(redact_url(self.names.template)))
 
     def _unmark(self) -> None:
-        objects_in(self.folder, self.names.storage_options).drop([_RUNNING])
+        self._objects.drop([_RUNNING])
 
     def _end(self) -> None:
-        """Remove the marker, the receipts, and temporary files."""
+        """Remove the marker, the records, and temporary files."""
         self._unmark()
         fs, folder = url_to_fs(self.folder, **self.names.storage_options)
         try:
@@ -485,7 +485,7 @@ class Files:
             self.names.create_directories([path, join(self.directory, _RUNNING)])
 
     def _check_marked(self) -> None:
-        if self.compute and read_text(join(self.folder, _RUNNING), self.names.storage_options) is None:
+        if self.compute and self._objects.get([_RUNNING])[_RUNNING] is None:
             raise IncompleteStoreError(
                 "the write that this task belongs to has ended, or this worker does not share the file system of the "
                 "client; write to a path that all processes reach",
@@ -496,10 +496,11 @@ class Files:
 
     def published_report(self, path: str) -> ShardWriteReport | None:
         """Return the report of a file that this run published and that has not changed."""
-        report = (self._receipt(path, self._identity(path)) or {}).get("report")
-        if report is None:
+        unit = self._unit(path, self._identity(path))
+        if unit is None or not unit.report:
             return None
-        return ShardWriteReport(**report | {"sidecars": tuple((name, size) for name, size in report["sidecars"])})
+        sidecars = tuple((name, size) for name, size in unit.report["sidecars"])
+        return ShardWriteReport(**{**unit.report, "sidecars": sidecars})
 
     def _should_publish(self, path: str, temporary: Path) -> bool:
         """Decide whether a complete temporary file becomes `path`.
@@ -509,7 +510,7 @@ class Files:
         self._check_marked()
         existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
         if existing is not None:
-            if self._receipt(path, existing) is not None or self._is_same(path, existing, temporary):
+            if self._unit(path, existing) is not None or self._is_same(path, existing, temporary):
                 return False
             if self.mode == "w-":
                 raise FileExistsError(
@@ -524,19 +525,19 @@ class Files:
             # Sidecars describe the replaced file.
             self.names.remove(_sidecars_of([path]))
         if local:
-            # Renaming keeps the identity. With the receipt first, a kill never leaves a file without its receipt.
+            # Renaming keeps the identity. With the record first, a kill never leaves a file without one.
             own = file_identity(str(temporary), {})
             if own is not None:
-                self._put_receipt(path, own, None)
+                self._record_unit(path, own, None)
         return True
 
     def _record(self, path: str, report: ShardWriteReport | None) -> None:
-        """Write the receipt of a file that this run published."""
+        """Record a file that this run published."""
         identity = None
-        # A task that runs twice at once may replace the file before its receipt is written.
+        # A task that runs twice at once may replace the file before it is recorded.
         while identity != (current := self._stored(path)):
             identity = current
-            self._put_receipt(path, identity, report)
+            self._record_unit(path, identity, report)
 
     def _stored(self, path: str) -> StoredFile:
         existing = self._identity(path)
@@ -549,7 +550,7 @@ class Files:
 
     def _owns(self, path: str) -> bool:
         """Return whether this run published the current file."""
-        return self._receipt(path, self._identity(path)) is not None
+        return self._unit(path, self._identity(path)) is not None
 
     def _is_same(self, path: str, existing: StoredFile, temporary: Path) -> bool:
         """Compare a published file with a temporary one byte for byte."""
@@ -562,35 +563,26 @@ class Files:
                     return False
         return True
 
-    def _receipt(self, path: str, existing: StoredFile | None) -> dict[str, Any] | None:
-        """Return the receipt of an existing file; None if this run did not publish it."""
+    @property
+    def _objects(self) -> Objects:
+        return objects_in(self.folder, self.names.storage_options)
+
+    def _unit(self, path: str, existing: StoredFile | None) -> Unit | None:
+        """Return the record of an existing file; None if this run did not publish it."""
         if existing is None:
             return None
-        text = read_text(join(self.folder, _receipt_name(path)), self.names.storage_options)
-        with suppress(ValueError):
-            receipt: dict[str, Any] = json.loads(text or "")
-            if (receipt["path"], receipt["size"], receipt["version"]) == (path, existing.size, existing.version):
-                return receipt
-        return None
+        name = _record_name(path)
+        unit = (Units(self._objects).read([name])[name] or {}).get(path)
+        if unit is None or unit.objects.get(path, StoredFile(-1))[:2] != existing[:2]:
+            return None
+        return unit
 
-    def _put_receipt(self, path: str, identity: StoredFile, report: ShardWriteReport | None) -> None:
-        described = None if report is None else asdict(report)
-        receipt = {"path": path, "size": identity.size, "version": identity.version, "report": described}
-        # The folder of a claimed run that has ended is not created again.
+    def _record_unit(self, path: str, identity: StoredFile, report: ShardWriteReport | None) -> None:
+        unit = Unit({} if report is None else asdict(report), {path: identity})
+        # The folder of a run that has ended is not created again.
+        objects = objects_in(self.folder, self.names.storage_options, makes_directory=not self.compute)
         with suppress(*([FileNotFoundError] if self.compute else [])):
-            self._put(_receipt_name(path), json.dumps(receipt).encode(), create=not self.compute)
-
-    def _put(self, name: str, value: bytes, create: bool = True) -> None:
-        path = join(self.folder, name)
-        try:
-            write_file(path, value, self.names.storage_options)
-        except FileNotFoundError:
-            if not create:
-                raise
-            fs, folder = url_to_fs(self.folder, **self.names.storage_options)
-            with suppress(FileExistsError):
-                fs.mkdir(folder, create_parents=False)
-            write_file(path, value, self.names.storage_options)
+            Units(objects).record(_record_name(path), {path: unit})
 
     def _write_labels(self, path: str) -> tuple[tuple[str, int], ...]:
         """Write the labels of a published shard; return their path and size. They are the same for every copy."""
@@ -617,8 +609,8 @@ class Files:
         raise AssertionError("the last attempt returns or raises")
 
 
-def _receipt_name(path: str) -> str:
-    return f"{_digest(path)[:32]}.json"
+def _record_name(path: str) -> str:
+    return _digest(path)[:32]
 
 
 def _digest(path: str) -> str:

@@ -43,10 +43,17 @@ from dask_tfrecord.errors import (
     redact_url,
     repr_without_credentials,
 )
-from dask_tfrecord.storage.objects import SETTLE_SECONDS, DirectoryObjects, Objects, objects_in, put_if_absent
+from dask_tfrecord.storage.objects import (
+    SETTLE_SECONDS,
+    DirectoryObjects,
+    Objects,
+    StoredFile,
+    objects_in,
+    put_if_absent,
+)
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.storage.shard import check_encodable
-from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.journal import Journal, Unit, Units
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
@@ -689,37 +696,37 @@ class Checkpoint:
             raise IncompleteStoreError(f"{missing[0]!r} was written and is missing: the store has lost it")
         documents, reports = {}, {}
         for number, (report, objects) in units.items():
-            own = {name: sizes[name] or 0 for name in objects}
-            reports[number] = replace(report, stored=sum(own.values()))
-            documents[number] = {**asdict(reports[number]), "objects": own}
-        self.objects.put(self._record_path(min(documents)), json.dumps(documents, ensure_ascii=False).encode())
+            own = {name: StoredFile(sizes[name] or 0) for name in objects}
+            reports[number] = replace(report, stored=sum(file.size for file in own.values()))
+            documents[str(number)] = Unit(asdict(reports[number]), own)
+        self._units.record(str(min(units)), documents)
         return reports
 
     def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
         """Return the reports of units of one task that are recorded."""
-        # A record file is named by one of its units, and holds units of one task only.
-        paths = {number: self._record_path(number) for number in numbers}
-        records = map(_parse, self.objects.get(paths.values()).values())
+        # A record is named by one of its units, and holds units of one task only.
+        names = {str(number) for number in numbers}
+        records = self._units.read(names).values()
         return {
-            number: _report(unit) for record in records for number, unit in (record or {}).items() if number in paths
+            int(name): _report(unit) for record in records for name, unit in (record or {}).items() if name in names
         }
 
     def verified(self) -> dict[int, WriteReport]:
         """Return the reports of units whose objects match their record; delete records that do not match."""
         paths = self.objects.names(self._path(_UNITS))
-        records = {path: _parse(record) for path, record in self.objects.get(paths).items()}
-        objects = {
-            path: {name: size for unit in (record or {}).values() for name, size in unit["objects"].items()}
-            for path, record in records.items()
+        records = self._units.read(Path(path).stem for path in paths)
+        sizes = {
+            record: {name: file.size for unit in (units or {}).values() for name, file in unit.objects.items()}
+            for record, units in records.items()
         }
-        found = self.objects.sizes({name for sizes in objects.values() for name in sizes})
+        found = self.objects.sizes({name for own in sizes.values() for name in own})
         reports, invalid = {}, []
-        for path, record in records.items():
-            if record is None or any(found[name] != size for name, size in objects[path].items()):
-                invalid.append(path)
+        for record, units in records.items():
+            if units is None or any(found[name] != size for name, size in sizes[record].items()):
+                invalid.append(record)
             else:
-                reports.update({number: _report(unit) for number, unit in record.items()})
-        self.objects.drop(invalid)
+                reports.update({int(name): _report(unit) for name, unit in units.items()})
+        self._units.drop(invalid)
         return reports
 
     def close(self) -> None:
@@ -729,22 +736,14 @@ class Checkpoint:
     def _path(self, name: str) -> str:
         return f"{CHECKPOINT_FOLDER}/{self.identity}/{name}"
 
-    def _record_path(self, number: int) -> str:
-        return self._path(f"{_UNITS}/{number}.json")
+    @property
+    def _units(self) -> Units:
+        return Units(self.objects, self._path(f"{_UNITS}/"))
 
 
-def _parse(record: bytes | None) -> Mapping[int, Mapping[str, Any]] | None:
-    """Parse the record of units; None if the file is missing or truncated."""
-    try:
-        found = json.loads(record or b"")
-        return {int(number): unit | {"objects": dict(unit["objects"])} for number, unit in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-
-
-def _report(unit: Mapping[str, Any]) -> WriteReport:
+def _report(unit: Unit) -> WriteReport:
     # Another version may have recorded other fields.
-    return WriteReport(**{name: unit[name] for name in WriteReport.__slots__ if name in unit})
+    return WriteReport(**{name: unit.report[name] for name in WriteReport.__slots__ if name in unit.report})
 
 
 def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:
