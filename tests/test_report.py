@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import pickle
 import re
@@ -16,6 +18,7 @@ import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from support.images import by_pillow
 from support.wire import delimited, example, sequence_example, varint
 
@@ -197,7 +200,16 @@ def tensor(number: int, shape: tuple[int, ...], content: bytes, field: int = 4) 
 GRAY, DEEP = encoded((5, 6), "PNG"), encoded((5, 6), "PNG", "uint16")
 SIZES = [encoded((5, 6, 3), "PNG")], [encoded((7, 6, 3), "JPEG")], [encoded((7, 6), "GIF")]
 BOXES = [[0.5] * number for number in (4, 8, 12)]
+
+
 # Values of `x` in each record, None for a record without it; and the beginning of what is suggested.
+def saved(array: NDArray[Any]) -> bytes:
+    """Return the bytes of an .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
 SUGGESTED: list[tuple[Sequence[Sequence[Any] | None], str]] = [
     ([[b"one"], ["größe".encode()]], "or dtf.TextFeature(): text, all 2 values"),
     ([[b"one"], [b"\xff"]], ""),
@@ -258,6 +270,19 @@ SUGGESTED: list[tuple[Sequence[Sequence[Any] | None], str]] = [
         "default, all 2 records",
     ),
     ([[5, 2], None, [3]], ""),
+    *(
+        ([[value], [value]], f"or dtf.FunctionFeature(lambda value: {call}" if call else said)
+        for value, call, said in (
+            (saved(np.arange(3)), "np.load(io.BytesIO(value))", ""),
+            (b"RIFF\x28\0\0\0WAVEfmt " + bytes(24), "scipy.io.wavfile.read", ""),
+            (encoded((5, 6, 3), "TIFF"), "np.asarray(Image.open(io.BytesIO(value)))", ""),
+            (bytes(128) + b"DICM" + bytes(40), "pydicom.dcmread(io.BytesIO(value)).pixel_array", ""),
+            (base64.b64encode(GRAY), "np.asarray(Image.open(io.BytesIO(base64.b64decode(value))))", ""),
+            (pickle.dumps({"a": 1}), "", "pickles, all 2 values"),
+        )
+    ),
+    ([[saved(np.arange(3))], [b"text"]], ""),
+    ([[pickle.dumps(1)], [base64.b64encode(GRAY)]], ""),
 ]
 
 

@@ -417,6 +417,39 @@ def detect_image(value: bytes) -> BytesContent | None:
     return BytesContent(format, f"uint{depth}", shape)
 
 
+# ------------------------------------------------------------------------------------------------------- other formats
+
+# What bytes of a feature may be, and the expression that makes an array of one value. Shape and dtype are left to the
+# caller. Pickles run code when they are loaded, so nothing suggests loading them.
+FOREIGN_CONTENT = {
+    "NumPy .npy files": "np.load(io.BytesIO(value))",
+    "WAV sound": "scipy.io.wavfile.read(io.BytesIO(value))[1]",
+    "TIFF images": "np.asarray(Image.open(io.BytesIO(value)))",
+    "DICOM images": "pydicom.dcmread(io.BytesIO(value)).pixel_array",
+    "pictures in base64": "np.asarray(Image.open(io.BytesIO(base64.b64decode(value))))",
+    "pickles": None,
+}
+# Base64 of the first bytes of JPEG and PNG.
+_BASE64_PICTURES = (b"/9j/", b"_9j_", b"iVBORw0KGgo")
+
+
+def detect_foreign(value: bytes) -> str | None:
+    """Return which of `FOREIGN_CONTENT` a value is, by its first bytes; None for all other bytes."""
+    if value.startswith(b"\x93NUMPY"):
+        return "NumPy .npy files"
+    if value.startswith(b"RIFF") and value[8:12] == b"WAVE":
+        return "WAV sound"
+    if value.startswith((b"II*\0", b"MM\0*")):
+        return "TIFF images"
+    if value[128:132] == b"DICM":
+        return "DICOM images"
+    if value.startswith(_BASE64_PICTURES):
+        return "pictures in base64"
+    if value.startswith(_PICKLES) and value.endswith(b"."):
+        return "pickles"
+    return None
+
+
 # ------------------------------------------------------------------------------------------------------------- tensors
 
 # dtypes by their number in the enum tensorflow.DataType.

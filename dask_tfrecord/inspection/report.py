@@ -17,7 +17,13 @@ from typing import Any
 
 from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, Spelled, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from dask_tfrecord.inspection.payload_type import ADVICE, BytesContent, parse_record, payload_error
+from dask_tfrecord.inspection.payload_type import (
+    ADVICE,
+    FOREIGN_CONTENT,
+    BytesContent,
+    parse_record,
+    payload_error,
+)
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
 from dask_tfrecord.inspection.wire import likely_types
 from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
@@ -123,6 +129,10 @@ def suggested_content(
         # A NumPy array has at most 64 dimensions, one of them for the rows.
         code = f'dtf.TensorFeature({shape}, "{dtype}")' if scalar and len(shape) < 64 else None
         return Suggestion(f"tensors of {dtype}, shape {shape}", code, seen.values, "value")
+    if isinstance(seen.foreign, str):
+        decoded = FOREIGN_CONTENT[seen.foreign]
+        code = f"dtf.FunctionFeature(lambda value: {decoded}, shape=…, dtype=…)" if decoded and scalar else None
+        return Suggestion(seen.foreign, code, seen.values, "value")
     if seen.text:
         several = not scalar and not optional
         argument = f"count={_count(feature)}" if several else 'default_value=""' if optional else ""

@@ -17,6 +17,7 @@ from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.inspection.payload_type import (
     MESSAGES,
     BytesContent,
+    detect_foreign,
     detect_image,
     detect_payload_type,
     detect_tensor,
@@ -149,6 +150,7 @@ class BytesSummary:
     # Content that all values share; None before the first value, False if they share none.
     image: BytesContent | bool | None = None
     tensor: BytesContent | bool | None = None
+    foreign: str | bool | None = None  # format that this library does not decode by itself
 
     def add(self, values: Iterable[bytes]) -> None:
         """Add values. A content type that one value has ruled out is not tested again."""
@@ -167,6 +169,8 @@ class BytesSummary:
                 self.image = _common(self.image, detect_image(value) or False)
             if self.tensor is not False:
                 self.tensor = _common(self.tensor, detect_tensor(value) or False)
+            if self.foreign is not False:
+                self.foreign = _same(self.foreign, detect_foreign(value) or False)
 
     def merge(self, other: BytesSummary) -> None:
         """Restrict to the properties that hold for both."""
@@ -178,6 +182,7 @@ class BytesSummary:
         self.text = self.text and other.text
         self.image = _common(self.image, other.image)
         self.tensor = _common(self.tensor, other.tensor)
+        self.foreign = _same(self.foreign, other.foreign)
 
 
 def _common(known: BytesContent | bool | None, found: BytesContent | bool | None) -> BytesContent | bool | None:
@@ -187,6 +192,13 @@ def _common(known: BytesContent | bool | None, found: BytesContent | bool | None
     if isinstance(known, BytesContent) and isinstance(found, BytesContent):
         return known.common(found) or False
     return False
+
+
+def _same(known: str | bool | None, found: str | bool | None) -> str | bool | None:
+    """Return the format of both operands, where None means no values yet and False no shared format."""
+    if known is None or found is None:
+        return found if known is None else known
+    return known if known == found else False
 
 
 def merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:
