@@ -178,7 +178,7 @@ def test_records_and_empty_shards(urlpath: str, virtual: VirtualZarr, wanted: Co
     assert Path(file).read_bytes()[nbytes:][:8] != b""
     assert repr(virtual) == "<VirtualZarr: 37 records of 5 files: label, vector, raw/big, name, data, image>"
     assert virtual.nchunks == 8 * len(FEATURES)
-    assert dtf.Schema.from_json(json.dumps(virtual.attributes["dask_tfrecord"]["schema"])) == FEATURES
+    assert dtf.Schema.from_json(json.dumps(json.loads(virtual.attributes["dask_tfrecord"])["schema"])) == FEATURES
 
 
 def test_a_group_is_a_data_set(urlpath: str, virtual: VirtualZarr) -> None:

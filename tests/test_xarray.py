@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import io
 import pickle
 import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -359,3 +360,49 @@ def test_chunks_are_computed_on_a_cluster(shards: str, xarray_engine: str) -> No
             # The class of its chunks is known to the workers.
             assert held["tokens"].isel(record=3).compute().item().tolist() == [0, 1, 2]
     assert ds.to_xarray(ragged="flat")["tokens.row_splits"].values[-1] == sum(map(len, expected["tokens"]))
+
+
+NETCDF_ATTRIBUTES = str | bytes | int | float | np.number | np.ndarray | list | tuple
+
+
+@pytest.mark.parametrize("nrows", [1, 5])
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_xarray_writes_columns_of_bytes(tmp_path: Path, nrows: int, loaded: bool, chunks: int) -> None:
+    values = [b"x", b"yz", b"", b"\xff", b"0"][:nrows]
+    dtf.to_tfrecord({"b": values, "n": np.arange(nrows)}, tmp_path / "a.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "a.tfrecord", chunks=chunks)
+    for dataset in (ds, ds.rows[::-1], ds.persist()):
+        opened = dataset.to_xarray()
+        wanted = opened["b"].values.tolist()
+        assert sorted(wanted) == sorted(values) and opened["b"].dtype == object
+        assert opened["b"][0].values.item() == wanted[0]
+        opened = opened.load() if loaded else opened
+        with warnings.catch_warnings():
+            # zarr has no specification of bytes that end at a zero.
+            warnings.filterwarnings("ignore", category=UserWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            opened.to_zarr(tmp_path / "b.zarr", mode="w", consolidated=False)
+            assert xr.open_zarr(tmp_path / "b.zarr", consolidated=False)["b"].values.tolist() == wanted
+        if importlib.util.find_spec("h5netcdf"):
+            opened.to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
+            with xr.open_dataset(tmp_path / "b.nc", engine="h5netcdf") as read:
+                assert [value.rstrip(b"\0") for value in read["b"].values.tolist()] == wanted
+
+
+@pytest.mark.parametrize("kind", ["to_zarr", "virtual"])
+def test_stores_are_saved_as_netcdf(tmp_path: Path, kind: str) -> None:
+    """NetCDF has no attributes that are mappings."""
+    if kind == "to_zarr":
+        dtf.to_zarr({"x": np.ones((3, 2), np.float32), "y": [[1], [2, 3], []]}, tmp_path / "a.zarr")
+        opened = xr.open_zarr(tmp_path / "a.zarr")
+    else:
+        dtf.to_tfrecord({"x": np.ones((3, 2), np.float32)}, tmp_path / "a.tfrecord")
+        attributes = dtf.virtual_zarr(tmp_path / "a.tfrecord").attributes
+        opened = xr.Dataset({"x": ("r", np.ones(3))}, attrs=dict(attributes))
+    for held in (opened.attrs, *(variable.attrs for variable in opened.variables.values())):
+        assert all(isinstance(value, NETCDF_ATTRIBUTES) for value in held.values()), held
+    if importlib.util.find_spec("h5netcdf"):
+        opened.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+        with xr.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as read:
+            assert "dask_tfrecord" in read.attrs

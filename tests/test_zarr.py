@@ -161,7 +161,8 @@ def test_steps_class_names_and_attributes_are_stored(tmp_path: Path) -> None:
     assert back["points.lengths"].compute().tolist() == [3, 0]
     assert back[["tokens"]].schema.classes == {"tokens": ("the", "a")}
     assert back.assign(label=np.zeros(2)).schema.classes == {"tokens": ("the", "a")}
-    own: Any = zarr.open_group(tmp_path / "store.zarr", mode="r", use_consolidated=True).attrs["dask_tfrecord"]
+    group = zarr.open_group(tmp_path / "store.zarr", mode="r", use_consolidated=True)
+    own: Any = json.loads(str(group.attrs["dask_tfrecord"]))
     assert (own["complete"], own["records"]) == (True, 2)
     assert dtf.Schema.from_json(json.dumps(own["schema"])).classes == back.schema.classes
     assert own["source"]["files"] == [str(path)] and own["source"]["sizes"] == [path.stat().st_size]

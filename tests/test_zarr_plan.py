@@ -101,7 +101,7 @@ def test_what_is_planned_is_what_is_written(
     written.compute()
     assert files_of(tmp_path / "planned.zarr") == files_of(tmp_path / "at_once.zarr")
     group: Any = zarr.open_group(tmp_path / "planned.zarr", mode="r")
-    assert group.attrs["dask_tfrecord"]["unit_rows"] == plan.unit_rows
+    assert json.loads(group.attrs["dask_tfrecord"])["unit_rows"] == plan.unit_rows
     assert set(group.array_keys()) == {array.name for array in plan.arrays}
     for array in plan.arrays:
         made = group[array.name]
@@ -551,7 +551,7 @@ def test_the_group_records_the_release(
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     labelled.to_zarr(tmp_path / "store.zarr")
-    noted: Any = zarr.open_group(tmp_path / "store.zarr", mode="r").attrs["dask_tfrecord"]
+    noted = json.loads(str(zarr.open_group(tmp_path / "store.zarr", mode="r").attrs["dask_tfrecord"]))
     assert noted["version"] == ("1.2.3 of dask-tfrecord" if installed else None)
 
 

@@ -45,13 +45,29 @@ def edit(group: Path, change: Callable[[dict[str, Any]], object], file: str = "z
 
 
 def own_of(document: dict[str, Any]) -> dict[str, Any]:
-    own: dict[str, Any] = document["attributes"]["dask_tfrecord"]
+    found: Any = document["attributes"]["dask_tfrecord"]
+    own: dict[str, Any] = json.loads(found) if isinstance(found, str) else found
     return own
 
 
 def set_own(group: Path, **values: Any) -> None:
     """Change attributes of this library."""
-    edit(group, lambda document: own_of(document).update(values))
+
+    def change(document: dict[str, Any]) -> None:
+        document["attributes"]["dask_tfrecord"] = json.dumps(own_of(document) | values)
+
+    edit(group, change)
+
+
+def drop_own(group: Path, name: str) -> None:
+    """Remove an attribute of this library."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["attributes"]["dask_tfrecord"] = json.dumps(
+            {key: value for key, value in own_of(document).items() if key != name}
+        )
+
+    edit(group, change)
 
 
 def refused(store: Path, said: str) -> None:
@@ -93,7 +109,7 @@ def test_a_wrong_or_missing_attribute_is_reported(store: Path, name: str) -> Non
     for value in WRONG[name]:
         set_own(store, **{name: value})
         refused(store, rf"dask_tfrecord\.{name}")
-    edit(store, lambda document: own_of(document).pop(name))
+    drop_own(store, name)
     if name != "source":
         refused(store, rf"dask_tfrecord\.{name} of the group is missing")
 
@@ -260,7 +276,7 @@ def format1(tmp_path: Path) -> Path:
 
 
 def set_version(group: Path, value: Any) -> None:
-    edit(group, lambda document: own_of(document).pop("format", None))
+    drop_own(group, "format")
     set_own(group, format_version=value)
 
 
@@ -280,6 +296,22 @@ def test_a_store_of_format_1_is_read_and_written_in_the_current_one(
     assert rows_of(dtf.from_zarr(tmp_path / "again.zarr")) == ROWS
 
 
+def test_attributes_that_are_a_mapping_are_read_and_continued(tmp_path: Path) -> None:
+    """Stores of earlier versions have a mapping where text is written now."""
+    ds = dtf.Dataset.from_arrays({"label": np.arange(7), "tokens": [[1]] * 7})
+    ds.to_zarr(tmp_path / "a.zarr", chunks=2)
+
+    def change(document: dict[str, Any]) -> None:
+        document["attributes"]["dask_tfrecord"] = own_of(document)
+
+    edit(tmp_path / "a.zarr", change)
+    assert rows_of(dtf.from_zarr(tmp_path / "a.zarr")) == rows_of(ds)
+    set_own(tmp_path / "a.zarr", complete=False)
+    edit(tmp_path / "a.zarr", change)
+    ds.to_zarr(tmp_path / "a.zarr", chunks=2, resume=True)
+    assert rows_of(dtf.from_zarr(tmp_path / "a.zarr")) == rows_of(ds)
+
+
 def test_an_interrupted_conversion_of_format_1_is_not_mixed_with_another_one(format1: Path) -> None:
     ds = dtf.from_zarr(format1, component="chunked")
     with pytest.raises(ResumeError):
@@ -292,7 +324,7 @@ def test_a_conversion_that_began_in_format_1_is_completed(tmp_path: Path) -> Non
     store, feature = tmp_path / "s.zarr", dtf.VarLenFeature("float32")
     ds = dtf.Dataset.from_arrays({"tokens": ROWS["steps/reward"]}, {"tokens": feature})
     ds.to_zarr(store, chunks=2, compute=False)
-    edit(store, lambda document: own_of(document).pop("format_version"))
+    drop_own(store, "format_version")
     set_own(store, format=1)
     plan = next((store / ".dask_tfrecord").rglob("plan.json"))
     edit(plan.parent, lambda layout: [array.pop("group") for array in layout["arrays"]], plan.name)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
+from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
@@ -175,18 +176,33 @@ class BoxedArray(np.ndarray[Any, Any]):
 class _BoxedColumn(LazyColumn):
     """Column whose selected rows are `BoxedArray`."""
 
+    def __init__(self, source: Source, name: str) -> None:
+        super().__init__(source, name)
+        self.dtype = _boxed_dtype(source.schema[name], self.dtype)
+
     def __dask_tokenize__(self) -> object:
         return normalize_token(("dask_tfrecord.BoxedColumn", self.source, self.name))
 
     def __getitem__(self, key: Any) -> Any:
         rows, *rest = key if isinstance(key, tuple) else (key,)
         if isinstance(rows, int | np.integer):
-            return _boxed(super().__getitem__(([int(rows)], *rest)))[0]
-        return _boxed(super().__getitem__(key))
+            return _boxed(super().__getitem__(([int(rows)], *rest)), self.dtype)[0]
+        return _boxed(super().__getitem__(key), self.dtype)
 
 
-def _boxed(array: NDArray[Any]) -> BoxedArray:
-    return array.view(BoxedArray)
+# Objects that are bytes. xarray infers nothing from objects of this dtype, and writes them:
+# https://github.com/pydata/xarray/blob/main/xarray/coding/strings.py
+_BYTES: np.dtype[Any] = np.dtype(object, metadata={"element_type": bytes})
+
+
+def _boxed_dtype(feature: Feature, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a variable; that of bytes tells xarray what its objects are."""
+    is_bytes = feature.item_dtype.kind == "O" and not feature.ragged_rank and not feature.own_shapes
+    return _BYTES if is_bytes and dtype.kind == "O" else dtype
+
+
+def _boxed(array: NDArray[Any], dtype: np.dtype[Any]) -> BoxedArray:
+    return (array.view(_BYTES) if dtype.metadata else array).view(BoxedArray)
 
 
 def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> da.Array:
@@ -195,7 +211,8 @@ def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> 
     if array is None and source is not None and dataset._borders is not None:
         return _BoxedColumn(source, name).in_chunks(dataset.chunks)
     own = dataset[name] if array is None else array
-    mapped: da.Array = da.map_blocks(_boxed, own, dtype=own.dtype, meta=np.empty((0,) * own.ndim, own.dtype))
+    dtype = _boxed_dtype(dataset.schema[name], own.dtype)
+    mapped: da.Array = da.map_blocks(_boxed, own, dtype, dtype=dtype, meta=np.empty((0,) * own.ndim, dtype))
     return mapped
 
 

@@ -60,7 +60,7 @@ from dask_tfrecord.stores.zarr.plan import (
     with_strings,
     zarr_layout,
 )
-from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup
+from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup, stored_attribute, values_of_attribute
 from dask_tfrecord.stores.zarr.write import check_session, session_of
 
 # Readers choose the format by these suffixes.
@@ -188,7 +188,7 @@ class VirtualZarr:
     attributes: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        names = printable(", ".join(self.attributes["dask_tfrecord"]["features"]))
+        names = printable(", ".join(values_of_attribute(self.attributes)["features"]))
         return f"<VirtualZarr: {plural(self.nrecords, 'record')} of {plural(len(self.files), 'file')}: {names}>"
 
     @property
@@ -437,7 +437,7 @@ class VirtualZarr:
     def _extend(self, target: TargetGroup) -> dict[str, int]:
         """Extend the arrays of a group by those of this one; return the number of chunks that each had."""
         group = target.open("r+")
-        old, new = target.own_attributes(group), self.attributes["dask_tfrecord"]
+        old, new = target.own_attributes(group), values_of_attribute(self.attributes)
         if "chunk_rows" not in old or any(_form(old, part) != _form(new, part) for part in ("columns", "records")):
             raise SchemaError("the group has no references to records with these features", target.location)
         again = sorted(set(old["source"]["files"]) & set(new["source"]["files"]))
@@ -463,7 +463,7 @@ class VirtualZarr:
             "chunk_rows": _run_lengths(rows),
             "source": old["source"] | source,
         }
-        extended = replace(self, arrays=tuple(arrays), stored={}, attributes={"dask_tfrecord": old | own})
+        extended = replace(self, arrays=tuple(arrays), stored={}, attributes=stored_attribute(old | own))
         put_objects(
             target.store,
             target.component,
@@ -637,7 +637,7 @@ def virtual_zarr(
         "schema": json.loads(schema.to_json()),
         "source": {**shards_origin(shards), "schema": json.loads(decoder.schema.to_json())},
     }
-    return VirtualZarr(files, chunks.nrecords, arrays, stored, {"dask_tfrecord": own})
+    return VirtualZarr(files, chunks.nrecords, arrays, stored, stored_attribute(own))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -201,7 +201,7 @@ class TargetGroup:
 
         Under ``"w"``, delete all but claims before.
         """
-        attributes = {**(others or {}), _ATTRIBUTE: {"format_version": FORMAT_VERSION, **own}}
+        attributes = {**(others or {}), **stored_attribute({"format_version": FORMAT_VERSION, **own})}
         if mode == "w":
             self._delete_arrays(own)
             self.unopened_objects().put(_GROUP, _group_document(attributes))
@@ -227,7 +227,7 @@ class TargetGroup:
         contents = [path.name for path in self.directory.iterdir()] if self.directory is not None else []
         marked = {"format_version": FORMAT_VERSION, **own, "complete": False, "written": False, _CONTENTS: contents}
         objects = self.unopened_objects()
-        objects.put(_GROUP, _group_document({_ATTRIBUTE: marked}))
+        objects.put(_GROUP, _group_document(stored_attribute(marked)))
         objects.clear(lambda name: name == _GROUP or name.startswith(CLAIM), _METADATA_FILES)
 
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
@@ -294,8 +294,7 @@ class TargetGroup:
 
     def own_attributes(self, group: zarr.Group) -> dict[str, Any]:
         """Return the attributes that this library wrote to the group."""
-        attributes = group.attrs.asdict().get(_ATTRIBUTE)
-        return dict(attributes) if isinstance(attributes, Mapping) else {}
+        return values_of_attribute(group.attrs.asdict())
 
     def format_version(self, attributes: Mapping[str, Any]) -> int | None:
         """Return the version of the layout of a group; None if this library did not write it.
@@ -341,7 +340,7 @@ class TargetGroup:
         if attributes.get("id") != identity:
             raise IncompleteStoreError("another conversion has replaced this group: call to_zarr again", self.location)
         if attributes | changes != attributes:
-            group.attrs[_ATTRIBUTE] = attributes | changes
+            group.attrs.update(stored_attribute(attributes | changes))
         return attributes | changes
 
     def consolidate(self) -> None:
@@ -419,6 +418,20 @@ class TargetGroup:
         self.create("w", {"complete": False})
         if self.directory is not None or isinstance(self.store, str):
             self.unopened_objects().drop([_GROUP])
+
+
+def stored_attribute(own: Mapping[str, Any]) -> dict[str, str]:
+    """Return the attribute of a group that holds values of this library as JSON text, which NetCDF can store too."""
+    return {_ATTRIBUTE: json.dumps(own)}
+
+
+def values_of_attribute(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of this library among the attributes of a group: of JSON text, or of an earlier mapping."""
+    found = attributes.get(_ATTRIBUTE)
+    if isinstance(found, str):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(found)
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def _group_document(attributes: Mapping[str, Any]) -> bytes:
