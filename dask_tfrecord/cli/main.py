@@ -618,9 +618,9 @@ def virtual(
 ) -> None:
     """Write a Zarr store of references into shards.
 
-    Values are not copied. TARGET ends in .json, or in .parquet for millions of records: kerchunk references, which zarr
-    and xarray open. Possible for float features of a fixed number of values and, with --features, for raw bytes of a
-    fixed size.
+    Values are not copied. TARGET ends in .json or in .parquet: kerchunk references to ranges of records, which zarr and
+    xarray open where this package is installed. Rows that differ in length, in several chunks, need zarr 3.2 or later
+    and its setting array.rectilinear_chunks, as in ZARR_ARRAY__RECTILINEAR_CHUNKS=1.
     """
     from dask_tfrecord.runtime.progress import show_immediately
     from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target, virtual_zarr

@@ -250,7 +250,7 @@ class VirtualZarr:
         Examples
         --------
         >>> import dask_tfrecord as dtf
-        >>> dtf.virtual_zarr("train-*.tfrecord").to_json("train.json")
+        >>> dtf.virtual_zarr("train-*.tfrecord", columns=["image", "label"]).to_json("train.json")
         >>> ds = dtf.from_zarr("reference://", storage_options={"fo": "train.json"})
         >>> ds["label"].shape
         (20,)
@@ -291,7 +291,7 @@ class VirtualZarr:
         Examples
         --------
         >>> import dask_tfrecord as dtf
-        >>> dtf.virtual_zarr("train-*.tfrecord").to_parquet("train.parquet")
+        >>> dtf.virtual_zarr("train-*.tfrecord", columns=["image", "label"]).to_parquet("train.parquet")
         """
         if isinstance(record_size, bool) or not isinstance(record_size, int) or record_size < 1:
             raise ValueError(f"record_size is a number of chunks, 1 or more; got {record_size!r}")
@@ -375,7 +375,6 @@ class VirtualZarr:
         >>> import dask_tfrecord as dtf
         >>> virtual = dtf.virtual_zarr("train-*.tfrecord", columns=["label"])
         >>> virtual.to_icechunk(repository.writable_session("main"))  # doctest: +SKIP
-        '1CECHNKREP0F1RSTCMT0'
         """
         store, session = session, session_of(session)
         if session is None:
@@ -586,8 +585,8 @@ def virtual_zarr(
     Examples
     --------
     >>> import dask_tfrecord as dtf
-    >>> dtf.virtual_zarr("train-*.tfrecord", columns=["label", "tokens"])
-    <VirtualZarr: 20 records of 2 files: label, tokens>
+    >>> dtf.virtual_zarr("train-*.tfrecord", columns=["image", "label", "text"])
+    <VirtualZarr: 20 records of 2 files: image, label, text>
     """
     rows, size = rows_or_size("rows_per_chunk", rows_per_chunk)
     if isinstance(rows, Mapping):
