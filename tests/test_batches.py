@@ -537,3 +537,102 @@ def test_a_sequence_ends_and_has_text(ds: dtf.Dataset) -> None:
     assert [row["label"] for row in ds.rows[:3].as_sequence()] == [0, 1, 2]
     text = dtf.read_tfrecord(ds.origin["files"], {"name": dtf.TextFeature()}).as_sequence()
     assert text[3]["name"] == "row 3"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_share_an_iterator(ds: dtf.Dataset, kind: dict[str, Any]) -> None:
+    alone = ds.batches(7, epochs=2, **kind)
+    expected = [tuple(batch["label"].tolist()) for batch in alone]
+    batches = ds.batches(7, epochs=2, **kind)
+    found: list[tuple[int, ...]] = []
+    threads = []
+    for _ in range(4):
+        thread = threading.Thread(
+            target=lambda: found.extend(tuple(batch["label"].tolist()) for batch in batches), daemon=True
+        )
+        threads.append(thread)
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sorted(found) == sorted(expected)
+    assert batches.state_dict() == alone.state_dict()
+    assert next(batches, None) is None
+
+
+def test_an_error_reaches_a_thread_and_stops_no_other(ds: dtf.Dataset) -> None:
+    fails = [True]
+
+    def unsteady(blocks: dict[str, Any]) -> dict[str, Any]:
+        if fails and 60 in blocks["label"]:
+            fails.pop()
+            raise OSError("once")
+        return {"label": blocks["label"]}
+
+    batches = ds.map_blocks(unsteady, {"label": FEATURES["label"]}).batches(7)
+    found, errors = list[int](), list[str]()
+
+    def read() -> None:
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except OSError as error:
+                errors.append(str(error))
+            else:
+                found.extend(batch["label"].tolist())
+
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sorted(found) == list(range(TOTAL)) and len(errors) <= 1
+
+
+def test_closing_stops_all_threads_that_share_an_iterator(ds: dtf.Dataset) -> None:
+    batches = ds.batches(1, epochs=None)
+    threads = [threading.Thread(target=lambda: [None for _ in batches], daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    next(batches)
+    for _ in range(600):
+        # A thread between two batches begins again, as any call after `close` does.
+        batches.close()
+        for thread in threads:
+            thread.join(0.1 / len(threads))
+        if not any(thread.is_alive() for thread in threads):
+            break
+    assert not any(thread.is_alive() for thread in threads)
+
+
+READS_TO_THE_END = """
+import sys, threading
+import dask_tfrecord as dtf
+
+ds = dtf.read_tfrecord(sys.argv[1])
+batches = ds.batches(500, epochs=None)
+reads = {"compute": lambda: ds.compute(scheduler="sync"), "batches": lambda: next(batches)}[sys.argv[2]]
+begun = threading.Semaphore(0)
+
+def read():
+    while True:
+        reads()
+        begun.release()
+
+for _ in range(3):
+    threading.Thread(target=read, daemon=True).start()
+for _ in range(10):
+    begun.acquire()
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("reads", ["compute", "batches"])
+def test_a_process_ends_while_daemon_threads_read(tmp_path: Path, reads: str) -> None:
+    dtf.to_tfrecord({"x": np.zeros((50_000, 64), np.float32)}, tmp_path / "a.tfrecord")
+    for _ in range(2):
+        done = run_python("-c", READS_TO_THE_END, tmp_path / "a.tfrecord", reads)
+        assert "terminate" not in done.stderr

@@ -59,6 +59,8 @@ _PARTS = {
 }
 # Pipelines whose threads may run. A thread keeps its pipeline alive.
 _RUNNING: weakref.WeakSet[BatchPipeline] = weakref.WeakSet()
+# Set when the interpreter ends: daemon threads that still iterate start no more threads.
+_exiting = threading.Event()
 
 
 class BatchPipeline:
@@ -84,6 +86,8 @@ class BatchPipeline:
 
     def start(self) -> None:
         """Start the threads."""
+        if _exiting.is_set():
+            raise RuntimeError("batches start no threads while the interpreter exits")
         _RUNNING.add(self)
         self._thread.start()
 
@@ -156,6 +160,7 @@ def _end_threads() -> None:
 
     A daemon thread that returns from native code while the interpreter is finalized aborts the process.
     """
+    _exiting.set()
     for pipeline in list(_RUNNING):
         pipeline.close()
 
@@ -164,7 +169,8 @@ class BatchIterator(Iterator[Batch]):
     """Iterator of batches that `Dataset.batches` returns: dicts of NumPy arrays.
 
     It is a context manager, which stops its threads at the end. A pickle or a forked process continues at the same
-    position with threads of its own.
+    position with threads of its own. Threads of a process may share the iterator: each batch is returned to one of
+    them, and all of them stop after the last one.
 
     Parameters
     ----------
@@ -197,6 +203,9 @@ class BatchIterator(Iterator[Batch]):
         self._device = None if device is None else str(device)
         self._copier = None if self._device is None else batch_copier(self._device)
         self._pipeline: BatchPipeline | None = None
+        # Process, and the lock of the threads that share the iterator there: a fork may copy a lock that is held.
+        self._turn = os.getpid(), threading.RLock()
+        self._closed = 0  # times that a caller closed the iterator
         self._position = Position()
         self._prefetch = checked_integer("prefetch", prefetch, 1)
         self._seed_given = seed is not None
@@ -265,6 +274,16 @@ class BatchIterator(Iterator[Batch]):
         return self
 
     def __next__(self) -> Batch:
+        closed = self._closed
+        if self._turn[0] != os.getpid():
+            self._turn = os.getpid(), threading.RLock()
+        with self._turn[1]:
+            if self._closed != closed:
+                # Another thread closed the iterator while this one waited for its turn.
+                raise StopIteration
+            return self._next()
+
+    def _next(self) -> Batch:
         try:
             # Another thread may close the iterator meanwhile.
             pipeline = self._pipeline
@@ -279,18 +298,24 @@ class BatchIterator(Iterator[Batch]):
                 # A copy of this iterator in another process begins without a copier.
                 self._copier = self._copier or batch_copier(self._device)
                 made = self._copier(made[0]), made[1]
+            if made is None and _exiting.is_set():
+                raise RuntimeError("batches end with the interpreter, which is exiting: they are not complete")
         except BaseException:
             # Also KeyboardInterrupt. The next call starts at the same batch.
-            self.close()
+            self._stop()
             raise
         if made is None:
-            self.close()
+            self._stop()
             raise StopIteration
         batch, self._position = made
         return batch
 
     def close(self) -> None:
         """Stop the threads. The position is kept: the next batch starts them again."""
+        self._closed += 1
+        self._stop()
+
+    def _stop(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             self._finalizer.detach()
@@ -388,7 +413,7 @@ class BatchIterator(Iterator[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts threads of its own.
-        return {**self.__dict__, "_pipeline": None, "_finalizer": None, "_copier": None}
+        return {**self.__dict__, "_pipeline": None, "_finalizer": None, "_copier": None, "_turn": (0, None)}
 
 
 def _row_nbytes(dataset: Dataset) -> float:

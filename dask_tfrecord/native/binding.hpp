@@ -6,12 +6,18 @@
 #include <nanobind/stl/optional.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
+
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "buffer.hpp"
 #include "encode.hpp"
@@ -38,9 +44,34 @@ inline void check_range(const Bytes& buffer, std::size_t begin, std::size_t end)
     }
 }
 
+// Releases the GIL. If the interpreter has ended meanwhile, CPython before 3.14 ends a daemon thread that takes the GIL
+// again by pthread_exit, which glibc implements as an exception through frames that throw none: the process would abort.
+// Such a thread sleeps instead, until the process ends.
+class GilReleased {
+public:
+    GilReleased() : state_(PyEval_SaveThread()) {}
+    GilReleased(const GilReleased&) = delete;
+    GilReleased& operator=(const GilReleased&) = delete;
+    ~GilReleased() {
+#if defined(__GLIBCXX__)
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (abi::__forced_unwind&) {
+            // Such an exception may not be dropped, so this block never ends.
+            for (;;) std::this_thread::sleep_for(std::chrono::hours(24));
+        }
+#else
+        PyEval_RestoreThread(state_);
+#endif
+    }
+
+private:
+    PyThreadState* state_;
+};
+
 template <class Work>
 auto without_gil(Work work) {
-    nb::gil_scoped_release released;
+    GilReleased released;
     return work();
 }
 

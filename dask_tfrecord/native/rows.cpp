@@ -25,7 +25,7 @@ namespace {
 // memory in use.
 void release_memory() {
 #if defined(__GLIBC__)
-    nb::gil_scoped_release released;
+    binding::GilReleased released;
     malloc_trim(0);
 #endif
 }
