@@ -21,7 +21,8 @@ speed
     shards: seconds, and times the speed of one thread.
 
 A version is a name, or a name and the directory of another installation (``pip install --target DIRECTORY``). Versions
-and turns alternate, and results are medians. Outputs are written to /dev/shm. Linux only.
+and turns alternate, and results are medians. Outputs are written to /dev/shm, if it
+has room. Linux only.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ MAPPING_CALLS = ("mmap", "munmap", "mremap", "mprotect", "madvise", "brk")
 # Seconds of a task of dask that counts.
 _LONG = 1e-3
 _PATIENCE = 600
+# Free bytes of /dev/shm for outputs.
+_LEAST = 16 << 30
 
 
 class Version(importlib.abc.MetaPathFinder):
@@ -78,7 +81,9 @@ class Passes:
         number, parts = part
         shards = sorted(Path(data).glob(f"{name}-*.tfrecord*"))[number::parts]
         self._set = dask.config.set
-        self._out = Path(tempfile.mkdtemp(prefix="cores-", dir="/dev/shm"))
+        self._out = Path(
+            tempfile.mkdtemp(prefix="cores-", dir="/dev/shm" if shutil.disk_usage("/dev/shm").free > _LEAST else None)
+        )
         ds = dtf.read_tfrecord(shards, FEATURES[name], sequence_features=SEQUENCE_FEATURES.get(name))
 
         def batches() -> None:
