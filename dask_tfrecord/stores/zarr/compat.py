@@ -96,6 +96,12 @@ def create_nodes(
     return run_sync(created())
 
 
+async def set_chunk(array: Any, index: int, encoded: bytes | memoryview) -> None:
+    """Store the bytes of a chunk or shard."""
+    value = zarr.buffer.default_buffer_prototype().buffer.from_bytes(encoded)
+    await (array.store_path / chunk_key(array, index)).set(value)
+
+
 # Settings of zarr while tasks write.
 _SEQUENTIAL: dict[str, Any] = {
     "async.concurrency": 1,

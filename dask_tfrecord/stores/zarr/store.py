@@ -14,6 +14,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -56,12 +57,14 @@ from dask_tfrecord.storage.shard import check_encodable
 from dask_tfrecord.stores.journal import Journal, Unit, Units
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.zarr.chunks import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
     calling_thread_loop,
     chunk_key,
     create_nodes,
     run_sync,
+    set_chunk,
     store_and_path,
     write_chunk,
 )
@@ -394,10 +397,10 @@ class TargetGroup:
         """Return a function that writes chunks of arrays of the group; in a directory, within the calling thread."""
         if self.directory is None:
             # Connections of a store belong to the event loop of zarr.
-            yield lambda *chunk: run_sync(write_chunk(*chunk))
+            yield partial(_put_chunk, run_sync)
             return
         with calling_thread_loop() as loop:
-            yield lambda *chunk: loop.run_until_complete(write_chunk(*chunk))
+            yield partial(_put_chunk, loop.run_until_complete)
 
     @property
     def is_in_memory(self) -> bool:
@@ -437,6 +440,17 @@ def values_of_attribute(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _group_document(attributes: Mapping[str, Any]) -> bytes:
     """Return the metadata of a group, as zarr writes them."""
     return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
+
+
+def _put_chunk(
+    run: Callable[[Coroutine[Any, Any, None]], object], array: Any, index: int, entries: NDArray[Any]
+) -> None:
+    """Write a chunk or a shard of an array; `run` awaits the calls of zarr."""
+    encode = chunk_encoder(array)
+    if encode is None:
+        run(write_chunk(array, index, entries))
+    else:
+        run(set_chunk(array, index, encode(entries)))
 
 
 def _is_url(store: str) -> bool:
