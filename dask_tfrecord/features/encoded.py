@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,14 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.keys import KeySpec, Unit
 from dask_tfrecord.features.written import KeyedValues, in_levels
 from dask_tfrecord.images.pixels import ImageEncoding
+
+try:
+    from isal import isal_zlib
+except ImportError:
+    _INFLATERS: tuple[ModuleType, ...] = (zlib,)
+else:
+    # The libraries differ in the damage that they find: zlib decides on what isal refuses.
+    _INFLATERS = (isal_zlib, zlib)
 
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
@@ -125,12 +134,17 @@ def checked_compression(compression: Any, owner: str) -> str | None:
 
 def inflated_value(value: memoryview, compression: str, most: int) -> tuple[bytes, bool]:
     """Return at most `most` bytes of a compressed value, all for 0, and whether they are all of intact data."""
-    inflate = zlib.decompressobj(COMPRESSION_WBITS[compression])
-    try:
-        found = inflate.decompress(value, most)
-    except zlib.error:
-        return b"", False
-    return found, inflate.eof and not inflate.unused_data
+    for library in _INFLATERS:
+        inflate = library.decompressobj(COMPRESSION_WBITS[compression])
+        try:
+            found: bytes = inflate.decompress(value, most)
+        except library.error:
+            continue
+        if inflate.eof and not inflate.unused_data:
+            return found, True
+        if 0 < most <= len(found):
+            return found, False
+    return b"", False
 
 
 def iter_arrays(block: Block) -> Iterator[NDArray[Any]]:
