@@ -1,5 +1,6 @@
 """Columns of protobuf messages, compared with the messages that were written."""
 
+import io
 import json
 import pickle
 from pathlib import Path
@@ -12,6 +13,7 @@ from distributed import Client
 from google.protobuf import timestamp_pb2
 from oracle import framed, write_oracle
 from oracle.message_types import message_class
+from PIL import Image
 from support.any_columns import listed
 from support.commands import shown
 from support.message_files import descriptors
@@ -207,3 +209,30 @@ def test_schemas_keep_the_message_and_know_its_fields(path: str) -> None:
     for wrong, text in (("nope", "no field 'nope'"), ("tracks.id", "has no presence")):
         with pytest.raises(dtf.SchemaError, match=text):
             dtf.read_tfrecord(path, {"x": ProtoFeature(wrong, presence=True)}, message=Scene)
+
+
+def test_images_of_other_items_are_not_decoded(tmp_path: Path) -> None:
+    text = """name: "cameras.proto" package: "cameras" syntax: "proto3"
+    message_type { name: "Camera" field { name: "name" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+      field { name: "image" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL } }
+    message_type { name: "Frame"
+      field { name: "images" number: 1 type: TYPE_MESSAGE type_name: ".cameras.Camera" label: LABEL_REPEATED } }"""
+    cls = message_class(descriptors(text), "cameras.Frame")
+    pictures = [np.full((4, 5, 3), row, np.uint8) for row in range(3)]
+    payloads = []
+    for pixels in pictures:
+        frame = cls()
+        for name, shape in (("side", (2, 2)), ("front", (4, 5))):
+            out = io.BytesIO()
+            Image.fromarray(np.full((*shape, 3), pixels[0, 0])).save(out, "PNG")
+            frame.images.add(name=name, image=out.getvalue())
+        payloads.append(frame.SerializeToString())
+    write_oracle(tmp_path / "a", payloads)
+    image = dtf.ProtoFeature("images.image", values=dtf.ImageFeature((4, 5, 3)))
+    features = {"name": dtf.ProtoFeature("images.name"), "image": image}
+    items = dtf.read_tfrecord(tmp_path / "a", features, message=cls, chunks=2).explode("images")
+    front = items.where([("name", "==", "front")])
+    np.testing.assert_array_equal(front["image"].compute(), pictures)
+    np.testing.assert_array_equal(np.concatenate([one["image"] for one in front.batches(2)]), pictures)
+    with pytest.raises(dtf.errors.FeatureError, match=r"'image' holds a PNG image of shape \(2, 2, 3\)"):
+        items["image"].compute()

@@ -96,6 +96,18 @@ def test_damaged_bytes_name_record_feature_and_item(tmp_path: Path) -> None:
         assert ("damaged ZLIB data" in str(caught.value)) == (number < 4)
 
 
+def test_counting_items_inflates_nothing(tmp_path: Path) -> None:
+    frame_class, matrix_class = frame_classes()
+    frames = [frame_class(lasers=[{"range": b"damaged", "name": "a"}] * row) for row in range(3)]
+    write_oracle(tmp_path / "a", [frame.SerializeToString() for frame in frames])
+    ranges = dtf.ProtoFeature("lasers.range", values=dtf.ProtoFeature(matrix_class, "", compression_type="ZLIB"))
+    features = {"r": ranges, "name": dtf.ProtoFeature("lasers.name")}
+    items = dtf.read_tfrecord(tmp_path / "a", features, message=frame_class, chunks=2).explode("lasers")
+    assert items.nrows == 3 and items["name"].compute().tolist() == ["a"] * 3
+    with pytest.raises(dtf.errors.FeatureError, match="damaged ZLIB"):
+        items["r.data"].compute()
+
+
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
     frame_class, matrix_class = frame_classes()
     bomb = zlib.compress(bytes(50_000_000))

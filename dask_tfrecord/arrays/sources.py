@@ -182,6 +182,10 @@ class Source(ABC):
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
         return self
 
+    def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
+        """Return those of some ragged columns from which the row lengths of all of them follow."""
+        return names
+
     @property
     def images(self) -> Mapping[str, Any]:
         """Columns of images of one shape that `encoded` can read as bytes."""
@@ -266,23 +270,43 @@ class RecordSource(Source):
         token = f"{self.token}-sized"
         return replace(self, decoder=Decoder(self.decoder.schema, "sizes"), token=token)
 
+    def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
+        """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""
+        if self.decoder.schema.message_type is None:
+            return names
+        chosen: dict[str, str] = {}
+        for name in names:
+            column = self.decoder.decoders[name]
+            first = chosen.setdefault(column.groups[0] if column.groups else name, name)
+            if column.prepare is None and self.decoder.decoders[first].prepare is not None:
+                chosen[column.groups[0]] = name
+        return tuple(chosen.values())
+
     @property
     def images(self) -> Mapping[str, Any]:
         """Images of the records."""
-        features = self.decoder.schema.context_features.items()
-        return {name: each for name, each in features if each.is_image and not each.own_shapes}
+        schema, columns = self.decoder.schema, self.decoder.columns
+        found = schema.context_features
+        if schema.message_type is not None:
+            # A feature has the path of a field, and its column is the image.
+            found = {name: columns[name] for name in schema if name in columns}
+        return {name: each for name, each in found.items() if each.is_image and not each.own_shapes}
 
     def encoded(self, names: Sequence[str]) -> RecordSource:
         """Return a source that reads the bytes of images, one or any number per record."""
         schema = self.decoder.schema
         context, single = schema.context_features, FixedLenFeature((), "bytes")
-        stored = {name: VarLenFeature("bytes") if context[name].ragged_rank else single for name in names}
-        features = Schema(
-            {**context, **stored},
-            schema.sampling,
-            sequence_features=schema.sequence_features,
-            example_features=schema.example_features,
-        )
+        if schema.message_type is not None:
+            fields: Mapping[str, Any] = context
+            features = schema.replaced({**schema, **{name: replace(fields[name], values=single) for name in names}})
+        else:
+            stored = {name: VarLenFeature("bytes") if context[name].ragged_rank else single for name in names}
+            features = Schema(
+                {**context, **stored},
+                schema.sampling,
+                sequence_features=schema.sequence_features,
+                example_features=schema.example_features,
+            )
         source = RecordSource.from_collection(self.collection, Decoder(features), self.rows, self.check_crc)
         return replace(source, most_nbytes=self.most_nbytes)
 
@@ -1254,7 +1278,7 @@ def length_error(error: LengthError, source: Source, key: Any) -> FeatureError |
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
     """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
-    names = tuple(dict.fromkeys(map(plan.lengths_of, plan.group)))
+    names = source.without_equal_lengths(tuple(dict.fromkeys(map(plan.lengths_of, plan.group))))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
     for blocks in source.measure().read_spans(names, spans):
