@@ -289,6 +289,16 @@ class Schema(Mapping[str, Feature]):
         # Keep the given order across context and steps.
         return made._set(_features={name: made[name] for name in features})
 
+    def renamed(self, names: Mapping[str, str]) -> Schema:
+        """Return the schema of columns under new names; `names` are the present ones by the new ones."""
+        new = {name: renamed for renamed, name in names.items()}
+        return Schema(
+            {renamed: self[name] for renamed, name in names.items()},
+            classes={new[name]: classes for name, classes in self.classes.items() if name in new},
+            groups={group: [new[name] for name in held] for group, held in self.groups_of(names.values()).items()},
+            inner_groups={new[name]: inner for name, inner in self.inner_groups.items() if name in new},
+        )
+
     def group_of(self, name: str) -> str | None:
         """Return the group of a feature; None if it is in none."""
         return next((group for group, names in self.groups.items() if name in names), None)

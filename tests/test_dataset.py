@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import pickle
 import re
@@ -31,6 +32,7 @@ from support.waiting import PATIENCE
 from support.wire import example
 
 import dask_tfrecord as dtf
+from dask_tfrecord.arrays.equivalents import EQUIVALENTS
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError, UnknownFeatureError
 
 FEATURES: dict[str, Any] = {
@@ -562,3 +564,94 @@ def test_query_planning_needs_its_package(folder: Path) -> None:
     # Setting it later has no effect.
     with dask.config.set({"array.query-planning": True}):
         assert dtf.read_tfrecord(folder, FEATURES).nrows == ROWS
+
+
+# ---------------------------------------------------------------------------------------- habits of other libraries
+
+
+@pytest.mark.parametrize("name", sorted(EQUIVALENTS))
+def test_names_of_other_libraries_say_what_to_write(name: str) -> None:
+    ds = dtf.Dataset.from_arrays({"label": np.arange(3), "sum": np.arange(3)})
+    if name == "sum":
+        said = "its column is ds['sum']"
+    else:
+        said = EQUIVALENTS[name]
+        for owner, attribute in re.findall(r"\b(ds|dtf)\.(\w+)", said):
+            assert hasattr(ds if owner == "ds" else dtf, attribute), said
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'; {re.escape(said)}"):
+        getattr(ds, name)
+    assert not hasattr(ds, name)
+
+
+def write_renamed(folder: Path) -> Path:
+    """Write shards of records, with a value that is no tensor in record 17."""
+    arrays = {
+        "label": np.arange(20) % 5,
+        "word": [f"w{number % 3}".encode() for number in range(20)],
+        "tokens": [list(range(number % 4)) for number in range(20)],
+        "pair": np.arange(40, dtype=np.float32).reshape(20, 2),
+    }
+    dtf.to_tfrecord(arrays, folder / "s-{shard:05d}-of-{shards:05d}.tfrecord", records_per_shard=7)
+    return folder
+
+
+WAYS: dict[str, Callable[[Path], dtf.Dataset]] = {
+    "counted": lambda folder: dtf.read_tfrecord(folder, chunks=3),
+    "uncounted": lambda folder: dtf.read_tfrecord(folder, counts=None),
+    "filled": lambda folder: dtf.read_tfrecord(folder, errors="skip"),
+    "selected": lambda folder: dtf.read_tfrecord(folder).rows[::-1].rows[::-1],
+    "kept": lambda folder: dtf.read_tfrecord(folder).where("label >= 0"),
+    "mapped": lambda folder: dtf.read_tfrecord(folder).map_blocks(lambda blocks: blocks),
+    "persisted": lambda folder: dtf.read_tfrecord(folder).persist(),
+    "assigned": lambda folder: dtf.read_tfrecord(folder).drop("label").assign(label=np.arange(20) % 5),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_renamed_columns_have_the_values_of_the_others(tmp_path: Path, way: str) -> None:
+    ds = WAYS[way](write_renamed(tmp_path))
+    new = {"label": "class", "tokens": "ids", "pair": "label"}
+    renamed = ds.rename(new)
+    assert list(renamed) == [new.get(name, name) for name in ds]
+    assert {name: renamed.schema[new.get(name, name)] for name in ds} == dict(ds.schema)
+    wanted = {new.get(name, name): column for name, column in ds.compute().items()}
+    assert_same(renamed.compute(), wanted)
+    assert_same({"ids": renamed["ids"].compute()}, {"ids": wanted["ids"]})
+    kept = renamed.where("class == 3 and len(ids) > 1")
+    assert kept["word"].compute().tolist() == ds.where("label == 3 and len(tokens) > 1")["word"].compute().tolist()
+    batch = next(iter(renamed[["class", "label"]].batches(4)))
+    assert (batch["class"].tolist(), batch["label"].shape) == ([0, 1, 2, 3], (4, 2))
+    assert_same(renamed.rename({"class": "label", "label": "pair", "ids": "tokens"}).compute(), ds.compute())
+    if ds.nrows is not None:
+        renamed.to_tfrecord(tmp_path / "out" / "a.tfrecord")
+        assert_same(dtf.read_tfrecord(tmp_path / "out" / "a.tfrecord", renamed.schema).compute(), wanted)
+        assert_same(renamed.rows[[4, 2]].compute(), {name: column[[4, 2]] for name, column in wanted.items()})
+        renamed.to_zarr(tmp_path / "a.zarr")
+        assert_same(dtf.from_zarr(tmp_path / "a.zarr").compute(), wanted)
+
+
+def test_renamed_columns_are_read_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ds = dtf.read_tfrecord(write_renamed(tmp_path))
+    with caplog.at_level(logging.DEBUG, "dask_tfrecord"):
+        ds.rename(label="class", word="text")["class"].compute()
+    read = [record.args[0] for record in caplog.records if record.args and "decode %s" in record.msg]
+    assert read and all(tuple(names) == ("label",) for names in read)
+    wrong = dtf.read_tfrecord(tmp_path, {"word": dtf.TensorFeature((), "int64")}).rename(word="text")
+    with pytest.raises(dtf.FeatureError, match=r"s-0000.-of-00003.tfrecord: record 0 \(byte 0\): feature 'word'"):
+        wrong["text"].compute()
+
+
+def test_names_that_rename_and_drop_refuse(tmp_path: Path) -> None:
+    ds = dtf.Dataset.from_arrays({"label": np.arange(3), "x": np.arange(3), "t": [[1], [], [2]]})
+    assert list(ds.drop("x", "t")) == list(ds.drop(["x", "t"])) == ["label"]
+    with pytest.raises(SchemaError, match="two columns would have the name 'x'"):
+        ds.rename(label="x")
+    for call in (lambda: ds.rename(lable="y"), lambda: ds.drop("lable"), lambda: ds.where("lable == 3")):
+        with pytest.raises(UnknownFeatureError, match="did you mean 'label'"):
+            call()
+    for mask in (np.array([True, False, True]), ds["label"] == 1, [True, False, False]):
+        with pytest.raises(TypeError, match=r"ds\.rows\[mask\] keeps the rows of a mask"):
+            ds.where(mask)
+    with pytest.raises(ValueError, match="is not COLUMN OP VALUE"):
+        ds.where("label")
+    assert ds.where("label == 2 or len(t) == 0")["x"].compute().tolist() == [1, 2]

@@ -18,8 +18,17 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import checked_number
 from dask_tfrecord.arrays.counting import check_shards
 from dask_tfrecord.arrays.engine import da
+from dask_tfrecord.arrays.equivalents import EQUIVALENTS
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
-from dask_tfrecord.arrays.filters import Filters, KeptRanges, MaskFunction, UserMask, filter_rows
+from dask_tfrecord.arrays.filters import (
+    Filters,
+    KeptRanges,
+    MaskFunction,
+    UserMask,
+    as_stored,
+    filter_rows,
+    parse_expression,
+)
 from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
 from dask_tfrecord.arrays.sources import (
     BlockFunction,
@@ -156,7 +165,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = "" if name.startswith("_") or name not in self._names else f"; its column is ds[{name!r}]"
+            hint = f"; {EQUIVALENTS[name]}" if name in EQUIVALENTS else ""
+            if name in self._names and not name.startswith("_"):
+                hint = f"; its column is ds[{name!r}]"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     __hash__ = None  # type: ignore[assignment]
@@ -209,7 +220,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         return _RowIndexer(self)
 
-    def where(self, condition: Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
+    def where(self, condition: str | Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
         """Keep the rows that meet a condition.
 
         The columns of the condition are read now, in a task for each chunk, so that the number of rows is exact. The
@@ -218,7 +229,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
         Parameters
         ----------
-        condition : list of tuple, list of list of tuple, or callable
+        condition : str, list of tuple, list of list of tuple, or callable
+            Text such as ``"label == 3 and len(tokens) > 5"``: conditions that ``and`` and ``or`` join, without
+            parentheses, with values in the syntax of Python. Text is compared with columns of bytes as UTF-8.
             Filters in the notation of pyarrow: ``[("label", "==", 3), ("score", ">", 0.5)]`` keeps rows for which all
             hold, and a list of such lists rows for which one of the lists holds. Operators are ``==``, ``!=``, ``<``,
             ``<=``, ``>``, ``>=``, ``in`` and ``not in``. A column with several values per row is compared as
@@ -247,7 +260,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         >>> ds = dtf.Dataset.from_arrays({"label": [3, 1, 3], "tokens": [[5], [6, 7], []]})
         >>> ds.where([("label", "==", 3)])["tokens"].compute()[0].tolist()
         [5]
-        >>> ds.where([("len(tokens)", ">", 0)])["label"].compute().tolist()
+        >>> ds.where("len(tokens) > 0")["label"].compute().tolist()
         [3, 1]
         >>> ds.where(lambda blocks: blocks["label"] % 2 == 1, columns=["label"]).nrows
         3
@@ -262,9 +275,77 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         else:
             if columns is not None:
                 raise TypeError("where: columns are those of a function; filters name theirs")
+            if isinstance(condition, str):
+                condition = [as_stored(self.schema, every) for every in parse_expression(condition)]
+            elif isinstance(condition, da.Array | np.ndarray) or _is_mask(condition):
+                raise TypeError("where takes conditions or a function; ds.rows[mask] keeps the rows of a mask")
             mask = Filters.parse(condition).resolve(self.schema)
             tested = mask.columns
         return Dataset(filter_rows(self._merged(), mask, tested), self._names, backend=self._backend)
+
+    def rename(self, names: Mapping[str, str] | None = None, **others: str) -> Dataset:
+        """Give columns other names.
+
+        Parameters
+        ----------
+        names : mapping of str to str, optional
+            New names by the names of columns.
+        **others : str
+            New names of columns whose names are identifiers.
+
+        Returns
+        -------
+        Dataset
+            The same columns in their order. Like those of the data set, they are read only where they are used.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a column does not exist.
+        SchemaError
+            If two columns would have the same name.
+
+        Examples
+        --------
+        >>> ds = dtf.Dataset.from_arrays({"label": [3, 1], "x": [1, 2]})
+        >>> list(ds.rename(label="class_id"))
+        ['class_id', 'x']
+        """
+        given = {**(names or {}), **others}
+        self._check_names(list(given))
+        renamed = {given.get(name, name): name for name in self._names}
+        if len(renamed) < len(self._names):
+            made = [given.get(name, name) for name in self._names]
+            twice = sorted({name for name in made if made.count(name) > 1})
+            raise SchemaError(f"rename: two columns would have the name {', '.join(map(repr, twice))}")
+        return Dataset(self._merged().rename(renamed), list(renamed), backend=self._backend)
+
+    def drop(self, *names: str) -> Dataset:
+        """Leave columns out; ``ds[[…]]`` selects columns.
+
+        Parameters
+        ----------
+        *names : str
+            Columns to leave out.
+
+        Returns
+        -------
+        Dataset
+            The other columns in their order.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If a column does not exist.
+
+        Examples
+        --------
+        >>> list(dtf.Dataset.from_arrays({"label": [3, 1], "x": [1, 2]}).drop("x"))
+        ['label']
+        """
+        listed = [each for name in names for each in ([name] if isinstance(name, str) else name)]
+        self._check_names(listed)
+        return self[[name for name in self._names if name not in listed]]
 
     def where_ranges(
         self,
@@ -1339,6 +1420,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     def _repr_html_(self) -> str:
         notes = [*group_lines(self.schema), *_hints(self)]
         return html_table(_title(self), _HEADER, _rows(self), notes, more=_chunk_pictures(self))
+
+
+def _is_mask(given: Any) -> bool:
+    return isinstance(given, Sequence) and bool(given) and all(isinstance(each, bool | np.bool_) for each in given)
 
 
 class _RowIndexer:

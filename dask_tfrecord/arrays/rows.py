@@ -37,7 +37,15 @@ from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.objects import as_chunk
-from dask_tfrecord.arrays.sources import BlockFunction, MappedSource, RecordSource, Source, apply, located
+from dask_tfrecord.arrays.sources import (
+    BlockFunction,
+    MappedSource,
+    RecordSource,
+    RenamedSource,
+    Source,
+    apply,
+    located,
+)
 from dask_tfrecord.blocks import (
     Block,
     RaggedBlock,
@@ -366,6 +374,14 @@ class Rows:
         mapped = each_chunk(_apply, (function, schema, self.sizes, files_of(self.origin)), self.chunks(columns))
         return Rows.of_chunks(mapped, schema, self.sizes, self.origin, self.rechunked)
 
+    def rename(self, names: Mapping[str, str]) -> Rows:
+        """Return some columns under new names; `names` are the present ones by the new ones."""
+        schema = self.schema.renamed(names)
+        if self.source is not None:
+            return Rows.of_source(RenamedSource(self.source, names, schema), self.borders, self.nchunks)
+        renamed = each_chunk(_renamed, dict(names), self.chunks(tuple(names.values())))
+        return Rows.of_chunks(renamed, schema, self.sizes, self.origin, self.rechunked)
+
     def join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
         assert added.blocks is not None
@@ -468,6 +484,10 @@ def each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) ->
 
 def _same(chunk: Chunk, _: list[int]) -> Chunk:
     return chunk
+
+
+def _renamed(chunk: Chunk, names: Mapping[str, str]) -> Chunk:
+    return Chunk({new: chunk.blocks[name] for new, name in names.items()})
 
 
 def _only(chunk: Chunk, names: tuple[str, ...]) -> Chunk:

@@ -876,6 +876,94 @@ class MappedSource(Source):
             yield fill([made], into)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RenamedSource(Source):
+    """Columns of another source under new names."""
+
+    source: Source
+    names: Mapping[str, str]  # of the columns of the source, by the new ones
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.RenamedSource", self.source, list(self.names.items())))
+
+    @property
+    def rows(self) -> RowNumbers | None:
+        """Rows of the source."""
+        return self.source.rows
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that have names here."""
+        return tuple(self.names.values())
+
+    @property
+    def inner(self) -> Source:
+        """Source of the columns."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """New names, and those of the source."""
+        return tuple(self.names.items())
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the source."""
+        found = self.source.images
+        return {new: found[name] for new, name in self.names.items() if name in found}
+
+    def encoded(self, names: Sequence[str]) -> RenamedSource:
+        """Return a source that reads images of the source as bytes."""
+        source = self.source.encoded(self._own(names))
+        schema = self.schema.replaced({new: source.schema[name] for new, name in self.names.items()})
+        return replace(self, source=source, schema=schema)
+
+    def measure(self) -> RenamedSource:
+        """Measure the source."""
+        return replace(self, source=self.source.measure())
+
+    def with_memory_limit(self, nbytes: int) -> RenamedSource:
+        """Limit the blocks of the source."""
+        return replace(self, source=self.source.with_memory_limit(nbytes))
+
+    def select(self, key: Any) -> RenamedSource:
+        """Return a source of the selected rows."""
+        return replace(self, source=self.source.select(key))
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location in the source, with its name of the feature."""
+        return self.source.locate(row, self.names.get(feature, feature), start)
+
+    def _own(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.names[name] for name in names)
+
+    def _out(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        return None if out is None else {self.names[name]: array for name, array in out.items()}
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows of the source."""
+        blocks = self.source.read(self._own(names), key, self._out(out))
+        return {name: blocks[self.names[name]] for name in names}
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span of the source."""
+        for blocks in self.source.read_spans(self._own(names), spans, self._out(out)):
+            yield {name: blocks[self.names[name]] for name in names}
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows of the source that a mask of tested columns keeps."""
+        tested, mask = where
+
+        def own_mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
+            return mask({name: blocks[self.names[name]] for name in tested})
+
+        blocks = self.source.read_where(self._own(names), key, (self._own(tested), own_mask))
+        return {name: blocks[self.names[name]] for name in names}
+
+
 @contextmanager
 def located(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
     """Add a note with the rows to an exception that the function of `map_blocks` or `where` raises.
