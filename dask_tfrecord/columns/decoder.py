@@ -233,8 +233,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
         _check_axes(column)
     if schema.message_type is None:
         _check_keys(columns)
-        return columns
-    # A field may have several columns, such as the names and the numbers of an enum.
+    # A field or key may have several columns, such as the names and the numbers of an enum.
     uses = Counter(spec for column in columns.values() for spec in column.specs)
     return {
         name: replace(column, assembler=type(column.parsed).assemble)

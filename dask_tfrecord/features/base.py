@@ -350,7 +350,8 @@ class ColumnDecoder:
     @property
     def keeps_values(self) -> bool:
         """The flat values of its blocks are the unchanged output of the decoder."""
-        whole = self.parsed.keeps_values and self.is_own and self.prepare is None
+        varies = bool(self.feature.ragged_rank) or self.feature.is_bytes
+        whole = varies and self.parsed.keeps_values and self.is_own and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
 
     @property

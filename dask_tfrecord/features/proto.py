@@ -11,6 +11,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, checked_key
 from dask_tfrecord.features.encoded import Encoded, checked_compression
 from dask_tfrecord.features.listed import FixedLenFeature
+from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.text import TextFeature
 from dask_tfrecord.message_types import MessageType
 
@@ -25,6 +26,8 @@ def _check_message_values(values: Any) -> None:
         )
     if isinstance(values, Encoded) and (values.count is not None or getattr(values, "default_value", None) is not None):
         raise SchemaError(f"ProtoFeature: values describe one value, without count and default_value; got {values!r}")
+    if isinstance(values, RawFeature) and values.size_keys:
+        raise SchemaError(f"ProtoFeature: fields of messages have no keys for sizes; got {values!r}")
     if isinstance(values, TextFeature) and values.encoding != "utf-8":
         raise SchemaError(f"ProtoFeature: text of messages is UTF-8; got {values!r}")
     if isinstance(values, ProtoFeature) and (values.message is None or values.key is not None):

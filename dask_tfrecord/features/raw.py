@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import (
@@ -16,14 +18,15 @@ from dask_tfrecord.blocks import (
     Block,
     BytesBlock,
     RaggedBlock,
+    RowError,
     RowLimitError,
     first_true,
     place,
     weightless,
 )
 from dask_tfrecord.errors import SchemaError, plural
-from dask_tfrecord.features.base import Feature
-from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
+from dask_tfrecord.features.base import Feature, checked_key
+from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import (
     COMPRESSION_WBITS,
     Encoded,
@@ -46,7 +49,8 @@ class RawFeature(Encoded):
     ----------
     shape : tuple of int
         Shape of one array; its bytes are in C order. One size may be -1: the number of bytes determines it. With a
-        leading -1, rows are ragged; elsewhere, each row is an array of its own shape.
+        leading -1, rows are ragged; elsewhere, each row is an array of its own shape. A name is the key of the record
+        that holds the size, one int64: ``("image/height", "image/width", 3)``. `to_tfrecord` writes these keys, too.
     dtype : str or dtype
         Any numeric or bool NumPy dtype, or ``"bfloat16"``, with the byte order of the file (``">i2"``). Decoded
         arrays have native byte order.
@@ -55,6 +59,8 @@ class RawFeature(Encoded):
         any number, zero included. By default a record holds one array of shape `shape`.
     compression_type : {"ZLIB", "GZIP"}, optional
         Compression of each bytes value, as `tf.io.decode_compressed` reads it.
+    size_keys : tuple of str, optional
+        Keys of the sizes that are -1, the same as names in `shape`.
 
     Examples
     --------
@@ -68,19 +74,34 @@ class RawFeature(Encoded):
     dtype: str
     count: int | None = field(default=None, kw_only=True)
     compression_type: str | None = field(default=None, kw_only=True)
+    size_keys: tuple[str, ...] = field(default=(), kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
         def __init__(
-            self, shape: Shape, dtype: Any, *, count: int | None = None, compression_type: str | None = None
+            self,
+            shape: int | Sequence[int | str | None],
+            dtype: Any,
+            *,
+            count: int | None = None,
+            compression_type: str | None = None,
+            size_keys: Sequence[str] = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:
         compression = checked_compression(self.compression_type, "RawFeature")
-        shape = checked_shape(self.shape, "RawFeature", open_sizes=100)
+        given: Any = self.shape
+        size_keys = tuple(self.size_keys)
+        if isinstance(given, tuple | list) and (named := tuple(size for size in given if isinstance(size, str))):
+            if size_keys:
+                raise SchemaError(f"RawFeature: names in the shape are the size_keys; got {given} and {size_keys}")
+            size_keys, given = named, [-1 if isinstance(size, str) else size for size in given]
+        shape = checked_shape(given, "RawFeature", open_sizes=100)
         count = checked_count(self.count, "RawFeature")
         dtype = checked_dtype(self.dtype, "RawFeature")
-        if shape.count(-1) > 1:
+        if size_keys:
+            self._check_size_keys(size_keys, shape, count)
+        elif shape.count(-1) > 1:
             raise SchemaError(
                 f"RawFeature: the number of bytes determines one open size; got shape {shape} with {shape.count(-1)}"
             )
@@ -88,7 +109,16 @@ class RawFeature(Encoded):
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
         if count not in (None, -1) and -1 in shape:
             raise SchemaError(f"RawFeature: a fixed number of arrays per record needs a known shape; got {shape}")
-        self._set(shape=shape, dtype=dtype, count=count, compression_type=compression)
+        self._set(shape=shape, dtype=dtype, count=count, compression_type=compression, size_keys=size_keys)
+
+    @staticmethod
+    def _check_size_keys(size_keys: tuple[str, ...], shape: tuple[int, ...], count: int | None) -> None:
+        for key in size_keys:
+            checked_key(key, "RawFeature: size_keys")
+        if len(size_keys) != shape.count(-1):
+            raise SchemaError(f"RawFeature: expected a key for each open size of {shape}; got {size_keys}")
+        if count is not None:
+            raise SchemaError("RawFeature: sizes in keys are those of one array per record; remove count")
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -113,7 +143,7 @@ class RawFeature(Encoded):
     @property
     def _has_ragged_rows(self) -> bool:
         """Return whether a record holds one array of an open length."""
-        return self.count is None and self.shape[:1] == (-1,)
+        return self.count is None and self.shape[:1] == (-1,) and self.shape.count(-1) == 1
 
     @property
     def ragged_rank(self) -> int:
@@ -145,7 +175,10 @@ class RawFeature(Encoded):
         return rounded, kept
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
-        """Return the spec of one array of a known size, or of bytes values."""
+        """Return the spec of one array of a known size, or of bytes values, then those of the keys of sizes."""
+        if self.size_keys:
+            sizes = (KeySpec(each, "int64", ValueLayout.FIXED) for each in dict.fromkeys(self.size_keys))
+            return (KeySpec(key, "bytes", ValueLayout.FIXED), *sizes) if unit == "value" else None
         if unit != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
             return Encoded.keys(self, key, unit)
         dtype = self.stored_dtype
@@ -154,7 +187,7 @@ class RawFeature(Encoded):
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of compressed bytes, and of bool, whose bytes are checked."""
-        return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else ()
+        return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else keys[1:]
 
     def byte_range(self, key: str) -> KeySpec:
         """Return the spec of the offset of the array."""
@@ -175,6 +208,7 @@ class RawFeature(Encoded):
             decoded = self._inflated(self.compression_type, decoded)
         files = decoded.keys[0].encoded()
         is_open, sizes = -1 in self.shape, np.diff(files.splits)
+        shapes = self._sizes_of_keys(decoded, sizes) if self.size_keys else None
         if (number := first_true(sizes % self.nbytes != 0 if is_open else sizes != self.nbytes)) is not None:
             needed = f"a multiple of {self.nbytes}" if is_open else f"{self.nbytes}"
             raise decoded.error(self, number, f"holds {plural(sizes[number], 'byte')}; {self} needs {needed}")
@@ -191,9 +225,27 @@ class RawFeature(Encoded):
             return decoded.into(block) if isinstance(block, np.ndarray) else block
         if self.ragged_rank and decoded.keys[0].row_splits is None:
             return RaggedBlock(numbers.reshape(-1, *self.shape[1:]), files.splits // self.nbytes)
-        shapes = np.tile(np.array(self.shape, np.int64), (len(files), 1))
-        shapes[:, self.shape.index(-1)] = sizes // self.nbytes
+        if shapes is None:
+            shapes = np.tile(np.array(self.shape, np.int64), (len(files), 1))
+            shapes[:, self.shape.index(-1)] = sizes // self.nbytes
         return decoded.in_rows(self, ArraysBlock(numbers, files.splits // dtype.itemsize, shapes))
+
+    def _sizes_of_keys(self, decoded: Decoded, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the shape of each array, whose open sizes are in keys of their own."""
+        shapes = np.tile(np.array(self.shape, np.int64), (decoded.rows, 1))
+        found = dict(zip(dict.fromkeys(self.size_keys), decoded.keys[1:], strict=True))
+        open_axes = [axis for axis, size in enumerate(self.shape) if size == -1]
+        for axis, key in zip(open_axes, self.size_keys, strict=True):
+            shapes[:, axis] = found[key].flat(np.dtype(np.int64))
+        # Products beyond 2**53 are rounded, and differ from the size of any value.
+        needed = shapes.astype(np.float64).prod(axis=1) * self.stored_dtype.itemsize
+        if (row := first_true((shapes < 0).any(axis=1) | (needed != nbytes))) is not None:
+            shape = tuple(shapes[row].tolist())
+            names = ", ".join(dict.fromkeys(self.size_keys))
+            raise RowError(
+                row, f"holds {plural(nbytes[row], 'byte')} where {names} make an array {shape} of {self.dtype}"
+            )
+        return shapes
 
     def _inflated(self, compression: str, decoded: Decoded) -> Decoded:
         """Return the decompressed bytes values."""
@@ -212,13 +264,14 @@ class RawFeature(Encoded):
                 raise decoded.error(self, number, f"holds damaged {compression} data where {self} takes it")
             inflated.append(value)
         block = BytesBlock.of(inflated)
-        return decoded._replace(keys=[decoded.keys[0]._replace(values=block.values, value_splits=block.splits)])
+        values = decoded.keys[0]._replace(values=block.values, value_splits=block.splits)
+        return decoded._replace(keys=[values, *decoded.keys[1:]])
 
     def item(self) -> Feature | None:
         """Return the feature of one array, or of the rows of an array of an open length."""
         if self.count == -1:
             return self.with_count(None)
-        return replace(self, shape=self.shape[1:]) if self.ragged_rank else None
+        return replace(self, shape=self.shape[1:], size_keys=()) if self.ragged_rank else None
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return one bytes value for each array, in the byte order of the file."""
@@ -229,10 +282,25 @@ class RawFeature(Encoded):
         else:
             ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
             splits = ends * self.nbytes
+        keyed = self._encode_sizes(block)
         if self.compression_type is None:
-            return [KeyedValues(key, values, value_splits=splits)]
+            return [KeyedValues(key, values, value_splits=splits), *keyed]
         deflated = []
         for start, stop in pairwise(splits.tolist()):
             deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[self.compression_type])
             deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
-        return [flat(key, BytesBlock.of(deflated))]
+        return [flat(key, BytesBlock.of(deflated)), *keyed]
+
+    def _encode_sizes(self, block: Any) -> list[KeyedValues]:
+        """Return the sizes of arrays, which are in keys of their own."""
+        if not self.size_keys:
+            return []
+        open_axes = [axis for axis, size in enumerate(self.shape) if size == -1]
+        shapes = np.diff(block.row_splits)[:, None] if isinstance(block, RaggedBlock) else block.shapes[:, open_axes]
+        made: dict[str, NDArray[np.int64]] = {}
+        for key, sizes in zip(self.size_keys, shapes.T, strict=True):
+            if (row := first_true(made.setdefault(key, sizes) != sizes)) is not None:
+                raise RowError(
+                    row, f"holds an array with sizes {made[key][row]} and {sizes[row]}, both those of {key!r}"
+                )
+        return [KeyedValues(key, np.ascontiguousarray(sizes)) for key, sizes in made.items()]

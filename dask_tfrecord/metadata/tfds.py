@@ -445,6 +445,8 @@ def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: 
             return _tensor(feature.dtype, (-1, *feature.shape))
         case RawFeature() | TextFeature() if feature.count is not None:
             return _sequence(_feature(name, replace(feature, count=None), labels, format), feature.count)
+        case RawFeature() if feature.size_keys:
+            return None
         case RawFeature() if feature.stored_dtype.isnative and feature.compression_type in (None, "ZLIB"):
             encoding = "bytes" if feature.compression_type is None else "zlib"
             return _tensor(feature.stored_dtype.name, feature.shape, encoding)

@@ -51,6 +51,8 @@ FEATURES: dict[str, Feature] = {
     "states": dtf.RawFeature((2,), ">i2", count=-1),
     "pairs": dtf.RawFeature((3,), "float64", count=2, compression_type="ZLIB"),
     "columns": dtf.RawFeature((2, -1), "uint16"),
+    "sized": dtf.RawFeature(("sized/height", "sized/width", 3), ">u2"),
+    "rows": dtf.RawFeature(("rows/count", 2), "float64", compression_type="GZIP"),
     "latin": dtf.TextFeature(encoding="latin-1"),
     "utf16": dtf.TextFeature(encoding="utf-16", count=-1),
     "phrases": dtf.TextFeature(count=-1),
