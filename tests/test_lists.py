@@ -418,3 +418,25 @@ def test_ranking_reads_generated_lists(ranking: str, tmp_path: Path) -> None:
     ds.to_tfrecord(tmp_path / "y")
     again = parse_with_ranking(ranking, read_payloads(tmp_path / "y"), RANKED_CONTEXT, RANKED_ITEMS)
     compare(again, ds, RANKED_CONTEXT, RANKED_ITEMS)
+
+
+def test_lists_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dask_tfrecord.arrays import rows as rows_module
+
+    converted: list[str] = []
+    conform = rows_module.conform
+
+    def counted(feature: Any, array: Any, owner: str, **options: Any) -> Any:
+        converted.append(owner)
+        return conform(feature, array, owner, **options)
+
+    monkeypatch.setattr(rows_module, "conform", counted)
+    rows = [list(range(row % 5)) for row in range(300)]
+    ds = dtf.Dataset.from_arrays({"label": np.arange(300), "tokens": rows, "word": [b"w"] * 300})
+    shuffled = ds.batches(7, shuffle="full", seed=0, window=20)
+    assert sum(len(row) for batch in shuffled for row in batch["tokens"]) == sum(map(len, rows))
+    sequence = ds.as_sequence()
+    assert [sequence[row]["tokens"].tolist() for row in range(20)] == rows[:20]
+    assert [row.tolist() for row in ds["tokens"].compute()] == rows
+    # Once per column of the only chunk. Conversions are counted, because no result depends on their number.
+    assert len(converted) == 3

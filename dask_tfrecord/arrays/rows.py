@@ -305,6 +305,17 @@ class Rows:
             )
         return cls.of_chunks(blocks, schema, sizes, origin, find_rechunked(arrays.items(), sizes))
 
+    @classmethod
+    def in_memory(cls, arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Sequence[int]) -> Rows:
+        """Divide arrays of NumPy into chunks of `sizes` rows; rows of objects are converted to flat buffers once."""
+        borders = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        name = f"tfrecord-arrays-{tokenize(list(arrays.items()), tuple(sizes))}"
+        chunks: dict[Any, Any] = {
+            (name, number): _collect(schema, *(array[start:stop] for array in arrays.values()))
+            for number, (start, stop) in enumerate(pairwise(borders))
+        }
+        return cls.of_chunks(from_graph(chunks, name, ((1,) * len(sizes),), np.empty(0, object)), schema, sizes, {})
+
     def __dask_tokenize__(self) -> object:
         if self.source is None:
             assert self.blocks is not None

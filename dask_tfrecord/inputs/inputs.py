@@ -221,13 +221,13 @@ _SPECIFY = (
 )
 
 
-def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
+def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
     """Convert array-likes with one number of rows to columns, in the chunks of the first dask array.
 
     If `exact`, columns have the features `forms`. Otherwise a dense array may stay dense, and a writer applies its
     features.
     """
-    found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in arrays.items()}
+    found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in given.items()}
     if exact:
         found |= _exactly(forms, found)
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
@@ -235,7 +235,10 @@ def columns_from_arrays(arrays: Mapping[str, Any], forms: Mapping[str, Feature],
         raise SchemaError(f"records need one or more arrays of as many rows each, known in advance; got {rows}")
     sizes = _sizes([array for _, array in found.values()])
     schema = Schema({name: feature for name, (feature, _) in found.items()})
-    return Rows.of_arrays({name: _cut(array, sizes) for name, (_, array) in found.items()}, schema, sizes, {})
+    arrays = {name: array for name, (_, array) in found.items()}
+    if all(isinstance(array, np.ndarray) for array in arrays.values()):
+        return Rows.in_memory(arrays, schema, sizes)
+    return Rows.of_arrays({name: _cut(array, sizes) for name, array in arrays.items()}, schema, sizes, {})
 
 
 def _exactly(forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, Any]]) -> dict[str, tuple[Feature, Any]]:
