@@ -226,6 +226,31 @@ class Outputs(RuleBasedStateMachine):
         self.write(seed, refused, mode="w")
         self.stored, self.has_parts = seed, False
 
+    @rule(seed=st.integers(0, 2), other=st.integers(0, 2))
+    @precondition(lambda self: self.kind != "copy")
+    def oversleep(self, seed: int, other: int) -> None:
+        """Write while a run on another machine takes over, because this one has slept for too long."""
+        fs, path = fsspec.url_to_fs(self.root)
+
+        def take_over() -> None:
+            for claim in [name for name in fs.find(path) if name.endswith("claim")] if fs.exists(path) else ():
+                owner = json.loads(fs.cat_file(claim))
+                fs.pipe_file(claim, json.dumps(owner | {"machine": "other", "beat": 0}).encode())
+                slept.append(claim)
+                self.write(other, mode="w")
+
+        slept: list[str] = []
+        with mock.patch("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 0.0):
+            try:
+                self.write(seed, take_over, mode="w")
+            except (StoreInUseError, FileExistsError, dtf.errors.IncompleteStoreError):
+                assert slept
+            else:
+                # There was no owner yet when the function was tried.
+                assert not slept or seed == other
+        self.stored, self.has_parts = other if slept else seed, False
+        self.has_leftovers = self.has_leftovers or bool(slept)
+
     @rule(at=st.integers(1, 60))
     @precondition(lambda self: self.kind == "zarr" and self.stored is None)
     def resume(self, at: int) -> None:
