@@ -44,11 +44,11 @@ from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, border
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource
+from dask_tfrecord.codecs import deflate
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
-from dask_tfrecord.storage import streams
 from dask_tfrecord.storage.listing import find_shards, find_sidecars
 from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import open_stream
@@ -641,7 +641,7 @@ def inflating(folder: Path, nbytes: int) -> list[Figure]:
     else:
         libraries["isal"] = isal_zlib
     for name, library in libraries.items():
-        streams._inflate = library
+        deflate._inflate = library
         seconds = timed(lambda: drain(shard))
         figures.append(
             Figure(f"inflate {inflated >> 20} MiB by {name}", seconds, f"{inflated / seconds / 1e6:.0f} MB/s")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.batches.mixing import Pad
     from dask_tfrecord.batches.mixtures import sample_from_datasets
     from dask_tfrecord.blocks import BytesBlock, RaggedBlock
+    from dask_tfrecord.codecs.compressions import ShardCompression
+    from dask_tfrecord.codecs.registry import register_compression
     from dask_tfrecord.columns.resizing import resize_images
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
     from dask_tfrecord.features import (
@@ -62,6 +64,7 @@ __all__ = [
     "RecordWriter",
     "Schema",
     "SchemaError",
+    "ShardCompression",
     "SparseFeature",
     "TFRecordError",
     "TFRecordParser",
@@ -78,6 +81,7 @@ __all__ = [
     "read_bag",
     "read_records",
     "read_tfrecord",
+    "register_compression",
     "register_feature",
     "repair",
     "resize_images",
@@ -99,6 +103,8 @@ _PUBLIC = {
     "batches.mixing": ("Pad",),
     "batches.mixtures": ("sample_from_datasets",),
     "blocks": ("BytesBlock", "RaggedBlock"),
+    "codecs.compressions": ("ShardCompression",),
+    "codecs.registry": ("register_compression",),
     "columns.resizing": ("resize_images",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
     "features": (

@@ -18,8 +18,8 @@ from support.object_stores import bucket, gcs, moto, s3
 from support.robot import write_robot
 
 from dask_tfrecord import Dataset, read_tfrecord
+from dask_tfrecord.codecs import deflate
 from dask_tfrecord.settings import Limits, replaced_limits
-from dask_tfrecord.storage import streams
 
 __all__ = ["bucket", "gcs", "moto", "s3"]
 
@@ -59,7 +59,7 @@ def set_limits() -> Iterator[Callable[..., Limits]]:
 def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use each of the inflating libraries, as if the other were not installed."""
     library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(streams, "_inflate", library)
+    monkeypatch.setattr(deflate, "_inflate", library)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ ORDER = [
     "messages",
     "message_types",
     "blocks",
+    "codecs",
     "images",
     "features",
     "schema",

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection, joined_parts
+from dask_tfrecord.codecs.registry import normalize_compression
 from dask_tfrecord.errors import TFRecordError, plural, redact_url
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.framing import detected_compression
@@ -38,7 +39,7 @@ from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_display
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.storage.objects import StoredFile, check_files, directory_of, remove_abandoned
-from dask_tfrecord.storage.shard import Shard, Shards, normalize_compression
+from dask_tfrecord.storage.shard import Shard, Shards
 from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
 # Shards of one task: small files share a task.
@@ -64,7 +65,7 @@ def build_index(
     ----------
     urlpath : str, os.PathLike or list of these
         Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     storage_options : mapping, optional
         Options of the fsspec file system.
@@ -300,7 +301,7 @@ def verify(
     ----------
     urlpath : str, os.PathLike or list of these
         Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     storage_options : mapping, optional
         Options of the fsspec file system.
@@ -381,7 +382,7 @@ def repair(
         Damaged file, which is not modified.
     target : str or os.PathLike
         New file; its directory must exist.
-    compression : {"same", None, "gzip", "zlib"}
+    compression : {"same", None, "gzip", "zlib", "zstd"}
         Compression of the new file; ``"same"`` keeps that of the damaged file.
     storage_options, target_options : mapping, optional
         Options of the fsspec file systems of the two files.

@@ -144,7 +144,7 @@ def read_bag(
         ``array.chunk-size`` are split, and neighbours are joined past 20,000 partitions. ``"shard"``: exactly one
         partition per shard. An int: that many records, across shards. A size such as ``"64 MiB"``: shards are split and
         joined to that many stored bytes, but compressed shards are never split. An int or a size counts all records.
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
@@ -237,7 +237,7 @@ def infer_schema(
     sample : int or None, default 256
         Number of records to read, from the beginnings of up to eight shards that are evenly spread over the
         collection. None reads all records; see `inspect_records`.
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         Compression of the shards; ``"infer"`` detects it by the first bytes.
     errors : {"raise", "skip"}
         Handling of damaged records: ``"skip"`` passes them over, and checks all records of the shards that are read.

@@ -162,7 +162,7 @@ def read_tfrecord(
         shard that is read: at its end, or by scanning its headers once per process. None counts nothing: chunks have
         unknown sizes, uncompressed shards are split by bytes, and each task finds its first record by the CRC of the
         header.
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     errors : {"raise", "skip", "fill"}
         Handling of records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them by rows of

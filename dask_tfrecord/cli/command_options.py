@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from dask_tfrecord.codecs.registry import built_in_names, normalize_compression
 from dask_tfrecord.errors import printable, redact
 
 if TYPE_CHECKING:
@@ -207,13 +208,20 @@ def _renamed(_ctx: click.Context, _option: click.Parameter, pairs: tuple[str, ..
 
 
 def _compression(default: str, help: str) -> Callable[[Command], Command]:
+    names = list(dict.fromkeys([default, "none", *built_in_names()]))
+
+    def checked(_ctx: click.Context, _option: click.Parameter, value: str) -> str | None:
+        if value.lower() == "none":
+            return None
+        try:
+            return normalize_compression(value, default)
+        except ValueError:
+            # Other packages may add compressions, whose names the help leaves out.
+            raise click.BadParameter(f"{value!r} is not one of {', '.join(map(repr, names))}.") from None
+
+    metavar = f"[{'|'.join(names)}]"
     return click.option(
-        "--compression",
-        type=click.Choice(list(dict.fromkeys([default, "none", "gzip", "zlib"])), case_sensitive=False),
-        default=default,
-        show_default=True,
-        callback=lambda _ctx, _option, value: None if value == "none" else value,
-        help=help,
+        "--compression", metavar=metavar, default=default, show_default=True, callback=checked, help=help
     )
 
 

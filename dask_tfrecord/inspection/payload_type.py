@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
 from dask_tfrecord.features import TENSOR_DTYPES
 from dask_tfrecord.images.pixels import read_header
@@ -28,7 +29,6 @@ from dask_tfrecord.messages import (
     parse_sequence,
     unknown_fields,
 )
-from dask_tfrecord.records.framing import SIGNATURES
 
 # Pickles of protocol 2 and later begin with their protocol number and end with a dot.
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
@@ -203,9 +203,9 @@ def detect_payload_type(payload: bytes) -> str:
         any(_is_features(each, steps) for each in first) or any(_is_feature_lists(each, steps) for each in second)
     ):
         return "a SequenceExample"
-    for signature, name in SIGNATURES.items():
-        if name in ADVICE and payload.startswith(signature):
-            return name
+    format = foreign_format(payload[:HEAD_NBYTES])
+    if format is not None and format[0] in ADVICE:
+        return format[0]
     if payload.startswith(_PICKLES) and payload.endswith(b"."):
         return "a pickle"
     if _is_arrow_stream(payload):

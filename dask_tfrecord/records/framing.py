@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards
@@ -48,29 +49,6 @@ _HEAD_SIZE = 64
 # First bytes of a file, by which compression is detected.
 _PROBE_NBYTES = 512
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
-# First bytes of other formats, and their names.
-SIGNATURES = {
-    b"\x89PNG\r\n\x1a\n": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"RIFF": "a RIFF file (WebP, WAV, AVI)",
-    b"PK\x03\x04": "a zip archive",
-    b"\x1f\x8b": "gzip data",
-    b"BZh": "bzip2 data",
-    b"\xfd7zXZ\x00": "xz data",
-    b"\x28\xb5\x2f\xfd": "zstd data",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
-    b"PAR1": "a Parquet file",
-    b"ARROW1": "an Arrow file",
-    b"Obj\x01": "an Avro file",
-    b"\x93NUMPY": "a NumPy .npy file",
-    b"%PDF": "a PDF document",
-    b"\x7fELF": "a program",
-    b"SQLite format 3\x00": "an SQLite database",
-    b"version https://git-lfs": "a Git LFS pointer: fetch the file with `git lfs pull`",
-}
-
-
 # Memory of a window that was closed, for each thread.
 _spares = threading.local()
 # Bytes that the native core reads between two checks for an interruption.
@@ -374,11 +352,11 @@ def _fill_up_to(window: Window, most: int) -> int:
 
 def _describe_head(window: Window) -> str:
     """Describe the first bytes of a file by the magic numbers of other formats."""
-    head = bytes(window.view(0, _fill_up_to(window, _HEAD_SIZE)))
-    shown = f" ({head[:12].hex(' ')})"
-    for magic, what in SIGNATURES.items():
-        if head.startswith(magic):
-            return what + shown
+    start = bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES)))
+    head, shown = start[:_HEAD_SIZE], f" ({start[:12].hex(' ')})"
+    if (format := foreign_format(start)) is not None:
+        what, advice = format
+        return what + shown + (advice and f"; {advice}")
     if not head.strip(b"\0"):
         return f"{len(head)} zero bytes: the file may be an incomplete download or copy"
     # The last character may be incomplete.
@@ -402,7 +380,7 @@ def read_records(
     ----------
     urlpath : str, os.PathLike or list of these
         A path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects the compression from the first bytes, not from the name.
     check_crc : bool, default True
         Check both CRCs of every record.
@@ -473,7 +451,7 @@ class RecordWriter:
     ----------
     path : str or os.PathLike
         Path or fsspec URL.
-    compression : {None, "gzip", "zlib"}
+    compression : {None, "gzip", "zlib", "zstd"}
         The compression does not depend on the file name.
     storage_options : mapping, optional
         Options of the fsspec file system.

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.codecs.registry import has_access_points, useless_index
 from dask_tfrecord.errors import (
     CorruptRecordError,
     Location,
@@ -58,7 +59,7 @@ class ShardIndex:
     records: NDArray[np.int64]
     offsets: NDArray[np.int64]  # offset of the header of each entry in the decompressed stream; at least one MiB apart
     nbytes: int  # bytes of the decompressed stream
-    compression: str | None  # detected: None, "gzip" or "zlib"
+    compression: str | None  # detected
     access: bool = False  # whether a compressed shard has access points
     stale: str | None = None  # reason why an existing index file was not used
 
@@ -305,7 +306,7 @@ def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
     index = scan_shard(shard, check_crc=check_crc)
     _log.debug("%s: counted %d records by their headers", Location(shard.path), index.count)
-    if index.compression == "gzip" and shard.access:
+    if index.compression is not None and has_access_points(index.compression) and shard.access:
         points = access_points(shard)
         index = replace(index, access=points is not None and points.nbytes == index.nbytes)
         if not index.access and stale is None:
@@ -463,9 +464,8 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
             Location(shard.path),
         )
     with Window(shard, block_size=_BLOCK, stop=shard.size) as window:
-        if window.compression == "zlib":
-            message = "an index of zlib data is useless, because inflating starts at the beginning; write gzip instead"
-            raise TFRecordError(message, Location(shard.path))
+        if window.compression is not None and not has_access_points(window.compression):
+            raise TFRecordError(useless_index(window.compression), Location(shard.path))
         with written_or_discarded(open_sink(path, storage_options=shard.storage_options)) as sink:
             count = nbytes = 0
             for step in walk(window):
@@ -474,7 +474,7 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
                 nbytes += len(text)
                 count = step.first + step.count
             files = {path: nbytes}
-            if window.compression == "gzip":
+            if window.compression is not None:
                 files[access] = write_access_points(shard, access)
     return files, count
 

@@ -21,6 +21,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
+from dask_tfrecord.codecs.registry import normalize_compression
 from dask_tfrecord.errors import (
     Location,
     ShardNotFoundError,
@@ -33,16 +34,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, is_denied, list_directory, with_retries
-from dask_tfrecord.storage.shard import (
-    TIME_KEYS,
-    Shard,
-    Shards,
-    is_local,
-    normalize_compression,
-    split_chain,
-    split_name,
-    version_of,
-)
+from dask_tfrecord.storage.shard import TIME_KEYS, Shard, Shards, is_local, split_chain, split_name, version_of
 
 # Files next to shards that are not shards: hidden files, files of Spark and Hadoop (_SUCCESS, _temporary), indexes and
 # metadata.
@@ -80,7 +72,7 @@ def find_shards(
         matches any number of directories, but no links to directories.
         Directories and globs exclude hidden files, ``_*``, ``.idx``, ``.gzidx``, ``.json`` and ``.pbtxt``, unless the
         glob contains the prefix or suffix. Lists exclude ``.idx``, ``.gzidx``, ``.damage.json`` and ``.xarray.json``.
-    compression : {"infer", None, "gzip", "zlib"}
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
         Compression of every shard; ``"infer"`` detects it when the shard is opened.
     storage_options : mapping, optional
         Options of the fsspec file system.

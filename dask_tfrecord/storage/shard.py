@@ -46,20 +46,6 @@ _GRANTS = re.compile(
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def normalize_compression(compression: object, *others: str) -> str | None:
-    """Check and normalise a `compression` argument: None, "gzip", "zlib" in any case, or one of `others`.
-
-    An empty string is None, as for `tf.io.TFRecordWriter`. Raises ValueError for another value.
-    """
-    known = compression.lower() if isinstance(compression, str) else compression
-    if known is None or known == "":
-        return None
-    if isinstance(known, str) and known in ("gzip", "zlib", *others):
-        return known
-    accepted = ", ".join([*map(repr, others), "None", "'gzip'", "'zlib'"])
-    raise ValueError(f"compression is one of {accepted}; got {compression!r}")
-
-
 @dataclass(frozen=True, slots=True)
 class Shard:
     """File of a collection, with its properties when it was listed."""
@@ -67,7 +53,7 @@ class Shard:
     path: str  # absolute local path, or URL
     size: int  # stored bytes
     version: str  # changes with the content: an ETag, a modification time or a digest of the properties of the file
-    compression: str | None  # None, "gzip", "zlib", or "infer" to detect it when the file is opened
+    compression: str | None  # name of a compression, None, or "infer" to detect it when the file is opened
     storage_options: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
     # True if a sidecar holds access points into the gzip data.
     access: bool = field(default=False, hash=False, compare=False)

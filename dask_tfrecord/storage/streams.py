@@ -19,14 +19,12 @@ import sys
 import tempfile
 import threading
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -34,6 +32,9 @@ from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.codecs.compressions import Decompressor
+from dask_tfrecord.codecs.deflate import TRAILER, Inflater
+from dask_tfrecord.codecs.registry import detect, find_compression, normalize_compression
 from dask_tfrecord.errors import (
     CorruptRecordError,
     Location,
@@ -50,7 +51,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
 from dask_tfrecord.storage.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
-from dask_tfrecord.storage.shard import Shard, has_changed, is_local, normalize_compression
+from dask_tfrecord.storage.shard import Shard, has_changed, is_local
 
 # Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
 # that `_at_exit` below is called before it.
@@ -546,11 +547,11 @@ class ByteSink:
         self._file, self._path, self._publish, self._durable = file, Path(file.name), publish, durable
         self._should_publish, self._place = should_publish, place
         self._crc32c, self.checksum = crc32c.crc32c, 0
-        self._deflater = None if compression is None else zlib.compressobj(wbits=_WINDOW_BITS[compression])
+        self._compressor = None if compression is None else find_compression(compression).compressor()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append `data`."""
-        self._store(data if self._deflater is None else self._deflater.compress(data))
+        self._store(data if self._compressor is None else self._compressor.compress(data))
 
     def _store(self, data: bytes | bytearray | memoryview) -> None:
         self.checksum = self._crc32c(data, self.checksum)
@@ -562,8 +563,8 @@ class ByteSink:
 
     def close(self) -> None:
         """Publish the file."""
-        if self._deflater is not None:
-            self._store(self._deflater.flush())
+        if self._compressor is not None:
+            self._store(self._compressor.flush())
         with add_path_to_errors(self._place):
             if self._durable:
                 self._file.flush()
@@ -581,27 +582,14 @@ class ByteSink:
         self._path.unlink(missing_ok=True)
 
 
-try:
-    from isal import isal_zlib
-except ImportError:
-    _inflate: ModuleType = zlib
-else:
-    _inflate = isal_zlib
-
-
 # Bytes for detection: a TFRecord header has 12, and an inflater rejects other data within a few hundred bytes.
 _HEAD = 512
 
-# Parameter `wbits` of zlib that selects the format.
-_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+# Bytes by which the start of a member is recognized.
+_MAGIC_SIZE = 16
 
 _TRUNCATED = "the {} data ends before its last block: the file is truncated"
 
-# CRC and size at the end of a gzip member.
-_TRAILER = 8
-
-# Deflate compresses at most 1032 times. Real data does not approach this ratio for long, decompression bombs do.
-MAX_RATIO = 1000
 # Inflated bytes before the ratio is checked.
 _UNCHECKED_NBYTES = 64 << 20
 
@@ -633,20 +621,7 @@ def detect_compression(head: bytes) -> str | None:
     """
     if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
         return None
-    if head.startswith(b"\x1f\x8b"):
-        return "gzip"
-    return "zlib" if _is_zlib(head) else None
-
-
-def _is_zlib(head: bytes) -> bool:
-    """Return whether the zlib header is valid and the data inflates; a damaged length may equal a header."""
-    if len(head) < 2 or head[0] & 0x8F != 0x08 or head[1] & 0x20 or int.from_bytes(head[:2], "big") % 31:
-        return False
-    try:
-        zlib.decompressobj().decompress(head)
-    except zlib.error:
-        return False
-    return True
+    return detect(head)
 
 
 def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> StoredStream | InflatedStream:
@@ -671,9 +646,9 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> Stored
 
 
 class InflatedStream:
-    """Decompressed bytes of a gzip or zlib file, read forward; `position` is the offset of the next byte.
+    """Decompressed bytes of a compressed file, read forward; `position` is the offset of the next byte.
 
-    If the file is truncated or damaged, is followed by other data, or inflates to more than `MAX_RATIO` times its size,
+    If the file is truncated or damaged, is followed by other data, or inflates to more than `max_ratio` times its size,
     reading raises `CorruptRecordError` after all bytes that can be inflated. `seek` starts at the closest access point
     before the offset, if the file has access points.
     """
@@ -682,8 +657,8 @@ class InflatedStream:
         self.compression: str | None = compression
         self.position = 0
         self._stored = stored
-        self._bits = _WINDOW_BITS[compression]
-        self._inflater: Any = None  # None between two members
+        self._codec = find_compression(compression)
+        self._inflater: Decompressor | None = None  # None between two members
         self._member_count = 0
         self._read_buffer = memoryview(bytearray(_READ_SIZE))
         self._input = self._read_buffer[:0]  # read from the file, not passed to the inflater
@@ -693,16 +668,17 @@ class InflatedStream:
         self._failure: CorruptRecordError | None = None
         self._rescued = b""  # bytes to return before the failure is raised
         self._start = (0, 0)  # stored and inflated offset where inflating started
-        self._points = access_points(stored.shard) if compression == "gzip" and stored.shard.access else None
+        self._points = access_points(stored.shard) if self._codec.has_access_points and stored.shard.access else None
 
     def readinto(self, buffer: memoryview) -> int:
         """Fill `buffer`, or read to the end of the stream; return the number of bytes."""
         filled = 0
         while filled < len(buffer) and self._failure is None:
             try:
-                if self._inflater is None and not self._next_member():
+                inflater = self._inflater or self._next_member()
+                if inflater is None:
                     return filled
-                filled += self._inflate_into(buffer[filled:])
+                filled += self._inflate_into(inflater, buffer[filled:])
             except CorruptRecordError as error:
                 self._failure = error
         if self._failure is not None:
@@ -747,25 +723,26 @@ class InflatedStream:
         """Close the file."""
         self.close()
 
-    def _inflate_into(self, buffer: memoryview) -> int:
+    def _inflate_into(self, inflater: Decompressor, buffer: memoryview) -> int:
         """Inflate one input into `buffer`; return the number of bytes."""
-        piece = self._rest or self._next_input()
+        is_fed = inflater.needs_input
+        piece = (self._rest or self._next_input()) if is_fed else b""
         try:
-            data = self._inflater.decompress(piece, len(buffer))
-        except (zlib.error, _inflate.error) as error:
+            data = inflater.decompress(piece, len(buffer))
+        except ValueError as error:
             self._rescued = self._rescue()
             raise self._error(f"the {self.compression} data is damaged ({error})") from error
         buffer[: len(data)] = data
         self.position += len(data)
+        if is_fed:
+            self._rest = b""
         if self.position - self._start[1] > _UNCHECKED_NBYTES:
             self._check_ratio()
-        if self._inflater.eof:
-            self._rest = self._inflater.unused_data
+        if inflater.eof:
+            self._rest = inflater.unused_data or b""
             self._inflater = None
-        else:
-            self._rest = self._inflater.unconsumed_tail
-            if not piece and not data:
-                raise self._error(_TRUNCATED.format(self.compression))
+        elif is_fed and not piece and not data:
+            raise self._error(_TRUNCATED.format(self.compression))
         return len(data)
 
     def _rescue(self) -> bytes:
@@ -773,7 +750,7 @@ class InflatedStream:
         if self._member is None:
             return b""
         end = self._stored.position - len(self._input)
-        inflater = zlib.decompressobj(wbits=self._bits)
+        inflater = self._codec.decompressor()
         start, inflated = self._member
         rescued = bytearray()
         with open_stored(self._stored.shard) as stored:
@@ -786,7 +763,7 @@ class InflatedStream:
                 for index in range(0, len(piece), step):
                     try:
                         data = inflater.decompress(piece[index : index + step])
-                    except zlib.error:
+                    except ValueError:
                         return bytes(rescued)
                     rescued += data[max(0, self.position - inflated) :]
                     inflated += len(data)
@@ -825,39 +802,39 @@ class InflatedStream:
             piece = bytes(self._next_input())
             self._rest = align_bits(piece[0], point.bits) + piece[1:]
         # Raw deflate data without the header of the member. The inflater does not read the trailer.
-        self._inflater = _inflate.decompressobj(wbits=-15, zdict=point.window)
-        self._trailer = _TRAILER
+        self._inflater = Inflater.within_member(point.window)
+        self._trailer = TRAILER
         self._member_count += 1
         self._member = None
         self.position = point.inflated
         self._start = (point.stored, point.inflated)
 
     def _check_ratio(self) -> None:
-        """Raise CorruptRecordError if the data inflates to more than `MAX_RATIO` times its size."""
+        """Raise CorruptRecordError if the data inflates to more than `max_ratio` times its size."""
         used = self._stored.position - len(self._input) - len(self._rest)
         stored, inflated = used - self._start[0], self.position - self._start[1]
-        if inflated > MAX_RATIO * stored:
+        if inflated > self._codec.max_ratio * stored:
             raise self._error(
-                f"the {self.compression} data inflates to more than {MAX_RATIO} times its size, like a decompression "
-                f"bomb"
+                f"the {self.compression} data inflates to more than {self._codec.max_ratio} times its size, like a "
+                f"decompression bomb"
             )
 
-    def _next_member(self) -> bool:
-        """Start the next member; return False at the end. Zeros after the last member are padding, as for gzip(1)."""
+    def _next_member(self) -> Decompressor | None:
+        """Start the next member; return None at the end. Zeros after the last member are padding, as for gzip(1)."""
         if self._member_count:
             self._skip_trailer()
             rest = bytes(self._rest).lstrip(b"\0")
-            while len(rest) < 2 and (piece := self._next_input()):
+            while len(rest) < _MAGIC_SIZE and (piece := self._next_input()):
                 rest = (rest + piece).lstrip(b"\0")
             if not rest:
-                return False
-            if self.compression != "gzip" or not rest.startswith(b"\x1f\x8b"):
+                return None
+            if not (self._codec.joins and self._codec.is_start(rest)):
                 raise self._error(f"other data follows the end of the {self.compression} data")
             self._rest = rest
-        self._inflater = _inflate.decompressobj(wbits=self._bits)
+        self._inflater = self._codec.decompressor()
         self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
         self._member_count += 1
-        return True
+        return self._inflater
 
     def _skip_trailer(self) -> None:
         """Skip the trailer of a member, which an inflater of raw deflate data does not read."""

@@ -29,6 +29,7 @@ from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, int
 from dask_tfrecord.arrays.read import read_tfrecord
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, Source
 from dask_tfrecord.blocks import Block, block_nbytes
+from dask_tfrecord.codecs.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import MessageEncoder, message_schema
 from dask_tfrecord.errors import (
@@ -53,7 +54,7 @@ from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.schema import Schema, given_features
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_sidecars
-from dask_tfrecord.storage.shard import Shards, normalize_compression
+from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files, write_row_files
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode
@@ -119,7 +120,7 @@ def to_tfrecord(
         File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
         all columns or by name; or with options of Pillow's writer, as in
         ``{"photo": {"format": "jpeg", "quality": 90}}``.
-    compression : {None, "gzip", "zlib"}
+    compression : {None, "gzip", "zlib", "zstd"}
         Compression of the shards. File names do not depend on it.
     records_per_shard : int, optional
         Records of a shard. By default each chunk is a shard; past 1,000 chunks, small neighbours share one of about
@@ -216,9 +217,9 @@ def check_options(compression: str | None, index: bool, mode: str, records_per_s
     """Check arguments before any file is read; return the compression, normalized."""
     check_mode(mode, "a shard")
     compression = normalize_compression(compression)
-    if index and compression == "zlib":
-        raise ValueError("zlib data can be read only from its beginning, so an index is useless; write gzip instead")
-    if index and compression == "gzip":
+    if index and compression is not None:
+        if not has_access_points(compression):
+            raise ValueError(useless_index(compression))
         indexing_library()
     if records_per_shard is not None and (
         isinstance(records_per_shard, bool)
@@ -438,7 +439,7 @@ def copy_tfrecord(
         or inferred from Examples.
     records_per_shard : int, optional
         Records of a new shard. By default each shard becomes one new shard, also if no record of it is copied.
-    compression : {None, "gzip", "zlib"}
+    compression : {None, "gzip", "zlib", "zstd"}
         Compression of the new shards. The compression of the shards that are read is found from their bytes.
     index : bool, default False
         Write ``FILE.idx`` next to each shard.

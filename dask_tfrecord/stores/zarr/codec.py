@@ -61,7 +61,7 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         lengths. Bytes and text are bytes.
     check_crc : bool, default True
         Check the CRCs of records, and the checksums.
-    compression : {None, "gzip", "zlib"}
+    compression : {None, "gzip", "zlib", "zstd"}
         Compression of chunks, which are whole shards then.
     checksums : bytes
         A uint32 for each chunk along the first axis, in little-endian order; see `records_checksum`.

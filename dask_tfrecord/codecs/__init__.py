@@ -1,0 +1,1 @@
+"""Compressions of shards, and the first bytes of other formats."""
