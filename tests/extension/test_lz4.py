@@ -1,5 +1,6 @@
 """A compression of shards in one file outside of the package."""
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ COLUMNS = {"x": np.arange(1000), "b": [b"%d" % number * 50 for number in range(1
 
 def test_shards_of_lz4_are_written_and_read(tmp_path: Path) -> None:
     pytest.importorskip("lz4")
-    import extension.lz4_frames  # noqa: F401
-    from lz4 import frame
+    frame = importlib.import_module("lz4.frame")
+    importlib.import_module("extension.lz4_frames")
 
     dtf.to_tfrecord(COLUMNS, tmp_path / "a.tfrecord", compression="lz4", features=FEATURES)
     dtf.to_tfrecord(COLUMNS, tmp_path / "plain.tfrecord", features=FEATURES)
