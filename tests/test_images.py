@@ -165,6 +165,14 @@ def test_png_of_16_bits_becomes_gray_before_it_loses_its_low_bytes() -> None:
     file = png(np.arange(12, 24, dtype=np.uint8).view(">u2").astype(int).reshape(1, 2, 3), 16)
     assert decode_image(file, channels=1, dtype="uint16").ravel().tolist() == [3504, 5046]
     assert decode_image(file, channels=1).ravel().tolist() == [13, 19]
+    colours = [[100, 2000, 300], [5000] * 3, [60000, 3, 40000], [1, 900, 65535], [129] * 3, [700, 650, 12000]]
+    srgb, dark, light = (b"sRGB", b"\0"), (b"gAMA", struct.pack(">I", 30_000)), (b"gAMA", struct.pack(">I", 250_000))
+    for transfer, expected in [
+        (srgb, [0, 19, 144, 95, 0, 16]),
+        (dark, [0, 19, 167, 133, 0, 0]),
+        (light, [3, 19, 23, 5, 0, 4]),
+    ]:
+        assert decode_image(png(np.array([colours]), 16, extra=[transfer]), channels=1).ravel().tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
     if header.colour == _PALETTE:
         indices = samples[..., 0]
         if channels == 1:
-            return _gray(extra.palette[:, :3], extra.gamma).take(indices, axis=0)
+            return _gray(extra.palette[:, :3], extra.gamma, wide).take(indices, axis=0)
         return extra.palette[:, :channels].take(indices, axis=0)
     alpha = samples[..., -1:] if header.colour in (_GRAY_ALPHA, _RGBA) else None
     if is_keyed:
@@ -182,7 +182,7 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
     if header.depth < 8:
         colours = colours * np.uint8(255 // ((1 << header.depth) - 1))
     if channels < 3 and colours.shape[2] == 3:
-        colours = _gray(colours, extra.gamma)
+        colours = _gray(colours, extra.gamma, wide)
     elif channels > 2 and colours.shape[2] == 1:
         colours = np.repeat(colours, 3, axis=2)
     if channels in (2, 4):
@@ -269,27 +269,37 @@ def _inflate_with_isal(stream: bytes, expected: int) -> bytes | None:
     return inflated if inflater.eof and len(inflated) == expected else None
 
 
-def _gray(colours: Pixels, gamma: int) -> Pixels:
+def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
     """Convert RGB to gray by libpng's ``rgb_to_gray``: weighted as stored, or in linear light if `gamma` is known."""
     bits = 8 * colours.dtype.itemsize
+    # Before 16 bits become 8, the tables of libpng have 11 bits.
+    shift = 5 if bits == 16 and not wide else 0
     values = colours
     # libpng ignores a gamma within five percent of 1.
     curved = gamma > 0 and not 95_000 <= gamma <= 105_000
     if curved:
         inverse = int(1e10 / gamma + 0.5)
-        values = _curve(bits, inverse)[colours]
+        values = _curve(bits, inverse, shift)[colours >> shift]
     red, green, blue = (values[..., i : i + 1].astype(np.uint32) for i in range(3))
     # libpng truncates stored values of 8 bits, and rounds otherwise.
     half = 0 if bits == 8 and not curved else 1 << 14
     gray = ((_RED * red + _GREEN * green + _BLUE * blue + half) >> 15).astype(colours.dtype)
     if curved:
         same = (colours == colours[..., :1]).all(axis=-1, keepdims=True)
-        gray = np.where(same, colours[..., :1], _curve(bits, int(1e10 / inverse + 0.5))[gray])
+        alike = colours[..., :1] if not shift else _high_bytes(shift)[colours[..., :1] >> shift]
+        gray = np.where(same, alike, _curve(bits, int(1e10 / inverse + 0.5), shift)[gray >> shift])
     return gray
 
 
-def _curve(bits: int, gamma: int) -> Pixels:
-    """Table of all values of `bits` bits raised to ``gamma / 100000``."""
-    top = (1 << bits) - 1
+def _curve(bits: int, gamma: int, shift: int) -> Pixels:
+    """Table of values raised to ``gamma / 100000``: of all, or of their bits from `shift` on."""
+    top, last = (1 << bits) - 1, (1 << (bits - shift)) - 1
     kind = np.uint8 if bits == 8 else np.uint16
-    return np.floor(top * np.power(np.arange(top + 1) / top, gamma * 1e-5) + 0.5).astype(kind)
+    return np.floor(top * np.power(np.arange(last + 1) / last, gamma * 1e-5) + 0.5).astype(kind)
+
+
+def _high_bytes(shift: int) -> Pixels:
+    """Table of values whose high bytes libpng rounds to, by their bits from `shift` on."""
+    last = (1 << (16 - shift)) - 1
+    borders = ((np.arange(255) * 257 + 128) * last + 32768) // 65535 + 1
+    return (np.searchsorted(borders, np.arange(last + 1), side="right") * 257).astype(np.uint16)

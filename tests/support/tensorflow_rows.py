@@ -464,6 +464,9 @@ add_context("context-absent-default", SEVEN, seq({"other": [1]}), [7])
 add_context("context-unset-default", SEVEN, seq({"a": UNSET}), REFUSED, [7])
 add_context("context-empty-default", SEVEN, seq({"a": EMPTY["int64"]}), REFUSED, [7])
 add_context("context-no-values-unset", fixed((0,)), seq({"a": UNSET}), [[]], FeatureError)
+add_context("context-twice-default", SEVEN, seq({"a": [1]}) + seq({"a": UNSET}), REFUSED, [7])
+PAIR = fixed((2,), default_value=[8, 9])
+add_context("context-list-twice", PAIR, of_a(ONE + TWO), REFUSED, [[1, 2]])
 add_context("context-none", SEVEN, seq(None, s=[[1]]), [7])
 add_context("context-kind", SEVEN, seq({"a": [0.5]}), REFUSED)
 add_context("context-varlen", varlen(), [seq({"a": [1, 2]}), seq({"other": [1]})], [[1, 2], []])
@@ -545,6 +548,9 @@ add_seq(
     seq({"a": [1]}, s=[[1]]) + seq({"a": [2]}, t=[[3]]),
     {"a": [[2]], "s": [[[1]]]},
     s=[1],
+)
+add_steps(
+    "sequence-list-twice", varlen(), delimited(2, entry("s", delimited(1, ONE + TWO))), REFUSED, [[[1, 2]]], s=[1]
 )
 add_steps("sequence-value-first", varlen(), delimited(2, entry("s", delimited(1, ONE), swapped=True)), REFUSED, [[[1]]])
 add_steps("sequence-two-kinds", varlen(), delimited(2, entry("s", delimited(1, HALF + ONE))), REFUSED, [[[1]]])
