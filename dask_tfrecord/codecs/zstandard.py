@@ -24,7 +24,8 @@ def _zstd() -> ModuleType:
             from compression import zstd
         else:
             from backports import zstd
-    return zstd
+    module: ModuleType = zstd
+    return module
 
 
 class _Decompressor:
