@@ -11,6 +11,7 @@
 #define DTF_HUGE_PAGES 1
 #include <sys/mman.h>
 
+#include <atomic>
 #include <mutex>
 #endif
 
@@ -18,7 +19,8 @@ namespace dtf {
 
 #if defined(DTF_HUGE_PAGES)
 
-// Freed mappings for the next large buffers: clearing new pages takes longer than decoding into them.
+// Freed mappings for the next large buffers: clearing new pages takes longer than decoding into them. Each thread has a
+// shelf that it looks at first, so that threads rarely meet; a block is often freed by another thread than decoded it.
 class Spares {
 public:
     struct Spare {
@@ -26,36 +28,65 @@ public:
         std::size_t size;
     };
 
-    // Keep a mapping; false if that would be too many, or if another thread is here.
+    // Keep a mapping; false if that would be too many, or if other threads are at all shelves.
     bool keep(Spare freed) {
-        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-        if (!lock.owns_lock() || freed.size > most - total_) return false;
-        for (Spare& spare : spares_) {
-            if (spare.data != nullptr) continue;
-            spare = freed;
-            total_ += freed.size;
-            return true;
+        std::size_t before = total_.load(std::memory_order_relaxed);
+        do {
+            if (freed.size > most || before > most - freed.size) return false;
+        } while (!total_.compare_exchange_weak(before, before + freed.size, std::memory_order_relaxed));
+        for (std::size_t i = 0; i < shelves; ++i) {
+            Shelf& shelf = shelves_[(own() + i) % shelves];
+            const std::unique_lock<std::mutex> lock(shelf.mutex, std::try_to_lock);
+            if (!lock.owns_lock()) continue;
+            for (Spare& spare : shelf.spares) {
+                if (spare.data != nullptr) continue;
+                spare = freed;
+                return true;
+            }
         }
+        total_.fetch_sub(freed.size, std::memory_order_relaxed);
         return false;
     }
 
-    // Return the largest mapping, empty if there is none or if another thread is here.
-    Spare take() {
-        const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-        Spare largest{};
-        if (!lock.owns_lock()) return largest;
-        for (Spare& spare : spares_) {
-            if (spare.size > largest.size) std::swap(spare, largest);
+    // Return the smallest mapping of `size` bytes or more, or else the largest one, which can grow; empty if there is
+    // none. A larger one than that is cut when its block is complete, so that its other pages are lost.
+    Spare take(std::size_t size) {
+        for (const bool any : {false, true}) {
+            for (std::size_t i = 0; i < shelves; ++i) {
+                Shelf& shelf = shelves_[(own() + i) % shelves];
+                const std::unique_lock<std::mutex> lock(shelf.mutex, std::try_to_lock);
+                if (!lock.owns_lock()) continue;
+                Spare* best = nullptr;
+                for (Spare& spare : shelf.spares) {
+                    if (spare.data == nullptr || (spare.size < size) != any) continue;
+                    if (best == nullptr || (spare.size < best->size) != any) best = &spare;
+                }
+                if (best == nullptr) continue;
+                const Spare found = std::exchange(*best, Spare{});
+                total_.fetch_sub(found.size, std::memory_order_relaxed);
+                return found;
+            }
         }
-        total_ -= largest.size;
-        return largest;
+        return {};
     }
 
 private:
-    static constexpr std::size_t most = std::size_t{128} << 20;
-    std::mutex mutex_;  // never waited for: a forked process could wait forever
-    std::size_t total_ = 0;
-    Spare spares_[16] = {};
+    static constexpr std::size_t most = std::size_t{128} << 20, shelves = 16;
+
+    struct Shelf {
+        std::mutex mutex;  // never waited for: a forked process could wait forever
+        Spare spares[16] = {};
+    };
+
+    // Number of the shelf of this thread.
+    static std::size_t own() {
+        static std::atomic<std::size_t> threads{0};
+        thread_local const std::size_t number = threads.fetch_add(1, std::memory_order_relaxed) % shelves;
+        return number;
+    }
+
+    std::atomic<std::size_t> total_{0};
+    Shelf shelves_[shelves];
 };
 
 inline Spares spares;
@@ -91,7 +122,7 @@ public:
     bool resize(std::size_t size) {
 #if defined(DTF_HUGE_PAGES)
         if (mapped_ && size < size_) return cut(size);
-        if (!mapped_ && size >= worth_mapping) take_spare();
+        if (!mapped_ && size >= worth_mapping) take_spare(size);
         if (mapped_ && size <= size_) return true;
         if (mapped_ || size >= worth_mapping) return map_again(size);
 #endif
@@ -111,8 +142,8 @@ private:
 
 #if defined(DTF_HUGE_PAGES)
     // Continue in a spare mapping, if there is one. It is larger than what is not mapped.
-    void take_spare() {
-        const Spares::Spare spare = spares.take();
+    void take_spare(std::size_t size) {
+        const Spares::Spare spare = spares.take(size);
         if (spare.data == nullptr) return;
         if (size_ > 0) std::memcpy(spare.data, data_, size_);
         std::free(data_);
