@@ -799,6 +799,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         fill_values: Mapping[str, Any] | None = None,
         consolidated: bool = True,
         memory_limit: int | str | None = "auto",
+        encoded_images: bool = False,
     ) -> ZarrPlan:
         """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
         from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
@@ -814,6 +815,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             fill_values=fill_values,
             consolidated=consolidated,
             memory_limit=memory_limit,
+            encoded_images=encoded_images,
         )
 
     def to_zarr(
@@ -832,6 +834,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         fill_values: Mapping[str, Any] | None = None,
         consolidated: bool = True,
         memory_limit: int | str | None = "auto",
+        encoded_images: bool = False,
         compute: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Delayed | None:
@@ -853,6 +856,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             fill_values=fill_values,
             consolidated=consolidated,
             memory_limit=memory_limit,
+            encoded_images=encoded_images,
             compute=compute,
             storage_options=storage_options,
         )

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 
 from dask_tfrecord.arrays.sources import memory_limit
-from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
 from dask_tfrecord.columns.decoder import Decoder, decode
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, plural
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, plural
+from dask_tfrecord.features import Feature, ImageFeature
+from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, records_in_memory
 from dask_tfrecord.schema import Schema
@@ -184,6 +186,75 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
                 Location(shard.path, feature=self.column),
             )
         return ends
+
+
+@dataclass(frozen=True)
+class ImageCodec(ArrayBytesCodec):
+    """Codec from the bytes of an image, one a chunk, to its pixels, as `ImageFeature` decodes them; only for reading.
+
+    Parameters
+    ----------
+    feature : str
+        JSON of a `Schema` with an `ImageFeature` named ``image``.
+    """
+
+    feature: str
+
+    is_fixed_size = False
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ImageCodec:
+        """Read the metadata of an array."""
+        return cls(json.dumps(data["configuration"]["feature"], ensure_ascii=False))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the metadata of an array."""
+        return {"name": "dask_tfrecord.image", "configuration": {"feature": json.loads(self.feature)}}
+
+    def evolve_from_array_spec(self, array_spec: Any) -> ImageCodec:
+        """Return the codec: it depends on no array."""
+        return self
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        """Refuse: images have any size."""
+        raise NotImplementedError("encoded images have any size")
+
+    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        raise NotImplementedError(
+            "the codec dask_tfrecord.image only reads: to_zarr(…, encoded_images=True) writes images"
+        )
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+
+    def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        feature = _decoder(self.feature).schema["image"]
+        try:
+            pixels = feature.assemble(Decoded.of(BytesBlock.of([chunk_data.to_bytes()])))
+        except RowError as error:
+            raise FeatureError(f"a chunk {error.message}") from None
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(np.asarray(pixels))
+
+
+def check_images(name: str, feature: Feature, files: Any, first: int) -> None:
+    """Raise FeatureError unless the headers of images, those of rows from `first` on, have the shape of the feature."""
+    assert isinstance(feature, ImageFeature)
+    try:
+        sizes = replace(feature, shape=None).sizes(Decoded.of(files))
+    except RowError as error:
+        raise FeatureError(f"row {first + error.row} of feature {name!r} {error.message}") from None
+    # Images that are resized and converted have one shape, whatever they are.
+    shapes = sizes.shapes if isinstance(sizes, ArraysBlock) else np.array([feature.item_shape])
+    wrong = np.flatnonzero((shapes != feature.item_shape).any(axis=1))
+    if len(wrong):
+        shape = tuple(shapes[wrong[0]].tolist())
+        raise FeatureError(
+            f"row {first + int(wrong[0])} of feature {name!r} holds an image of shape {shape}; expected "
+            f"{feature.item_shape}"
+        )
 
 
 @lru_cache(maxsize=64)

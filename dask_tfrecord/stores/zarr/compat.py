@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
+import crc32c
 import numpy as np
 import zarr
 import zarr.abc.store
@@ -69,6 +70,10 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     """
     metadata, prototype = array.metadata, zarr.buffer.default_buffer_prototype()
     shape = array.shards or array.chunks
+    if entries.dtype == object and array.dtype != object:
+        stored = prototype.buffer.from_bytes(_chunks_as_stored(entries.tolist(), array.shards and shape[0]))
+        await (array.store_path / chunk_key(array, index)).set(stored)
+        return
     if len(entries) < shape[0]:
         whole = np.full(shape, metadata.fill_value, entries.dtype)
         whole[: len(entries)] = entries
@@ -77,6 +82,23 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     value = prototype.nd_buffer.from_numpy_array(entries)
     (encoded,) = await array.async_array.codec_pipeline.encode([(value, spec)])
     await (array.store_path / chunk_key(array, index)).set(encoded)
+
+
+def _chunks_as_stored(chunks: list[bytes], count: int | None) -> bytes:
+    """Return an encoded chunk, or a shard of `count` of them: the chunks, then their offsets and sizes with a CRC.
+
+    zarr encodes chunks only from their values. Format:
+    https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/index.html
+    """
+    if count is None:
+        return chunks[0]
+    # A chunk that a shard lacks has the largest offset and size.
+    index = np.full((count, 2), np.iinfo(np.uint64).max, "<u8")
+    sizes = np.array([*map(len, chunks)], np.uint64)
+    index[: len(chunks), 0] = np.cumsum(sizes) - sizes
+    index[: len(chunks), 1] = sizes
+    crc = crc32c.crc32c(index.tobytes())
+    return b"".join([*chunks, index.tobytes(), crc.to_bytes(4, "little")])
 
 
 def create_nodes(

@@ -18,7 +18,7 @@ from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Rechunked
+from dask_tfrecord.arrays.rows import Rechunked, Rows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import Inputs
@@ -27,6 +27,7 @@ from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
+from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
@@ -85,6 +86,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
         grid, overrides = options.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
+        layout = replace(layout, arrays=tuple(map(options.keep_encoded, layout.arrays)))
         arguments = options.create_arguments(layout, schema)
         created = run_uninterrupted(lambda: array_metadata(arguments))
     rechunks = dataset._merged().rechunked
@@ -144,6 +146,8 @@ def conversion_request(
     fill_values: Mapping[str, Any] | None,
     consolidated: bool,
     memory_limit: int | str | None,
+    *,
+    encoded_images: bool = False,
 ) -> ConversionRequest:
     """Validate the arguments of a conversion, before any row is read."""
     chunk_request = ChunkRequest.from_arguments(chunks, shards)
@@ -155,10 +159,26 @@ def conversion_request(
     check_storable(schema)
     names, attributes = Dimensions.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
     inputs.warn_of_attributes(attributes.omitted)
-    options = ZarrOptions(chunk_request, compressors, filters, names, fill_values, consolidated, attributes)
+    images = _images_of_one_size(dataset) if encoded_images else ()
+    options = ZarrOptions(chunk_request, compressors, filters, names, fill_values, consolidated, attributes, images)
     options.check(schema)
     fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
+    if images and dataset._source is not None:
+        dataset = Dataset(Rows.of_source(dataset._source.encoded(images), dataset._borders))
     return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
+
+
+def _images_of_one_size(dataset: Dataset) -> tuple[str, ...]:
+    """Return the columns whose rows are images of one size that can be read as bytes; refuse a data set without one."""
+    source = dataset._source
+    known = {} if source is None else source.images
+    found = tuple(name for name in dataset if name in known and not known[name].ragged_rank and not known[name].count)
+    if not found:
+        raise ValueError(
+            "encoded_images=True keeps the bytes of images that are read from shards, one of one size in each row: "
+            "ImageFeature((height, width, channels)); there is none"
+        )
+    return found
 
 
 def _with_groups(schema: Schema, groups: Groups) -> Schema:
@@ -391,6 +411,8 @@ class ArraySpec:
     dimensions: tuple[str, ...]
     # Group whose splits the array holds; `feature` is the first feature of that group.
     group: str | None = None
+    # Chunks are encoded images, one each, and not their pixels.
+    encoded: bool = False
 
     @property
     def by_rows(self) -> bool:
@@ -1119,6 +1141,11 @@ class ZarrOptions:
     fill_values: Mapping[str, Any] | None  # by feature or flat array
     consolidated: bool
     attributes: UserAttributes
+    encoded_images: tuple[str, ...] = ()  # features whose images are not decoded
+
+    def keep_encoded(self, spec: ArraySpec) -> ArraySpec:
+        """Return an array, with one encoded image a chunk if its images are not decoded."""
+        return replace(spec, chunk=1, encoded=True) if spec.feature in self.encoded_images else spec
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
@@ -1131,6 +1158,7 @@ class ZarrOptions:
             "fill_values": fills or None,
             **self.attributes.to_json(),
             "consolidated": bool(self.consolidated),
+            **({"encoded_images": list(self.encoded_images)} if self.encoded_images else {}),
         }
 
     def check(self, schema: Schema) -> None:
@@ -1160,14 +1188,17 @@ class ZarrOptions:
     def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
         inner = tuple(max(1, size) for size in spec.shape[1:])
         # Filters of a feature do not apply to its splits.
+        codecs: dict[str, Any] = {"compressors": _pick(self.compressors, spec, _AUTO), "serializer": "auto"}
+        if spec.encoded:
+            codecs = {"compressors": (), "serializer": ImageCodec(Schema({"image": schema[spec.feature]}).to_json())}
         filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
         return {
             "shape": spec.shape,
             "dtype": spec.dtype,
             "chunks": (spec.chunk, *inner),
             "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
-            "compressors": _pick(self.compressors, spec, _AUTO),
-            "filters": _pick(self.filters, spec, ()) if filterable else (),
+            **codecs,
+            "filters": _pick(self.filters, spec, ()) if filterable and not spec.encoded else (),
             "fill_value": self._fill_value(spec, schema),
             "dimension_names": spec.dimensions,
             "attributes": array_attributes(spec, schema, self.attributes.arrays),

@@ -50,6 +50,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
+from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
@@ -89,6 +90,7 @@ def to_zarr(
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
     memory_limit: int | str | None = "auto",
+    encoded_images: bool = False,
     compute: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Delayed | None:
@@ -153,6 +155,10 @@ def to_zarr(
     memory_limit : int, str or None, default "auto"
         Memory of a worker in bytes, for example ``"2 GiB"``. ``"auto"`` is the limit of distributed workers; threads
         and processes of this machine have no limit.
+    encoded_images : bool, default False
+        Keep images of one size that are read from shards (`ImageFeature` of a known shape) as JPEG, PNG and so on, one
+        image a chunk, in Zarr shards; they are read as pixels by the codec ``dask_tfrecord.image`` of this library,
+        which readers need. The group takes the space of the images. Their headers are checked, not their pixels.
     compute : bool, default True
         Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until it is computed
         the group is marked incomplete, also if computing it fails.
@@ -219,7 +225,17 @@ def to_zarr(
     else:
         target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
     request = conversion_request(
-        arrays, chunks, shards, compressors, filters, groups, dimension_names, fill_values, consolidated, memory_limit
+        arrays,
+        chunks,
+        shards,
+        compressors,
+        filters,
+        groups,
+        dimension_names,
+        fill_values,
+        consolidated,
+        memory_limit,
+        encoded_images=encoded_images,
     )
     output = (
         GroupOutput(target, request, mode=mode, resume=resume)
@@ -620,8 +636,9 @@ def _write_spans(
         read = list(run) if names else []
         values = [entries for entries in flat if any(map(entries.writer.covers, read))]
         receivers: list[_RowEntries | _FlatEntries] = [*values, *filter(None, [unit])]
-        # Splits need only the sizes of values.
-        reader = source if values else source.measure()
+        # Splits need only the sizes of values, and images that are kept are values of bytes.
+        kept = unit is not None and any(spec.encoded for spec in unit.writer.context.specs)
+        reader = source if values or kept else source.measure()
         into: dict[str, NDArray[Any] | OutputBuffer] = {} if unit is None else dict(unit.arrays)
         by_feature: dict[str, list[_FlatEntries]] = {}
         for entries in values:
@@ -666,7 +683,10 @@ class _RowEntries:
         """Output arrays of dense features that are read in several spans."""
         if self._arrays is None:
             schema, unit = self.writer.context.schema, self.writer.unit
-            several = [name for name in self._blocks if self._nspans > 1 and schema[name].is_dense]
+            encoded = {spec.feature for spec in self._dense if spec.encoded}
+            several = [
+                name for name in self._blocks if self._nspans > 1 and schema[name].is_dense and name not in encoded
+            ]
             self._arrays = {
                 name: np.empty((unit.stop - unit.start, *schema[name].block_shape), schema[name].block_dtype)
                 for name in several
@@ -689,6 +709,8 @@ class _RowEntries:
         for spec in self._dense:
             parts = self._blocks.pop(spec.feature) or [zero_rows(self.writer.context.schema[spec.feature])]
             rows = arrays[spec.feature] if spec.feature in arrays else concatenate(parts)
+            if spec.encoded and unit.start < unit.stop:
+                check_images(spec.feature, self.writer.context.schema[spec.feature], rows, unit.start)
             self.writer.put(spec, unit.start, unit.stop, np.asarray(rows))
         self._arrays = {}
         self.writer.close()

@@ -267,6 +267,7 @@ def plan_zarr(
     fill_values: Mapping[str, Any] | None = None,
     consolidated: bool = True,
     memory_limit: int | str | None = "auto",
+    encoded_images: bool = False,
 ) -> ZarrPlan:
     """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
 
@@ -284,6 +285,8 @@ def plan_zarr(
         As for `to_zarr`.
     memory_limit : int, str or None, default "auto"
         As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
+    encoded_images : bool, default False
+        As for `to_zarr`.
 
     Returns
     -------
@@ -313,7 +316,17 @@ def plan_zarr(
     ((100, 8), 10, 64000)
     """
     request = conversion_request(
-        arrays, chunks, shards, compressors, filters, groups, dimension_names, fill_values, consolidated, memory_limit
+        arrays,
+        chunks,
+        shards,
+        compressors,
+        filters,
+        groups,
+        dimension_names,
+        fill_values,
+        consolidated,
+        memory_limit,
+        encoded_images=encoded_images,
     )
     return ZarrPlan.from_conversion(plan_conversion(request))
 
