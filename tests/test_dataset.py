@@ -452,7 +452,7 @@ def test_other_inputs_have_other_names(folder: Path, ds: dtf.Dataset) -> None:
     ]
     names = [dataset["label"].name for dataset in others]
     assert len(set(names)) == len({tokenize(dataset) for dataset in others}) == len(others)
-    assert all(name.startswith("tfrecord-label-") for name in names)
+    assert all(name.startswith(("tfrecord:read:label-", "tfrecord:take:label-")) for name in names)
     assert ds["label"].name != ds["label", "image"][0].name != ds["label", "id"][0].name
 
 

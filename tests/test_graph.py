@@ -18,7 +18,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask.base import tokenize
+from dask.callbacks import Callback
 from dask.graph_manipulation import clone
+from dask.utils import key_split
 from distributed import Client, LocalCluster, futures_of, wait
 from numpy.typing import NDArray
 from oracle import write_oracle
@@ -323,12 +325,32 @@ def test_a_key_has_one_definition_in_every_graph(folder: Path, chunks: int) -> N
         for key, dependencies in definitions(*graph).items():
             # Tasks with other names belong to operations of the user, which dask may fuse.
             name = key[0] if isinstance(key, tuple) else key
-            if name.startswith("tfrecord-") and seen.setdefault(key, dependencies) != dependencies:
-                fused = any("tfrecord-" in str(one) and str(name) in str(one) for one in dependencies)
+            if name.startswith("tfrecord") and seen.setdefault(key, dependencies) != dependencies:
+                fused = any("tfrecord" in str(one) and str(name) in str(one) for one in dependencies)
                 raise AssertionError(f"{key}: {set(seen[key])} and {set(dependencies)} {fused}")
-    names = {str(key[0] if isinstance(key, tuple) else key).split("-")[1] for key in seen}
-    made = {"decode", "label", "image", "values", "padded", "collect", "read_and_join", "join", "apply", "rows"}
-    assert made <= names
+    names = {key_split(key) for key in seen}
+    made = {"decode", "collect", "read-and-join", "join", "apply", "rows"}
+    columns = {"read:label", "take:label", "take:image"}
+    assert {f"tfrecord-{step}" for step in made} | {f"tfrecord:{column}" for column in columns} <= names
+    assert any(name.startswith("tfrecord:values:") for name in names) and "tfrecord" not in names
+
+
+@pytest.mark.parametrize("name", ["steps/observation/image_0", "float_0", "x1", "a.b", "a-1", "0", "é 3"])
+def test_the_dashboard_groups_tasks_by_step_and_column(tmp_path: Path, name: str) -> None:
+    dtf.to_tfrecord({name: [[1], [2, 3]], "other": np.arange(2)}, tmp_path / "a.tfrecord")
+    groups: set[str] = set()
+    with Callback(pretask=lambda key, *_: groups.add(key_split(key))), dask.config.set(scheduler="sync"):
+        ds = dtf.read_tfrecord(tmp_path / "a.tfrecord")
+        assert "tfrecord:counting-records" in groups
+        dtf.verify(tmp_path / "a.tfrecord")
+        dask.compute(ds[name], *ds[name, "other"], *ds.ragged(name), ds.padded(name, 2))
+        ds.describe()
+        ds.explode([name]).where([(name, ">", 1)]).compute()
+        ds.persist().map_blocks(dict).where([("other", "==", 1)]).to_zarr(tmp_path / "a.zarr")
+    shown = name.replace("-", "\u2010")
+    steps = {f"tfrecord:{step}:{shown}" for step in ("read", "take", "values", "padded")}
+    assert steps | {"tfrecord:checking-records", "tfrecord:counting-items", "tfrecord:describe"} <= groups
+    assert "tfrecord" not in groups
 
 
 def wait_for_no_tasks(client: Client) -> None:

@@ -600,7 +600,7 @@ class Alive(Callback):  # type: ignore[misc]
     def _look(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
         names = [str(key[0]) for key in state["cache"] if isinstance(key, tuple)]
         chunks = sum(
-            name.startswith(("tfrecord-read_and_join-", "tfrecord-join-", "tfrecord-collect-")) for name in names
+            name.startswith(("tfrecord-read-and-join-", "tfrecord-join-", "tfrecord-collect-")) for name in names
         )
         self.seen += any(name.startswith("tfrecord-cut-") for name in names)
         self.most = max(self.most, chunks)

@@ -229,7 +229,7 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
 
 def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:
     """Call functions on the active scheduler and show progress; the first call in order determines the error."""
-    name = f"tfrecord-{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
+    name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
     attempts = Attempts()
     # dask does not search the arguments of a partial for collections.
     steps = [

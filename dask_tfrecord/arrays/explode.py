@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.objects import as_chunk
-from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, shared
+from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, column_key, shared
 from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
 from dask_tfrecord.blocks import RaggedBlock, pad_levels, zero_rows
 from dask_tfrecord.columns.items import (
@@ -46,12 +46,12 @@ def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ..
     token = tokenize(chunks.name, name)
     unknown = (np.nan,) * chunks.numblocks[0]
     shape = (unknown, *feature.item_shape)
-    arrays = [block_array(_values, chunks, name, f"tfrecord-values-{token}", shape, feature.item_dtype)]
+    arrays = [block_array(_values, chunks, name, column_key("values", name, token), shape, feature.item_dtype)]
     for level in range(feature.ragged_rank + bool(feature.own_shapes)):
         arrays.append(_row_splits(chunks, name, level, rows.sizes if level == 0 else unknown))
     if feature.own_shapes:
         shape = (unknown if feature.ragged_rank else rows.sizes, feature.own_shapes)
-        arrays.append(block_array(_shapes, chunks, name, f"tfrecord-shapes-{token}", shape, _INT))
+        arrays.append(block_array(_shapes, chunks, name, column_key("shapes", name, token), shape, _INT))
     return tuple(arrays)
 
 
@@ -59,9 +59,9 @@ def _row_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...
     option = (name, level)
     token = tokenize(chunks.name, option)
     # First value of each chunk. Chunks may be empty, so the last split of the previous chunk is not enough.
-    totals = block_array(_total, chunks, option, f"tfrecord-totals-{token}", ((1,) * chunks.numblocks[0],), _INT)
+    totals = block_array(_total, chunks, option, column_key("totals", name, token), ((1,) * chunks.numblocks[0],), _INT)
     starts = da.cumsum(totals, axis=0) - totals
-    ends = block_array(_ends, chunks, option, f"tfrecord-ends-{token}", (sizes,), _INT, starts)
+    ends = block_array(_ends, chunks, option, column_key("ends", name, token), (sizes,), _INT, starts)
     zero = da.zeros(1, dtype=np.int64, chunks=1)
     row_splits: da.Array = da.concatenate([zero, ends], allow_unknown_chunksizes=True)
     return row_splits
@@ -74,7 +74,7 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
     lengths, value = _lengths(length, name, feature), padding_value(value, dtype, name)
     chunks = rows.chunks([name])
     option = (name, lengths, value, rows.source, rows.borders)
-    key = f"tfrecord-padded-{tokenize(chunks.name, option)}"
+    key = column_key("padded", name, tokenize(chunks.name, option))
     shape = (rows.sizes, *lengths, *feature.item_shape)
     return block_array(_padded, chunks, option, key, shape, dtype, da.arange(rows.nchunks, chunks=1))
 
@@ -351,7 +351,7 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
 
 def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
     """Count the items of all records, in a task for each chunk."""
-    name = f"tfrecord-counting-items-{uuid.uuid4().hex}"
+    name = f"tfrecord:counting-items-{uuid.uuid4().hex}"
     common = shared((source, plan), "counting-source")
     spans = list(pairwise(borders.tolist()))
     tasks: dict[Any, Any] = {(name, number): (_read_lengths, common.key, *span) for number, span in enumerate(spans)}
@@ -372,7 +372,7 @@ def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:
     chunks, borders, number = rows.chunks(tuple(plan.records)), rows.borders, rows.nchunks
     sizes: tuple[float, ...] = (np.nan,) * number
     if borders is not None:
-        name = f"tfrecord-counting-items-{tokenize(chunks.name, plan)}"
+        name = f"tfrecord:counting-items-{tokenize(chunks.name, plan)}"
         counts = block_array(_count_chunk, chunks, plan, name, ((1,) * number,), np.dtype(np.int64))
         sizes = tuple(counts.compute().tolist())
     option = shared((plan, borders), "items")

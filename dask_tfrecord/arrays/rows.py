@@ -111,7 +111,7 @@ class LazyColumn:
         array: da.Array = da.from_array(
             self,
             chunks=chunks,
-            name=f"tfrecord-{printable(self.name)}-{tokenize(self, np.asarray(sizes))}",
+            name=column_key("read", self.name, tokenize(self, np.asarray(sizes))),
             asarray=False,
             lock=False,
             meta=np.empty((0,) * self.ndim, self.dtype),
@@ -121,9 +121,18 @@ class LazyColumn:
         return array
 
 
+def column_key(step: str, column: str, token: str) -> str:
+    """Return a name of tasks that the dashboard of dask groups by step and column.
+
+    `dask.utils.key_split` takes the first word of a name whole. Words are divided by hyphens, and it ends a name before
+    the first of the others that is not of letters alone, or has eight and begins with one of a to f, like "counting".
+    """
+    return f"tfrecord:{step}:{printable(column).replace('-', chr(0x2010))}-{token}"
+
+
 def shared(value: object, prefix: str) -> Delayed:
     """Return a graph node for an argument of many tasks, which is sent once per worker instead of with each task."""
-    key = f"tfrecord-{prefix}-{tokenize(value)}"
+    key = f"tfrecord:{prefix}-{tokenize(value)}"
     node: Delayed = dask.delayed(value, name=key, traverse=False)
     return node
 
@@ -352,7 +361,7 @@ class Rows:
                 chunks,
                 # All columns share their second input: dask visits each node once for every other column.
                 None,
-                f"tfrecord-{printable(name)}-{tokenize(chunks.name, name)}",
+                column_key("take", name, tokenize(chunks.name, name)),
                 (self.sizes, *feature.block_shape),
                 feature.block_dtype,
             )
@@ -402,7 +411,7 @@ class Rows:
             # A task reads its rows once the added columns exist.
             plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
             parts = shared(self.source, "source"), shared(plan, "plan"), shared(schema, "schema")
-            name = f"tfrecord-read_and_join-{token}"
+            name = f"tfrecord-read-and-join-{token}"
             blocks = chunk_array(_read_and_join, name, self.nchunks, added.blocks, *parts)
         return Rows.of_chunks(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
 
@@ -489,7 +498,7 @@ def without_empty_chunks(array: da.Array) -> da.Array:
 def each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
     """Call ``step(*chunks, option)`` for every chunk."""
     token = tokenize([array.name for array in chunks], option)
-    prefix = step.__name__.strip("_")
+    prefix = step.__name__.strip("_").replace("_", "-")
     return chunk_array(step, f"tfrecord-{prefix}-{token}", chunks[0].numblocks[0], *chunks, shared(option, prefix))
 
 

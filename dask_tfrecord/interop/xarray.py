@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
-from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array
+from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array, column_key
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
@@ -254,7 +254,7 @@ def _flat_array(dataset: Dataset, spec: ArraySpec, items: NDArray[np.int64]) -> 
     chunks = dataset._merged().chunks([spec.feature])
     number = levels.splits.index(spec.part) if spec.part in levels.splits else None
     option = (spec.feature, spec.part, number)
-    name = f"tfrecord-{spec.part.replace('_', '-')}-{tokenize(chunks.name, option, starts)}"
+    name = column_key(spec.part, spec.feature, tokenize(chunks.name, option, starts))
     first = np.arange(len(starts)) == 0
     array = block_array(
         _part,

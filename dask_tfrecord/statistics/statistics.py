@@ -49,7 +49,7 @@ def describe(dataset: Dataset) -> Statistics:
         return Statistics(dataset.nrows or 0, ())
     features = dict(dataset.schema)
     chunks = dataset._merged().chunks(names).to_delayed(optimize_graph=False).ravel()
-    name = f"tfrecord-describe-{uuid.uuid4().hex}"
+    name = f"tfrecord:describe-{uuid.uuid4().hex}"
     step, option = dask.delayed(_describe_chunk, pure=False), shared(features, "features")
     parts = [step(chunk, option, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]
     with ProgressBar("Describing", len(parts)) as bar, follow_tasks(name, lambda *_: bar.advance()):
