@@ -11,6 +11,7 @@ import cloudpickle
 import dask
 import numpy as np
 import pytest
+from google.protobuf import wrappers_pb2
 from support.any_columns import dump_npy, load_npy
 from support.programs import run_python
 
@@ -119,6 +120,24 @@ def test_steps_and_nested_rows_are_decoded(tmp_path: Path) -> None:
     dtf.to_tfrecord({"x": values}, tmp_path / "a.tfrecord", features=schema)
     found = dtf.read_tfrecord(tmp_path / "a.tfrecord", schema)["x"].compute()
     assert [row.tolist() for row in found] == [[[0, 1]], [[2, 3], [4, 5]]]
+
+
+def test_values_in_nested_rows_and_in_messages_are_decoded(tmp_path: Path) -> None:
+    feature = dtf.FunctionFeature(load_npy, (2,), "int64", dump_npy)
+    nested = dtf.RaggedFeature("bytes", partitions=[dtf.RaggedFeature.RowLengths("lengths")], values=feature)
+    inner = dtf.RaggedBlock(np.arange(6).reshape(3, 2), np.array([0, 1, 3]))
+    rows = {"x": dtf.RaggedBlock(inner, np.array([0, 2]))}
+    dtf.to_tfrecord(rows, tmp_path / "nested.tfrecord", features={"x": nested})
+    (found,) = dtf.read_tfrecord(tmp_path / "nested.tfrecord", {"x": nested})["x"].compute()
+    assert [row.tolist() for row in found] == [[[0, 1]], [[2, 3], [4, 5]]]
+    with dtf.RecordWriter(tmp_path / "messages.tfrecord") as writer:
+        writer.write(wrappers_pb2.BytesValue(value=dump_npy(np.array([7, 8]))).SerializeToString())
+    values = {"value": dtf.ProtoFeature("value", values=feature)}
+    ds = dtf.read_tfrecord(tmp_path / "messages.tfrecord", values, message=wrappers_pb2.BytesValue)
+    assert ds["value"].compute().tolist() == [[7, 8]]
+    ds.to_tfrecord(tmp_path / "again")
+    again = dtf.read_tfrecord(tmp_path / "again", values, message=wrappers_pb2.BytesValue)
+    assert again["value"].compute().tolist() == [[7, 8]]
 
 
 def test_a_class_of_another_name_or_kind_is_refused() -> None:

@@ -520,7 +520,7 @@ class _DecodeJob:
         """Set the output buffers of the decoder, and yield the arrays of dense columns."""
         for name, column in self.columns.items():
             index, array = self.outputs[name][0], self.out.get(name)
-            if column.keeps_values and array is not None:
+            if array is not None and column.keeps_values:
                 self.offered[index] = array.reshape(-1)
                 self.native.offer_output(index, self.offered[index].view(np.uint8))
             if array is None:
