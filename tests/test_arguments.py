@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import zarr
 from support.commands import run
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, ShardNotFoundError
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +150,50 @@ def test_empty_shards_are_named(tmp_path: Path) -> None:
     result = run("to-zarr", first, tmp_path / "store.zarr")
     assert result.exit_code == 1
     assert result.stderr == f"Error: {first}: found no record to infer features from: give --features\n"
+
+
+def test_mistakes_say_what_to_write(tmp_path: Path) -> None:
+    """Messages for names, compressions and shards that newcomers confuse."""
+    dtf.to_tfrecord(
+        {"label": np.arange(6)}, tmp_path / "train-{shard:05d}-of-{shards:05d}.tfrecord", records_per_shard=3
+    )
+    (tmp_path / "empty.tfrecord").touch()
+    for name, pattern in (("train", "'train-*' opens"), ("train.tfrecord", "'train-*.tfrecord' opens")):
+        with pytest.raises(ShardNotFoundError, match=re.escape(pattern) + " the shards 'train-00000-of-00002"):
+            dtf.read_tfrecord(tmp_path / name)
+    assert dtf.read_tfrecord(tmp_path / "train-*.tfrecord").nrows == 6
+    with pytest.raises(ShardNotFoundError, match=r"there are 'empty\.tfrecord'"):
+        dtf.read_tfrecord(tmp_path / "missing.tfrecord")
+    with pytest.raises(ShardNotFoundError, match=r"did you mean 'empty.tfrecord'\?"):
+        dtf.read_tfrecord(tmp_path / "emty.tfrecord")
+    with pytest.raises(
+        dtf.CorruptRecordError, match=r"00000-of-00002.tfrecord: the file does not begin like gzip data"
+    ):
+        dtf.read_tfrecord(tmp_path / "train-*.tfrecord", compression="gzip")
+    done = run("info", tmp_path / "train-*.tfrecord", "--compression", "gzip")
+    assert "leave out --compression, which is found" in done.stderr
+    ds = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")
+    with pytest.raises(ValueError, match=r"called with no column 'lable'; did you mean 'label'\?$"):
+        ds.map_blocks(lambda blocks: {"x": blocks["lable"]})
+    with pytest.raises(KeyError) as raised:
+        ds.where(lambda blocks: blocks["lable"] > 2)
+    assert "where: it is called with no column 'lable'; did you mean 'label'?" in raised.value.__notes__
+
+
+def test_displays_of_batches_and_of_first_rows(tmp_path: Path) -> None:
+    columns = {"label": np.arange(6), "image": np.zeros((6, 4, 4), np.uint8), "word": ["<b>"] * 6, "t": [[1, 2]] * 6}
+    ds = dtf.Dataset.from_arrays(columns)
+    assert (
+        repr(ds.batches(4))
+        == "<BatchIterator: batches of 4 rows, 2 in an epoch, 1 epoch, columns label, image, word, t>"
+    )
+    repeated = repr(ds.batches(1, shuffle="full", epochs=None))
+    assert repeated.startswith("<BatchIterator: batches of 1 row, 6 in an epoch, any number of epochs")
+    rows = ds.head(2)
+    assert isinstance(rows, dict) and list(rows) == list(ds)
+    shown = rows._repr_html_()  # type: ignore[attr-defined]
+    assert (
+        all(part in shown for part in ("2 rows", "uint8 of shape (4, 4)", "&lt;b&gt;", "[1, 2]")) and "<b>" not in shown
+    )
+    assert "0 rows" in ds.head(0)._repr_html_()  # type: ignore[attr-defined]
+    assert pickle.loads(pickle.dumps(rows)).keys() == rows.keys()

@@ -622,17 +622,17 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         return padded_column(self[[name]]._merged(), name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
-        """Compute the first `n` rows, or all if there are fewer.
+        """Compute the first `n` rows, or all if there are fewer: a dict of arrays, which a notebook shows as a table.
 
         Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
         """
         n = checked_number("n", n)
         if isinstance(self._source, UncountedSource) and self._names:
             first = dask.delayed(UncountedSource.first, pure=False)(self._source, tuple(self._names), n)
-            return {name: to_array(block) for name, block in first.compute().items()}
+            return _FirstRows({name: to_array(block) for name, block in first.compute().items()})
         if self.nrows is not None:
-            return self.rows[:n].compute()
-        return first_rows(self._merged().chunks(self._names), self.schema, n)
+            return _FirstRows(self.rows[:n].compute())
+        return _FirstRows(first_rows(self._merged().chunks(self._names), self.schema, n))
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
@@ -1424,6 +1424,25 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     def _repr_html_(self) -> str:
         notes = [*group_lines(self.schema), *_hints(self)]
         return html_table(_title(self), _HEADER, _rows(self), notes, more=_chunk_pictures(self))
+
+
+class _FirstRows(dict[str, NDArray[Any]]):
+    """Columns of a few rows, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]
+        return html_table(plural(len(rows), "row"), tuple(map(printable, self)), rows, [])
+
+
+# Values of a row, and letters, that a cell shows.
+_CELL_VALUES, _CELL_LETTERS = 6, 60
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > _CELL_VALUES:
+        return f"{value.dtype} of shape {value.shape}"
+    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
+    return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")
 
 
 def _is_mask(given: Any) -> bool:

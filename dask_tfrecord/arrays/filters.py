@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.arrays.sources import Source, fill, located, user_blocks
+from dask_tfrecord.arrays.sources import Source, fill, located, unknown_column, user_blocks
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -205,7 +205,13 @@ class UserMask:
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Call the function, and check its result."""
         rows = len(next(iter(blocks.values())))
-        mask = np.asarray(host_array(self.function(user_blocks(blocks)), "where: the mask"))
+        try:
+            found = self.function(user_blocks(blocks))
+        except KeyError as error:
+            if unknown := unknown_column(error, tuple(blocks)):
+                error.add_note(f"where: {unknown}")
+            raise
+        mask = np.asarray(host_array(found, "where: the mask"))
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(
                 f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "

@@ -1038,9 +1038,11 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
     try:
         made = function(dict(blocks))
     except Exception as error:
+        unknown = unknown_column(error, columns)
+        remedy = "give template={name: array without rows, or a feature class}"
         raise ValueError(
             f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
-            f"give template={{name: array without rows, or a feature class}}"
+            f"{unknown or remedy}"
         ) from error
     for name, block in made.items() if isinstance(made, Mapping) else ():
         if blocks and hasattr(block, "shape") and len(block):
@@ -1049,6 +1051,14 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
                 f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
             )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def unknown_column(error: Exception, columns: Iterable[str]) -> str:
+    """Return what to do about the KeyError of a function that looks up another column; no text for other errors."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(name, str) or name in columns:
+        return ""
+    return f"it is called with no column {name!r}{near_misses(name, columns)}"
 
 
 def mapped_schema(made: Any, own: Schema) -> Schema:

@@ -27,7 +27,7 @@ from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.devices import batch_copier
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
 from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, encoded, images_of
-from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError
+from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -234,6 +234,14 @@ class BatchIterator(Iterator[Batch]):
         self._mixer = BatchMixer(
             reader, units, images, order, paddings, size, drop_remainder, number, epochs, self._threads, scheduler=None
         )
+
+    def __repr__(self) -> str:
+        mixer = self._mixer
+        number = mixer.batches_per_epoch
+        each = "" if number is None else f", {number:,} in an epoch"
+        epochs = "any number of epochs" if mixer.epochs is None else plural(mixer.epochs, "epoch")
+        names = printable(", ".join(self._datasets[0]))
+        return f"<BatchIterator: batches of {plural(mixer.batch_size, 'row')}{each}, {epochs}, columns {names}>"
 
     def _order(
         self, datasets: Sequence[Dataset], shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]

@@ -420,6 +420,12 @@ class _Search:
         if wanted in names:
             return ShardNotFoundError(_BROKEN_LINK, Location(url))
         shown = [name for name in names if not _is_side_file([name], [])]
+        stem, dot, suffix = wanted.rpartition(".") if "." in wanted else (wanted, "", "")
+        if parts := [name for name in shown if re.fullmatch(rf"{re.escape(stem)}-\d+-of-\d+.*", name)]:
+            pattern = f"{stem}-*{dot}{suffix}" if all(name.endswith(dot + suffix) for name in parts) else f"{stem}-*"
+            return ShardNotFoundError(
+                f"{message} in {directory!r}; {pattern!r} opens the shards {parts[0]!r} to {parts[-1]!r}"
+            )
         return ShardNotFoundError(f"{message} in {directory!r}{near_misses(wanted, shown)}")
 
 

@@ -40,6 +40,7 @@ from dask_tfrecord.errors import (
     Location,
     ShardChangedError,
     ShardNotFoundError,
+    Spelled,
     StorageError,
     TFRecordError,
     add_path,
@@ -730,6 +731,13 @@ class InflatedStream:
         try:
             data = inflater.decompress(piece, len(buffer))
         except ValueError as error:
+            if self.compression == "gzip" and not self.position and bytes(piece[:2]) != b"\x1f\x8b":
+                raise CorruptRecordError(
+                    f"the file does not begin like {self.compression} data: leave out "
+                    + Spelled("compression=", "--compression")
+                    + ", which is found from the bytes",
+                    Location(self._stored.shard.path),
+                ) from error
             self._rescued = self._rescue()
             raise self._error(f"the {self.compression} data is damaged ({error})") from error
         buffer[: len(data)] = data
