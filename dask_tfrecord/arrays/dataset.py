@@ -166,7 +166,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
         def __getattr__(self, name: str) -> Any:
             hint = f"; {EQUIVALENTS[name]}" if name in EQUIVALENTS else ""
-            if name in self._names and not name.startswith("_"):
+            # A copy asks for attributes before it has any.
+            if not name.startswith("_") and name in self._names:
                 hint = f"; its column is ds[{name!r}]"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
