@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from support.commands import run
@@ -105,3 +107,24 @@ def test_other_values_are_wrong_usage(shards: Path, value: str) -> None:
     assert "neither the address of a scheduler, like tcp://host:8786, nor threads, processes, synchronous" in (
         " ".join(result.stderr.split())
     )
+
+
+@pytest.mark.integration
+def test_asynchronous_clients_are_used_from_threads(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    dtf.to_tfrecord({"x": np.arange(10)}, path)
+
+    async def work() -> None:
+        cluster = LocalCluster(processes=False, asynchronous=True, dashboard_address=":0", n_workers=1)
+        async with cluster, Client(cluster, asynchronous=True) as client:
+            with pytest.raises(RuntimeError, match=r"would block the event loop.*await asyncio.to_thread"):
+                dtf.read_tfrecord(path)
+            ds = await asyncio.wait_for(asyncio.to_thread(dtf.read_tfrecord, path), 120)
+            for call in (ds.compute, lambda: ds.to_zarr(tmp_path / "a.zarr"), ds.describe):
+                with pytest.raises(RuntimeError, match="would block the event loop"):
+                    call()
+            await asyncio.wait_for(asyncio.to_thread(ds.to_zarr, tmp_path / "a.zarr"), 120)
+            assert (await client.compute(ds["x"])).tolist() == list(range(10))
+
+    asyncio.run(work())
+    assert dtf.from_zarr(tmp_path / "a.zarr")["x"].compute().tolist() == list(range(10))

@@ -35,6 +35,7 @@ from dask_tfrecord.records.index import (
     split_entries,
     write_sidecars,
 )
+from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, is_displayed, report_progress
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar, find_shards, find_sidecars
@@ -229,6 +230,7 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
 
 def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:
     """Call functions on the active scheduler and show progress; the first call in order determines the error."""
+    active_client()
     name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
     attempts = Attempts()
     # dask does not search the arguments of a partial for collections.

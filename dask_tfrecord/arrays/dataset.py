@@ -44,6 +44,7 @@ from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, 
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.records.damage import DamageReport
+from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advice
 
 if TYPE_CHECKING:
@@ -644,6 +645,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
         free the others, copy them.
         """
+        active_client()
         scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
         local = scheduler in (dask.threaded.get, dask.local.get_sync)
         source, borders = self._rows.source, self._rows.borders

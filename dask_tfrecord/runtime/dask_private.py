@@ -21,7 +21,17 @@ def active_client() -> Any:
     `distributed.get_client` ignores the setting ``scheduler=``:
     https://github.com/dask/dask/blob/main/dask/base.py (`get_scheduler`).
     """
-    client = getattr(get_scheduler(), "__self__", None)
+    try:
+        scheduler = get_scheduler()
+    except RuntimeError as error:
+        # dask raises it in the event loop of an asynchronous client.
+        if "asynchronous" not in str(error):
+            raise
+        raise RuntimeError(
+            "this call waits for tasks of an asynchronous client, and would block the event loop that runs it: "
+            "await asyncio.to_thread(function, ...) runs it in a thread, with the same client"
+        ) from error
+    client = getattr(scheduler, "__self__", None)
     return client if hasattr(client, "scheduler_info") else None
 
 
