@@ -79,7 +79,7 @@ def _plain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
     steps = [_step(codec) for codec in rest]
     if None in steps:
         return None
-    endian = None if first.endian is None else first.endian.value
+    endian = None if first.endian is None else _name(first.endian)
     swapped = dtype.newbyteorder("<" if endian in (None, "little") else ">")
 
     def encode(entries: NDArray[Any]) -> bytes | memoryview:
@@ -91,11 +91,16 @@ def _plain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
     return encode
 
 
+def _name(option: Any) -> str:
+    """Return the name of an option of a codec, which later versions of zarr keep as a string."""
+    return str(getattr(option, "value", option))
+
+
 def _step(codec: Any) -> _EncodeBytes | None:
     """Return the function of a codec from bytes to bytes, with the options that zarr passes to numcodecs."""
     made: Any = None
     if type(codec) is zarr.codecs.BloscCodec and _has_typesize():
-        options = codec.cname.value, codec.clevel, _SHUFFLES[codec.shuffle.value], codec.blocksize
+        options = _name(codec.cname), codec.clevel, _SHUFFLES[_name(codec.shuffle)], codec.blocksize
         made = numcodecs.Blosc(*options, typesize=codec.typesize)
     elif type(codec) is zarr.codecs.ZstdCodec:
         made = numcodecs.Zstd(codec.level, codec.checksum)
