@@ -128,7 +128,7 @@ def _sharded(codec: Any, whole: tuple[int, ...], dtype: np.dtype[Any]) -> Encode
     index = _plain(codec.index_codecs, np.dtype("<u8"))
     if encode is None or index is None or inner[1:] != whole[1:] or whole[0] % rows or sys.byteorder != "little":
         return None
-    at_start = codec.index_location.value == "start"
+    at_start = _name(codec.index_location) == "start"
 
     def encode_shard(entries: NDArray[Any]) -> bytes:
         parts = [encode(entries[start : start + rows]) for start in range(0, whole[0], rows)]
