@@ -175,12 +175,13 @@ def test_names_of_arrays(every: dtf.Dataset) -> None:
         parts.setdefault(name, []).append(part)
     one, ragged, own = [""], ["row_splits", "values"], ["row_splits", "shapes", "values"]
     assert {name: sorted(found) for name, found in parts.items()} == {
-        **dict.fromkeys(("dense", "raw", "text", "padded", "views", "pairs", "captions"), one),
+        **dict.fromkeys(("dense", "raw", "text", "padded", "views", "pairs", "captions", "latin", "points"), one),
         **dict.fromkeys(("bytes", "pair", "none", "steps", "names", "labels"), ragged),
         **dict.fromkeys(("ragged", "boxes", "frames", "samples", "states", "phrases", "grids"), ragged),
+        **dict.fromkeys(("cubes", "curves", "rows", "utf16"), ragged),
         "words": ["byte_splits", *ragged],
         "grid": ["byte_splits", *ragged],
-        **dict.fromkeys(("image", "tensor", "columns"), own),
+        **dict.fromkeys(("image", "tensor", "columns", "planes", "sized"), own),
         **{key: ["item_shapes", "row_splits", "row_splits_1", "values"] for key in ("crops", "blocks", "tables")},
         "lines": ["byte_splits", "item_shapes", "row_splits", "row_splits_1", "values"],
         **{key: ["row_splits", "row_splits_1", "values"] for key in ("nested", "poses", "albums")},

@@ -67,14 +67,18 @@ class ShardCompression:
 
     Examples
     --------
-    bzip2, whose classes in the standard library have the needed methods except for one error:
+    bzip2, whose classes in the standard library have the needed methods, but raise OSError for damaged data:
 
     >>> import bz2
     >>> import dask_tfrecord as dtf
-    >>> class Decompressor(bz2.BZ2Decompressor):
+    >>> class Decompressor:
+    ...     def __init__(self):
+    ...         self._bz2 = bz2.BZ2Decompressor()
+    ...     def __getattr__(self, name):
+    ...         return getattr(self._bz2, name)
     ...     def decompress(self, data, max_length=-1):
     ...         try:
-    ...             return super().decompress(data, max_length)
+    ...             return self._bz2.decompress(data, max_length)
     ...         except OSError as error:
     ...             raise ValueError(str(error)) from error
     >>> bzip2 = dtf.ShardCompression(
