@@ -63,7 +63,7 @@ inline Read read_ranges(int file, const std::int64_t* begins, const std::int64_t
     bool waits = false;  // ranges may have to be fetched from the disk: all at a time
     for (std::size_t i = 0; i < count;) {
         std::uint64_t begin = split_at(begins, i), end = split_at(ends, i);
-        while (++i < count && split_at(begins, i) == end) end = split_at(ends, i);
+        for (++i; i < count && split_at(begins, i) == end; ++i) end = split_at(ends, i);
         if (begin > end || end > INT64_MAX || end - begin > capacity) {
             read.error = -1;
             return read;
