@@ -58,9 +58,9 @@ def test_compression_is_accepted_in_any_case_by_commands(shard: Path, tmp_path: 
 
 def test_an_unknown_compression_is_refused(shard: Path, tmp_path: Path) -> None:
     for compression in ("zip", "snappy", 3):
-        with pytest.raises(ValueError, match="compression is one of 'infer', None, 'gzip', 'zlib', 'zstd'.*; got"):
+        with pytest.raises(ValueError, match=r"compression is one of 'infer', None, 'gzip', 'zlib', 'zstd'.*; got"):
             dtf.read_tfrecord(shard, compression=compression)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="compression is one of None, 'gzip', 'zlib', 'zstd'.*; got 'infer'"):
+    with pytest.raises(ValueError, match=r"compression is one of None, 'gzip', 'zlib', 'zstd'.*; got 'infer'"):
         dtf.copy_tfrecord(shard, tmp_path / "copy.tfrecord", compression="infer")
 
 
