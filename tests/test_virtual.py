@@ -498,6 +498,8 @@ def test_icechunk_needs_a_container(tmp_path: Path) -> None:
     parts = [
         dtf.virtual_zarr(write_shards(tmp_path / name, (5,)), {"label": FEATURES["label"]}) for name in ("in", "out")
     ]
+    if "%" in tmp_path.as_uri():
+        pytest.skip("containers of Icechunk end before an escaped character, so one serves both directories")
     session = repository_of(tmp_path, parts[0]).writable_session("main")
     with pytest.raises(ValueError, match=r"no virtual chunk container for file://.*/out/"):
         parts[1].to_icechunk(session)
