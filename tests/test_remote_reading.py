@@ -69,7 +69,7 @@ for url in ("s3://obstore/a/0.tfrecord", "s3://obstore/a", "s3://obstore/a/*.tfr
     ds = dtf.read_tfrecord(url, storage_options=options)
     assert ds["label"].compute().tolist() == [0, 1, 2] and secret not in repr(ds) + str(ds.keys())
     assert all(secret not in str(key) for key in ds.__dask_graph__())
-with pytest.raises(ShardNotFoundError, match="did you mean '0.tfrecord'") as missing:
+with pytest.raises(ShardNotFoundError, match="there are '0.tfrecord'") as missing:
     dtf.read_tfrecord("s3://obstore/a/9.tfrecord", storage_options=options)
 fs = fsspec.filesystem("s3", **options)
 data = fs.cat_file("obstore/a/0.tfrecord")
