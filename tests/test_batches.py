@@ -632,7 +632,9 @@ for _ in range(10):
 @pytest.mark.integration
 @pytest.mark.parametrize("reads", ["compute", "batches"])
 def test_a_process_ends_while_daemon_threads_read(tmp_path: Path, reads: str) -> None:
-    dtf.to_tfrecord({"x": np.zeros((50_000, 64), np.float32)}, tmp_path / "a.tfrecord")
+    # A cluster of other tests would be sent the array.
+    with dask.config.set(scheduler="sync"):
+        dtf.to_tfrecord({"x": np.zeros((50_000, 64), np.float32)}, tmp_path / "a.tfrecord")
     for _ in range(2):
         done = run_python("-c", READS_TO_THE_END, tmp_path / "a.tfrecord", reads)
         assert "terminate" not in done.stderr
