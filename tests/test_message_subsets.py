@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google import protobuf
 from google.protobuf import any_pb2, descriptor_pb2, wrappers_pb2
 from oracle import write_oracle
 from oracle.message_columns import Column, Unrolled, listed, sort_maps
@@ -53,6 +54,10 @@ def fresh(seed: object) -> object:
     return drawn
 
 
+# Earlier releases accept mutated records with over-long varints, which later ones and this library refuse.
+@pytest.mark.skipif(
+    tuple(map(int, protobuf.__version__.split(".")[:2])) < (5, 27), reason="protobuf accepts over-long varints"
+)
 @pytest.mark.parametrize(("seed", "count", "rows"), SEEDS)
 def test_every_subset_has_the_values_of_all_columns(seed: object, count: int, rows: int, tmp_path: Path) -> None:
     seed = fresh(seed)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from google import protobuf
 from google.protobuf import (
     any_pb2,
     descriptor_pb2,
@@ -43,8 +44,9 @@ _WELL_KNOWN = [
 _IMPORTS = [timestamp_pb2, duration_pb2, any_pb2, struct_pb2, wrappers_pb2]
 PACKAGE = "random.types"
 ROOT = f"{PACKAGE}.Root"
-# Releases of protobuf before the first edition lack its name.
-SYNTAXES = ["proto2", "proto3", *(["editions"] if hasattr(descriptor_pb2, "EDITION_2023") else [])]
+# Earlier releases of protobuf know the name of the first edition, but not its features.
+_HAS_EDITIONS = tuple(map(int, protobuf.__version__.split(".")[:2])) >= (5, 27)
+SYNTAXES = ["proto2", "proto3", *(["editions"] if _HAS_EDITIONS else [])]
 _MAX_NUMBER = 2**29 - 1
 _TEXTS = ["", "a", "zero\0byte", "ä", "漢字", "🦆", "\U0010ffff", "long " * 40, "~" * 127, "~" * 128]
 
