@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paths import REPOSITORY
 from support.programs import run_program
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = REPOSITORY / "benchmarks"
 SUMS = "from pathlib import Path; print(Path({sums!r}).read_text())"
 
 

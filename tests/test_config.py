@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pytest
 import yaml
+from support.paths import REPOSITORY
 from support.programs import run_python
 
 import dask_tfrecord as dtf
@@ -18,7 +19,7 @@ from dask_tfrecord.settings import DEFAULTS_FILE, read_count, read_nbytes, read_
 
 DEFAULTS: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.read_text("utf-8"))
 SCHEMA: dict[str, Any] = yaml.safe_load(DEFAULTS_FILE.with_name("tfrecord-schema.yaml").read_text("utf-8"))
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
+PAGE = REPOSITORY / "docs" / "how-to" / "configuration.md"
 TYPES = {"boolean": bool, "integer": int, "number": float, "string": str, "null": type(None)}
 
 

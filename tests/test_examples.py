@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
+from support.paths import REPOSITORY
 from support.programs import run_program, run_python
 
 import dask_tfrecord as dtf
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = REPOSITORY / "examples"
 PAGE = EXAMPLES.parent / "docs" / "how-to" / "from-tf-data.md"
 MIGRATIONS = sorted(path.stem for path in (EXAMPLES / "from_tf_data").glob("*.py"))
 RECORDS = 30

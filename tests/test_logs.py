@@ -14,12 +14,13 @@ import dask
 import pytest
 from support.commands import run
 from support.numbered_shards import damage
+from support.paths import REPOSITORY
 from zarr.storage import _local
 
 import dask_tfrecord as dtf
 
 PACKAGE = Path(dtf.errors.__file__).parent
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "configuration.md"
+PAGE = REPOSITORY / "docs" / "how-to" / "configuration.md"
 ROWS = 40
 
 

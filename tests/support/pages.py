@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from support.paths import REPOSITORY as ROOT
+
 _FENCE = re.compile(r"^```(?P<kind>\w[\w ]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

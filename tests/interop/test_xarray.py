@@ -19,6 +19,7 @@ import pytest
 from oracle import borders, read_payloads
 from support.engine import PLANNED
 from support.pages import blocks
+from support.paths import REPOSITORY
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, UnknownFeatureError
@@ -96,7 +97,7 @@ def assert_same_rows(found: Any, expected: Any) -> None:
 
 @pytest.mark.integration
 def test_the_engine_is_an_entry_point() -> None:
-    document = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    document = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     module, _, name = document["project"]["entry-points"]["xarray.backends"]["tfrecord"].partition(":")
     engine = getattr(importlib.import_module(module), name)
     for installed in entry_points(group="xarray.backends", name="tfrecord"):

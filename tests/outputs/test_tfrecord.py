@@ -20,6 +20,7 @@ from oracle import read_oracle, read_payloads, write_oracle
 from oracle.partitions import objects
 from support.bits import bits
 from support.commands import run, shown
+from support.paths import DATA
 from support.waiting import wait_until
 from support.wire import sequence_example
 
@@ -30,7 +31,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import Limits
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
-EVERY = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+EVERY = DATA / "tfds" / "every" / "1.0.0"
 
 
 def plain(rows: int = 10) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.commands import run, shown
+from support.paths import TESTS
 from support.programs import run_program
 from support.robot import LENGTHS, ROWS, steps_of
 from support.store_round_trip import files_in
@@ -282,7 +283,7 @@ def test_the_command(robot: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("video", [LOSSLESS, None])
 def test_lerobot_reads_every_frame_task_and_statistic(robot: Path, tmp_path: Path, lerobot: str, video: Any) -> None:
     steps_of(robot).to_lerobot(tmp_path / "out", fps=FPS, video=video, episodes_per_file=2, robot_type="arm")
-    program = Path(__file__).parent / "support" / "lerobot_reader.py"
+    program = TESTS / "support" / "lerobot_reader.py"
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": ""}
     done = run_program(lerobot, program, tmp_path / "out", tmp_path / "found.npz", env=offline)
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from oracle.partitions import objects
 from support.corpus import TRAX
+from support.paths import TESTS
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import read
@@ -33,7 +34,7 @@ from dask_tfrecord.features import (
 from dask_tfrecord.metadata.splits import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
 from dask_tfrecord.metadata.tfds import schema_from_features
 
-DATA = Path(__file__).parent / "data" / "tfds"
+DATA = TESTS / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"
 OCTO = "octo-models__octo/tests/debug_dataset/bridge_dataset"
 

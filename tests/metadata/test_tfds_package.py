@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from support.paths import TESTS
 
 import dask_tfrecord as dtf
 
 pytestmark = pytest.mark.tensorflow
 
-SCRIPT = Path(__file__).parent / "support" / "tfds_package.py"
+SCRIPT = TESTS / "support" / "tfds_package.py"
 SEEDS = ("steps", *range(30))
 
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import pytest
 from support.message_files import write_times
+from support.paths import DATA
 from support.view_data import HOSTILE, write_episodes, write_gallery, write_hostile, write_numbers
 
 import dask_tfrecord as dtf
@@ -400,7 +401,7 @@ def test_reload_shows_the_same(show: Show, request: pytest.FixtureRequest, name:
     assert set(address.split("?")[1].split("&")) <= set(shown[0][0].split("?")[1].split("&"))
 
 
-GOLDEN = Path(__file__).parent / "data" / "golden"
+GOLDEN = DATA / "golden"
 DAMAGED = sorted(path.name for path in GOLDEN.glob("damaged_*.tfrecord"))
 
 

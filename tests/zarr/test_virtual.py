@@ -31,6 +31,7 @@ from support.corpus import EXAMPLES, FOREIGN, SEQUENCES
 from support.few import mostly_slow, rising
 from support.message_files import real_type
 from support.object_stores import make_store
+from support.paths import DATA
 from support.store_round_trip import assert_same
 from support.virtual_groups import UNEQUAL, arrays_of, assert_group, one_chunk_or, unequal_chunks
 from support.wire import example
@@ -194,7 +195,7 @@ def test_a_group_is_a_data_set(urlpath: str, virtual: VirtualZarr) -> None:
 
 @pytest.mark.parametrize("split", ["train", "test+train[1:4]"])
 def test_parts_of_splits(split: str) -> None:
-    folder, names = Path(__file__).parent / "data" / "tfds" / "every", ["tensor", "scalar/float32"]
+    folder, names = DATA / "tfds" / "every", ["tensor", "scalar/float32"]
     with unequal_chunks():
         virtual = dtf.virtual_zarr(folder, split=split, columns=names, rows_per_chunk=1)
         check(virtual, dtf.read_tfrecord(folder, split=split, columns=names).compute())

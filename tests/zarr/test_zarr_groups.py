@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import any_features, dataset_of, listed, rows_like
 from support.commands import run, shown
+from support.paths import DATA
 from support.raced_writes import RecordingStore, ShuffledPool, events, recorded
 from support.store_round_trip import CountingStore
 
@@ -27,7 +28,7 @@ from dask_tfrecord.features import Feature, RowLengths
 
 STEPS = (3, 0, 2, 1, 14, 0, 1)
 GROUPS = {"steps": "steps"}
-EPISODES = Path(__file__).parent / "data/tfds/every/1.0.0"
+EPISODES = DATA / "tfds/every/1.0.0"
 FEATURES: Mapping[str, Any] = {
     "label": dtf.FixedLenFeature((), "int64"),
     "steps/reward": dtf.VarLenFeature("float32"),

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from oracle import expected_columns, read_payloads, write_oracle
 from support.numbered_shards import damage
+from support.paths import TESTS
 from support.store_round_trip import assert_same
 from support.wire import example, sequence_example
 
@@ -366,7 +367,7 @@ def ranked_records(seed: int) -> list[bytes]:
 
 
 def parse_with_ranking(interpreter: str, payloads: list[bytes], context: Any, items: Any) -> dict[str, Any]:
-    script = Path(__file__).parent / "support" / "ranking_parser.py"
+    script = TESTS / "support" / "ranking_parser.py"
     request = pickle.dumps((payloads, context, items))
     done = subprocess.run([interpreter, str(script)], input=request, capture_output=True, timeout=600, check=False)
     if done.returncode == 3:

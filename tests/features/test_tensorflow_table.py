@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.parsing_compare import Answer, Request, columns, parse_with_tensorflow, read, rows, walk
+from support.paths import REPOSITORY
 from support.tensorflow_rows import DIES, REFUSED, ROWS, Row
 
-PAGE = Path(__file__).parents[1] / "docs" / "tensorflow.md"
+PAGE = REPOSITORY / "docs" / "tensorflow.md"
 LINE = re.compile(
     r"^\| `(?P<name>[a-z0-9-]+)` \| (?P<case>.+) \| (?P<theirs>.+) \| (?P<ours>.*) \| (?P<same>same|differs) \|$"
 )

@@ -13,6 +13,7 @@ from support.arrow_rows import check_table, same_lists
 from support.commands import run, shown
 from support.golden import shard, spec
 from support.numbered_shards import damage
+from support.paths import DATA
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, SchemaError
@@ -122,7 +123,7 @@ def test_the_command(records: dtf.Dataset, tmp_path: Path) -> None:
     refused = run(*command)
     assert refused.exit_code == 1 and "exists already: --overwrite" in refused.stderr
     shown(*command, "--overwrite")
-    tfds = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+    tfds = DATA / "tfds" / "every" / "1.0.0"
     shown("to-parquet", tfds, tmp_path / "tfds", "--split", "train[:5]", "--columns", "label")
     assert table(tmp_path / "tfds").num_rows == 5
 

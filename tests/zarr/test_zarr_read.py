@@ -22,6 +22,7 @@ import zarr
 import zarr.codecs
 import zarr.storage
 from support.any_columns import listed
+from support.paths import DATA
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, UnsupportedFormatError
@@ -270,7 +271,7 @@ def test_a_store_of_another_program_is_named_as_such(tmp_path: Path, kind: str, 
 
 @pytest.fixture
 def format1(tmp_path: Path) -> Path:
-    with zipfile.ZipFile(Path(__file__).parent / "data/zarr/format1.zip") as file:
+    with zipfile.ZipFile(DATA / "zarr/format1.zip") as file:
         file.extractall(tmp_path / "format1.zarr")
     return tmp_path / "format1.zarr"
 

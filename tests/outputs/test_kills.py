@@ -18,6 +18,7 @@ import pytest
 from distributed import KilledWorker
 from support.killing import MARKS, Call, Cluster, Log, Progress, Published, Run, restless_cluster
 from support.numbered_shards import write_shards
+from support.paths import DATA
 from support.store_round_trip import files_of
 
 import dask_tfrecord as dtf
@@ -32,7 +33,7 @@ FEW, ROWS = 10, 12
 SHARDS, SHARD_ROWS = 130, 2
 NAMES = "part-{shard}.tfrecord"
 LAST = NAMES.format(shard=FEW - 1)
-TENSOR = f"{Path(__file__).parent / 'data' / 'protos' / 'event.desc'}:tensorflow.TensorProto"
+TENSOR = f"{DATA / 'protos' / 'event.desc'}:tensorflow.TensorProto"
 # Records without payload, so that writing the index of their shard takes long.
 MANY, RECORDS = "part-many.tfrecord", 300_000
 

@@ -46,6 +46,7 @@ from support.images import (
     png,
     smooth,
 )
+from support.paths import REPOSITORY
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -868,6 +869,6 @@ SHOWN: dict[str, Callable[..., None]] = {
 
 
 def test_the_page_has_these_rows_and_no_others() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "tensorflow.md").read_text("utf-8")
+    page = (REPOSITORY / "docs" / "tensorflow.md").read_text("utf-8")
     assert re.findall(r"^\| `(image-[a-z0-9-]+)` \|", page, re.MULTILINE) == list(SHOWN)
     assert all(shown.__name__.startswith("test_") for shown in SHOWN.values())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from oracle import expected_columns, read_payloads
 from support.corpus import TFX
+from support.paths import DATA
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -273,7 +274,7 @@ def test_the_format_of_a_file_is_detected(tmp_path: Path) -> None:
     assert (again, dict(again.classes)) == (schema, {"x": ("a", "b")})
     (tmp_path / "schema.pbtxt").write_text("# by hand\n" + pbtxt(schema))
     assert Schema.read(str(tmp_path / "schema.pbtxt")) == {"x": schema["x"], "y": FixedLenFeature((), "bytes")}
-    every = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0" / "features.json"
+    every = DATA / "tfds" / "every" / "1.0.0" / "features.json"
     assert Schema.read(every)["tensor"] == FixedLenFeature((2, 3), "float32")
 
 

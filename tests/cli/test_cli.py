@@ -24,6 +24,7 @@ from click.testing import Result
 from PIL import Image
 from support.commands import run, shown
 from support.damage import flip
+from support.paths import DATA
 from support.programs import environment, run_program, run_python
 from support.store_round_trip import assert_same
 from support.terminals import Terminal
@@ -34,7 +35,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import UnknownFeatureError, plural
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
-EVERY = Path(__file__).parent / "data" / "tfds" / "every" / "1.0.0"
+EVERY = DATA / "tfds" / "every" / "1.0.0"
 
 
 def assert_one_line_of_error(result: Result, *said: str) -> None:
