@@ -83,7 +83,7 @@ class Schema(Mapping[str, Feature]):
     records : Schema, optional
         Set by `Dataset.schema`, whose features are those of columns: the features of the records that the columns are
         read from. `read_tfrecord` takes it, so that ``read_tfrecord(other, ds.schema)`` reads records of the same form.
-        JSON and comparisons omit it.
+        Comparisons omit it.
 
     Raises
     ------
@@ -332,6 +332,10 @@ class Schema(Mapping[str, Feature]):
 
     def to_json(self) -> str:
         """Return the schema as JSON text."""
+        return json.dumps(self._document(), ensure_ascii=False, allow_nan=False)
+
+    def _document(self) -> dict[str, Any]:
+        """Return the schema as JSON values."""
         features = [{"name": name, **json_of_feature(feature)} for name, feature in self.items()]
         document: dict[str, Any] = {"features": features}
         if self.message_type is not None:
@@ -347,7 +351,9 @@ class Schema(Mapping[str, Feature]):
             document["inner_groups"] = {name: list(names) for name, names in self.inner_groups.items()}
         if self.sampling is not None:
             document["sampling"] = asdict(self.sampling)
-        return json.dumps(document, ensure_ascii=False, allow_nan=False)
+        if self.records is not None:
+            document["records"] = self.records._document()
+        return document
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
@@ -359,30 +365,35 @@ class Schema(Mapping[str, Feature]):
             If the text is not the JSON of a schema.
         """
         try:
-            document = json.loads(text)
-            features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
-            order = list(features)
-            sequences, items = document.get("sequence_features"), document.get("example_features")
-            sampling = document.get("sampling")
-            if sampling is not None:
-                present = tuple((name, count) for name, count in sampling["present"])
-                sampling = Sampling(**{**sampling, "present": present, "unset": tuple(sampling["unset"])})
-            named = None if sequences is None else {name: features.pop(name) for name in sequences}
-            of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
-            made = cls(
-                features,
-                sampling,
-                sequence_features=named,
-                example_features=of_items,
-                classes=document.get("classes"),
-                groups=document.get("groups"),
-                inner_groups=document.get("inner_groups"),
-                message=from_json(document["message"]) if "message" in document else None,
-            )
+            return cls._of_document(json.loads(text))
         except SchemaError as error:
             raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
+
+    @classmethod
+    def _of_document(cls, document: dict[str, Any]) -> Schema:
+        """Return the schema of JSON values, whose entries of features are changed."""
+        features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
+        order = list(features)
+        sequences, items = document.get("sequence_features"), document.get("example_features")
+        sampling, records = document.get("sampling"), document.get("records")
+        if sampling is not None:
+            present = tuple((name, count) for name, count in sampling["present"])
+            sampling = Sampling(**{**sampling, "present": present, "unset": tuple(sampling["unset"])})
+        named = None if sequences is None else {name: features.pop(name) for name in sequences}
+        of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
+        made = cls(
+            features,
+            sampling,
+            sequence_features=named,
+            example_features=of_items,
+            classes=document.get("classes"),
+            groups=document.get("groups"),
+            inner_groups=document.get("inner_groups"),
+            message=from_json(document["message"]) if "message" in document else None,
+            records=None if records is None else cls._of_document(records),
+        )
         return made._set(_features={name: made[name] for name in order})
 
     @classmethod

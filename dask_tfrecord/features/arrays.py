@@ -13,14 +13,14 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, Ro
 from dask_tfrecord.errors import SchemaError, redact
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
-from dask_tfrecord.features.encoded import Encoded, checked_count, iter_arrays, iter_values
+from dask_tfrecord.features.encoded import EncodedArray, checked_count, iter_arrays, iter_values
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
 
 
-class ArrayFeature(Encoded):
+class ArrayFeature(EncodedArray):
     """Base of feature classes whose bytes values are arrays in a format of their own.
 
     A subclass is a frozen dataclass with three attributes, as arguments or as constants of the class, and two methods.
@@ -64,32 +64,6 @@ class ArrayFeature(Encoded):
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array."""
         return numpy_dtype(self.dtype, type(self).__name__)
-
-    @property
-    def _has_ragged_rows(self) -> bool:
-        """Return whether a record holds one array of which the first size alone is open."""
-        return self.count is None and self.shape[:1] == (-1,) and -1 not in self.shape[1:]
-
-    @property
-    def value_shape(self) -> tuple[int, ...]:
-        """Shape of one array, without the open length of ragged rows."""
-        made: tuple[int, ...] = self.shape[self._has_ragged_rows :]
-        return made
-
-    @property
-    def ragged_rank(self) -> int:
-        """1 if the length or the number of arrays is open, otherwise 0."""
-        return int(self._has_ragged_rows or self.count == -1)
-
-    @property
-    def own_shapes(self) -> int:
-        """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
-        return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
-
-    @property
-    def listed_shape(self) -> tuple[int, ...]:
-        """The shape, with the number of arrays."""
-        return self.shape if self.count is None else (self.count, *self.shape)
 
     def item(self) -> Feature | None:
         """Return the feature of one array, or of the rows of an array of an open length."""

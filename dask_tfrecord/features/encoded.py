@@ -118,6 +118,39 @@ class Encoded(Feature):
         return f"; {type(self).__name__} with count=-1 reads any number of them"
 
 
+class EncodedArray(Encoded):
+    """A feature whose bytes values are arrays of `shape`, with -1 for sizes that differ between values."""
+
+    __slots__ = ()
+
+    @property
+    def _has_ragged_rows(self) -> bool:
+        """Return whether a record holds one array of which the first size alone is open."""
+        return self.count is None and self.shape[:1] == (-1,) and -1 not in self.shape[1:]
+
+    @property
+    def value_shape(self) -> tuple[int, ...]:
+        """Shape of one array, without the open length of ragged rows."""
+        made: tuple[int, ...] = self.shape[self._has_ragged_rows :]
+        return made
+
+    @property
+    def ragged_rank(self) -> int:
+        """1 if the length or the number of arrays is open, otherwise 0."""
+        return int(self._has_ragged_rows or self.count == -1)
+
+    @property
+    def own_shapes(self) -> int:
+        """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
+        return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
+
+    @property
+    def listed_shape(self) -> tuple[int, ...]:
+        """The shape, with the number of arrays."""
+        made: tuple[int, ...] = self.shape if self.count is None else (self.count, *self.shape)
+        return made
+
+
 def iter_values(values: BytesBlock) -> Iterator[memoryview]:
     """Yield each bytes value."""
     data = memoryview(values.values.data)

@@ -30,6 +30,7 @@ from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dt
 from dask_tfrecord.features.encoded import (
     COMPRESSION_WBITS,
     Encoded,
+    EncodedArray,
     checked_compression,
     checked_count,
     inflated_value,
@@ -42,7 +43,7 @@ from dask_tfrecord.images.pixels import ImageEncoding
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RawFeature(Encoded):
+class RawFeature(EncodedArray):
     """An array stored as the bytes of one value, as `tf.io.decode_raw` reads it.
 
     Parameters
@@ -134,31 +135,6 @@ class RawFeature(Encoded):
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array, in native byte order."""
         return self.stored_dtype.newbyteorder("=")
-
-    @property
-    def value_shape(self) -> tuple[int, ...]:
-        """Shape of one array, without the open length of ragged rows."""
-        return self.shape[self._has_ragged_rows :]
-
-    @property
-    def _has_ragged_rows(self) -> bool:
-        """Return whether a record holds one array of an open length."""
-        return self.count is None and self.shape[:1] == (-1,) and self.shape.count(-1) == 1
-
-    @property
-    def ragged_rank(self) -> int:
-        """1 if the length or the number of arrays is open, otherwise 0."""
-        return int(self._has_ragged_rows or self.count == -1)
-
-    @property
-    def own_shapes(self) -> int:
-        """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
-        return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
-
-    @property
-    def listed_shape(self) -> tuple[int, ...]:
-        """The shape, with the number of arrays."""
-        return self.shape if self.count is None else (self.count, *self.shape)
 
     def listed(self, name: str) -> Feature:
         """Return the feature that lists the numbers."""

@@ -23,7 +23,7 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RowLimitError
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
-from dask_tfrecord.features.encoded import Encoded, checked_count
+from dask_tfrecord.features.encoded import Encoded, EncodedArray, checked_count
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -60,7 +60,7 @@ TENSOR_DTYPES = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TensorFeature(Encoded):
+class TensorFeature(EncodedArray):
     """A tensor stored as a serialized TensorProto, as `tf.io.parse_tensor` reads it.
 
     Parameters
@@ -111,19 +111,9 @@ class TensorFeature(Encoded):
         return np.dtype(object) if self.dtype == "bytes" else numpy_dtype(self.dtype, "TensorFeature")
 
     @property
-    def value_shape(self) -> tuple[int, ...]:
-        """Shape of one tensor."""
-        return self.shape
-
-    @property
-    def own_shapes(self) -> int:
-        """Number of axes if a size is open, otherwise 0."""
-        return len(self.shape) if -1 in self.shape else 0
-
-    @property
-    def listed_shape(self) -> tuple[int, ...]:
-        """The shape, with the number of tensors."""
-        return self.shape if self.count is None else (self.count, *self.shape)
+    def _has_ragged_rows(self) -> bool:
+        """Return False: a tensor of an open length is a row of its own shape."""
+        return False
 
     def listed(self, name: str) -> Feature:
         """Raise: rows of tensors may differ in shape."""

@@ -170,7 +170,7 @@ class BytesSummary:
             if self.tensor is not False:
                 self.tensor = _common(self.tensor, detect_tensor(value) or False)
             if self.foreign is not False:
-                self.foreign = _same(self.foreign, detect_foreign(value) or False)
+                self.foreign = _common(self.foreign, detect_foreign(value) or False)
 
     def merge(self, other: BytesSummary) -> None:
         """Restrict to the properties that hold for both."""
@@ -182,22 +182,15 @@ class BytesSummary:
         self.text = self.text and other.text
         self.image = _common(self.image, other.image)
         self.tensor = _common(self.tensor, other.tensor)
-        self.foreign = _same(self.foreign, other.foreign)
+        self.foreign = _common(self.foreign, other.foreign)
 
 
-def _common(known: BytesContent | bool | None, found: BytesContent | bool | None) -> BytesContent | bool | None:
-    """Return the content that both operands share, where None means no values yet and False no shared content."""
+def _common(known: Any, found: Any) -> Any:
+    """Return the content or format of both operands, where None means no values yet and False that they share none."""
     if known is None or found is None:
         return found if known is None else known
     if isinstance(known, BytesContent) and isinstance(found, BytesContent):
         return known.common(found) or False
-    return False
-
-
-def _same(known: str | bool | None, found: str | bool | None) -> str | bool | None:
-    """Return the format of both operands, where None means no values yet and False no shared format."""
-    if known is None or found is None:
-        return found if known is None else known
     return known if known == found else False
 
 

@@ -60,7 +60,9 @@ def test_a_schema_reads_the_next_file(record: Any, options: dict[str, Any], tmp_
     write_oracle(second, [record(5)])
     options = options or {"features": dtf.infer_schema(first)}
     ds = dtf.read_tfrecord(first, **options)
-    for schema in (ds.schema, pickle.loads(pickle.dumps(ds.schema))):
+    stored = dtf.Schema.from_json(ds.schema.to_json())
+    for schema in (ds.schema, pickle.loads(pickle.dumps(ds.schema)), stored):
+        assert schema.records == ds.schema.records
         again, wanted = dtf.read_tfrecord(second, schema), dtf.read_tfrecord(second, **options)
         assert [*again] == [*wanted]
         for name, values in wanted.compute().items():
