@@ -14,6 +14,7 @@ import dask
 import numpy as np
 import pytest
 from oracle import read_payloads, write_oracle
+from oracle.messages import Example
 from support.any_columns import FEATURES, dataset_of, listed, rows_like, rows_of
 from support.damage import flip
 from support.wire import example
@@ -21,7 +22,6 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import MemoryLimitError, ResumeError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example
 
 GROUP = {"steps/action": dtf.VarLenFeature("float32", shape=(-1, 2)), "steps/reward": dtf.VarLenFeature("int64")}
 FEATURES_OF_EPISODES = {**GROUP, "id": dtf.FixedLenFeature((), "int64"), "name": dtf.TextFeature()}

@@ -16,6 +16,7 @@ import pytest
 import zarr
 from dask.base import DaskMethodsMixin
 from oracle import read_oracle
+from oracle.messages import Example
 from oracle.partitions import objects
 from support.any_columns import listed
 from support.engine import PLANNED, da
@@ -24,7 +25,6 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from oracle import read_payloads
+from oracle import messages, read_payloads
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.columns.encode import Encoder, listed_features
 from dask_tfrecord.errors import FeatureError, SchemaError

@@ -11,12 +11,12 @@ import dask
 import numpy as np
 import pytest
 from oracle import write_oracle
+from oracle.messages import TensorProto
 from support.images import by_pillow
 from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import MemoryLimitError
-from dask_tfrecord.messages import TensorProto
 
 SETTING = "tfrecord.decode.memory-limit"
 MIB = 1 << 20

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import expected_columns, read_payloads, write_oracle
+from oracle.messages import ExampleListWithContext
 from support.numbered_shards import damage
 from support.paths import TESTS
 from support.store_round_trip import assert_same
@@ -23,7 +24,6 @@ from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import ExampleListWithContext
 from dask_tfrecord.metadata.labels import schema_code
 from dask_tfrecord.metadata.tfmd import pbtxt
 from dask_tfrecord.schema import Schema

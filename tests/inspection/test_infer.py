@@ -15,6 +15,7 @@ import pytest
 from google.protobuf.internal import api_implementation
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from oracle.messages import BytesList, Example, Feature, Int64List
 from support.corpus import SEQUENCES
 from support.store_round_trip import assert_same
 from support.wire import delimited, example, feature, sequence_example
@@ -32,7 +33,6 @@ from dask_tfrecord.features import FixedLenFeature, FixedLenSequenceFeature, Var
 from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_example, payload_error
 from dask_tfrecord.inspection.report import Report
 from dask_tfrecord.inspection.survey import survey
-from dask_tfrecord.messages import BytesList, Example, Feature, Int64List
 from dask_tfrecord.schema import Sampling, Schema
 
 judged_by_upb = pytest.mark.skipif(

@@ -13,6 +13,7 @@ from distributed import Client
 from google.protobuf import timestamp_pb2
 from oracle import framed, write_oracle
 from oracle.message_types import message_class
+from oracle.messages import Example, ExampleListWithContext
 from PIL import Image
 from support.any_columns import listed
 from support.commands import shown
@@ -22,7 +23,6 @@ from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
-from dask_tfrecord.messages import Example, ExampleListWithContext
 
 SCENE = """
 name: "scene.proto" package: "demo" syntax: "proto3" dependency: "google/protobuf/timestamp.proto"

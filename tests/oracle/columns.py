@@ -9,39 +9,45 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import dask_tfrecord as dtf
-from dask_tfrecord import messages
-from dask_tfrecord.errors import FeatureError, Location, SchemaError
-from dask_tfrecord.features import Encoded, Feature, KeyedPartition
-from dask_tfrecord.schema import Schema
+from oracle import messages
+from oracle.description import DECODED, Description, Feature, describe
 from oracle.partitions import cut, objects
 from oracle.tensors import tensor_of
 from oracle.values import Mismatch, oracle_dtype, values_of
 
 
-def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> dict[str, NDArray[Any]]:
+class Refusal(Exception):
+    """A record, or a feature of it, that does not match the schema."""
+
+    def __init__(self, text: str, record: int, feature: str | None) -> None:
+        super().__init__(f"record {record}: {text}")
+        self.record = record
+        self.feature = feature
+
+
+def expected_columns(payloads: Iterable[bytes], schema: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Build the arrays that the library must return for these records."""
-    schema = schema if isinstance(schema, Schema) else Schema(schema)
-    rows, refusals = _read(payloads, schema)
+    described = describe(schema)
+    rows, refusals = _read(payloads, described)
     if refusals:
         raise refusals[0]
     columns: dict[str, NDArray[Any]] = {}
-    for name, feature in schema.items():
-        if schema.example_features is not None and schema.has_steps(name):
-            columns[name] = objects(rows[name])
-        else:
-            columns |= columns_of(name, feature, rows[name], schema.has_steps(name))
-    return columns
+    for name, feature in described.features.items():
+        columns |= columns_of(name, feature, rows[name], is_list=False)
+    for name, feature in described.lists.items():
+        columns |= columns_of(name, feature, rows[name], is_list=True)
+    return columns | {f"examples/{key}": objects(rows[f"examples/{key}"]) for key in described.items}
 
 
-def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Feature]) -> list[FeatureError]:
+def expected_refusals(payloads: Iterable[bytes], schema: Mapping[str, Any]) -> list[Refusal]:
     """List the errors of all records and features that do not match the schema."""
-    return _read(payloads, schema if isinstance(schema, Schema) else Schema(schema))[1]
+    return _read(payloads, describe(schema))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +68,18 @@ class _Record:
         return [values_of(step, dtype) for step in self.lists[key].feature] if key in self.lists else []
 
 
-def _parsed(payload: bytes, schema: Schema) -> _Record:
+def _parsed(payload: bytes, described: Description) -> _Record:
     kind: Any = messages.SequenceExample
-    if schema.message == "ExampleListWithContext":
+    if described.message == "ExampleListWithContext":
         kind = messages.ExampleListWithContext
     try:
         record = kind.FromString(payload)
     except messages.DecodeError:
         raise Mismatch("is no protobuf message of its kind") from None
-    if schema.message == "ExampleListWithContext":
+    if described.message == "ExampleListWithContext":
         items = [_Record(item.features.feature) for item in record.examples]
         parsed = _Record(record.context.features.feature, items=items)
-    elif schema.message == "Example" and record.HasField("feature_lists"):
+    elif described.message == "Example" and record.HasField("feature_lists"):
         raise Mismatch("is a SequenceExample")
     else:
         # The context of a SequenceExample has the field number of the features of an Example.
@@ -87,46 +93,47 @@ def _parsed(payload: bytes, schema: Schema) -> _Record:
     return parsed
 
 
-def _read(payloads: Iterable[bytes], schema: Schema) -> tuple[dict[str, list[Any]], list[FeatureError]]:
+def _read(payloads: Iterable[bytes], described: Description) -> tuple[dict[str, list[Any]], list[Refusal]]:
     """Return the rows of every feature and the errors; rows with an error are left out."""
-    rows: dict[str, list[Any]] = {name: [] for name in schema}
-    refusals: list[FeatureError] = []
-    readers = {name: _reader(name, schema) for name in schema}
+    readers = _readers(described)
+    rows: dict[str, list[Any]] = {name: [] for name in readers}
+    refusals: list[Refusal] = []
     for number, payload in enumerate(payloads):
         try:
-            record = _parsed(payload, schema)
+            record = _parsed(payload, described)
         except Mismatch as mismatch:
-            refusals.append(FeatureError(f"the record {mismatch}", Location("payloads", number)))
+            refusals.append(Refusal(f"the record {mismatch}", number, None))
             continue
         for name, read in readers.items():
             try:
                 rows[name].append(read(record))
             except Mismatch as mismatch:
-                location = Location("payloads", number, None, name)
-                refusals.append(FeatureError(f"feature {name!r} {mismatch}", location))
+                refusals.append(Refusal(f"feature {name!r} {mismatch}", number, name))
     return rows, refusals
 
 
-def _reader(name: str, schema: Schema) -> Callable[[_Record], Any]:
-    """Return the function that reads a feature of a record."""
-    feature: Any = schema[name]
-    is_list = schema.has_steps(name)
-    if is_list and schema.message == "ExampleListWithContext":
-        key, of_item = schema.key_of(name), _OF_ITEMS.get(type(feature))
-        if of_item is None:
-            raise SchemaError(f"feature {name!r}: the oracle reads no {feature} in items")
-        return lambda record: _items(record, key, feature, of_item)
-    rule = (_OF_LISTS if is_list else _OF_RECORDS).get(type(feature))
-    needs_lists = isinstance(feature, dtf.FixedLenSequenceFeature) and not (feature.allow_missing or is_list)
+def _readers(described: Description) -> dict[str, Callable[[_Record], Any]]:
+    """Return the function that reads each feature of a record."""
+    readers = {name: _reader(_OF_RECORDS, name, feature) for name, feature in described.features.items()}
+    readers |= {name: _reader(_OF_LISTS, name, feature) for name, feature in described.lists.items()}
+    for key, feature in described.items.items():
+        of_item = _reader(_OF_ITEMS, key, feature)
+        readers[f"examples/{key}"] = partial(_items, feature=feature, of_item=of_item)
+    return readers
+
+
+def _reader(rules: Mapping[str, _Rule], name: str, feature: Feature) -> Callable[[_Record], Any]:
+    rule = rules.get(feature.kind)
+    needs_lists = feature.kind == "FixedLenSequenceFeature" and not feature.allow_missing and rules is not _OF_LISTS
     if rule is None or needs_lists:
-        raise SchemaError(f"feature {name!r}: the oracle reads no {feature} here")
+        raise TypeError(f"feature {name!r}: the oracle reads no {feature} here")
     return lambda record: rule(record, name, feature)
 
 
 # ---- rows of Examples and contexts
 
 
-def _fixed(record: _Record, key: str, feature: dtf.FixedLenFeature) -> NDArray[Any]:
+def _fixed(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     values = record.values(key, feature.dtype)
     if not len(values) and feature.default_value is not None:
         return _spread(feature.default_value, oracle_dtype(feature.dtype), feature.shape)
@@ -154,21 +161,21 @@ def _multiple(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return values.reshape(-1, *shape)
 
 
-def _variable(record: _Record, key: str, feature: dtf.VarLenFeature) -> NDArray[Any]:
+def _variable(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     return _multiple(record.values(key, feature.dtype), feature.shape[1:])
 
 
-def _sequence(record: _Record, key: str, feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
+def _sequence(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     return _bounded(_multiple(record.values(key, feature.dtype), feature.shape), feature)
 
 
-def _bounded(steps: NDArray[Any], feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
+def _bounded(steps: NDArray[Any], feature: Feature) -> NDArray[Any]:
     if feature.length is not None and len(steps) > feature.length:
         raise Mismatch(f"holds {len(steps)} steps, more than {feature.length}")
     return steps
 
 
-def _sparse(record: _Record, key: str, feature: dtf.SparseFeature) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sparse(record: _Record, key: str, feature: Feature) -> tuple[NDArray[Any], NDArray[Any]]:
     axes = [record.values(index_key, "int64").tolist() for index_key in feature.index_key]
     values = record.values(feature.value_key, feature.dtype)
     if any(len(axis) != len(values) for axis in axes):
@@ -184,7 +191,7 @@ def _sparse(record: _Record, key: str, feature: dtf.SparseFeature) -> tuple[NDAr
     return indices, values[np.array(order, np.int64)]
 
 
-def _ragged(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[Any]:
+def _ragged(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     values = record.values(key if feature.value_key is None else feature.value_key, feature.dtype)
     if feature.values is not None:
         values = _decoded(values, feature.values)
@@ -193,18 +200,18 @@ def _ragged(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[An
     return cut(values, feature.partitions, lengths.__getitem__)
 
 
-def _decode(value: bytes, feature: Any) -> Any:
-    if isinstance(feature, dtf.TextFeature):
+def _decode(value: bytes, feature: Feature) -> Any:
+    if feature.kind == "TextFeature":
         return _string(value)
-    if isinstance(feature, dtf.TensorFeature):
+    if feature.kind == "TensorFeature":
         return tensor_of(value, feature.dtype, feature.shape)
     return _raw_array(value, feature)
 
 
-def _decoded(values: Iterable[bytes], feature: Any) -> NDArray[Any]:
+def _decoded(values: Iterable[bytes], feature: Feature) -> NDArray[Any]:
     """Decode each bytes value."""
     decoded = [_decode(value, feature) for value in values]
-    if isinstance(feature, dtf.TextFeature):
+    if feature.kind == "TextFeature":
         return np.array(decoded, np.dtypes.StringDType())
     if -1 in feature.shape:
         return objects(decoded)
@@ -214,13 +221,13 @@ def _decoded(values: Iterable[bytes], feature: Any) -> NDArray[Any]:
     return result
 
 
-def _partition_keys(feature: dtf.RaggedFeature) -> list[str]:
-    return [partition.key for partition in feature.partitions if isinstance(partition, KeyedPartition)]
+def _partition_keys(feature: Feature) -> list[str]:
+    return [partition.key for partition in feature.partitions if partition.kind != "UniformRowLength"]
 
 
-def _encoded(record: _Record, key: str, feature: Any) -> Any:
+def _encoded(record: _Record, key: str, feature: Feature) -> Any:
     values = record.values(key, "bytes")
-    default = feature.default_value if isinstance(feature, dtf.TextFeature) else None
+    default = feature.default_value
     if not len(values) and default is not None:
         return default
     if feature.count != -1 and record.is_unset(key):
@@ -243,7 +250,7 @@ def _inflated(value: bytes, compression_type: str) -> bytes:
     return data
 
 
-def _raw_array(value: bytes, feature: dtf.RawFeature) -> NDArray[Any]:
+def _raw_array(value: bytes, feature: Feature) -> NDArray[Any]:
     if feature.compression_type is not None:
         value = _inflated(value, feature.compression_type)
     stored = oracle_dtype(feature.dtype)
@@ -266,7 +273,7 @@ def _string(value: bytes) -> str:
 # ---- rows of feature lists
 
 
-def _fixed_steps(record: _Record, key: str, feature: dtf.FixedLenSequenceFeature) -> NDArray[Any]:
+def _fixed_steps(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     if key not in record.lists and not feature.allow_missing:
         raise Mismatch("is missing")
     steps = [_counted(values, feature.shape) for values in record.steps(key, feature.dtype)]
@@ -276,15 +283,15 @@ def _fixed_steps(record: _Record, key: str, feature: dtf.FixedLenSequenceFeature
     return _bounded(array, feature)
 
 
-def _variable_steps(record: _Record, key: str, feature: dtf.VarLenFeature) -> NDArray[Any]:
+def _variable_steps(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     return objects([_multiple(values, feature.shape[1:]) for values in record.steps(key, feature.dtype)])
 
 
-def _encoded_steps(record: _Record, key: str, feature: Any) -> NDArray[Any]:
+def _encoded_steps(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     return _decoded([_counted(values, ()).item() for values in record.steps(key, "bytes")], feature)
 
 
-def _ragged_steps(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDArray[Any]:
+def _ragged_steps(record: _Record, key: str, feature: Feature) -> NDArray[Any]:
     steps = record.steps(key if feature.value_key is None else feature.value_key, feature.dtype)
     read = {key: record.steps(key, "int64") for key in _partition_keys(feature)}
     if any(len(other) != len(steps) for other in read.values()):
@@ -299,62 +306,62 @@ def _ragged_steps(record: _Record, key: str, feature: dtf.RaggedFeature) -> NDAr
 # ---- rows of items
 
 
-def _items(record: _Record, key: str, feature: Any, of_item: _Rule) -> NDArray[Any]:
+def _items(record: _Record, feature: Feature, of_item: Callable[[_Record], Any]) -> NDArray[Any]:
     items = []
     for number, item in enumerate(record.items):
         try:
-            items.append(of_item(item, key, feature))
+            items.append(of_item(item))
         except Mismatch as mismatch:
             raise Mismatch(f"in item {number} {mismatch}") from None
     return column_of(feature, items)
 
 
-_Rule = Callable[[_Record, str, Any], Any]
-_OF_RECORDS: dict[type[Any], _Rule] = {
-    dtf.FixedLenFeature: _fixed,
-    dtf.VarLenFeature: _variable,
-    dtf.FixedLenSequenceFeature: _sequence,
-    dtf.SparseFeature: _sparse,
-    dtf.RaggedFeature: _ragged,
-    **dict.fromkeys((dtf.RawFeature, dtf.TextFeature, dtf.TensorFeature), _encoded),
+_Rule = Callable[[_Record, str, Feature], Any]
+_OF_RECORDS: dict[str, _Rule] = {
+    "FixedLenFeature": _fixed,
+    "VarLenFeature": _variable,
+    "FixedLenSequenceFeature": _sequence,
+    "SparseFeature": _sparse,
+    "RaggedFeature": _ragged,
+    **dict.fromkeys(DECODED, _encoded),
 }
-_OF_LISTS: dict[type[Any], _Rule] = {
-    dtf.FixedLenSequenceFeature: _fixed_steps,
-    dtf.VarLenFeature: _variable_steps,
-    dtf.RaggedFeature: _ragged_steps,
-    **dict.fromkeys((dtf.RawFeature, dtf.TextFeature, dtf.TensorFeature), _encoded_steps),
+_OF_LISTS: dict[str, _Rule] = {
+    "FixedLenSequenceFeature": _fixed_steps,
+    "VarLenFeature": _variable_steps,
+    "RaggedFeature": _ragged_steps,
+    **dict.fromkeys(DECODED, _encoded_steps),
 }
 # Each item is read as a record of its own.
 _OF_ITEMS = {
-    cls: rule for cls, rule in _OF_RECORDS.items() if cls not in (dtf.FixedLenSequenceFeature, dtf.SparseFeature)
+    kind: rule for kind, rule in _OF_RECORDS.items() if kind not in ("FixedLenSequenceFeature", "SparseFeature")
 }
 
 
 # ---- columns of rows
 
 
-def columns_of(name: str, feature: Feature, rows: Sequence[Any], is_list: bool) -> dict[str, NDArray[Any]]:
+def columns_of(name: str, feature: Feature, rows: Sequence[Any], *, is_list: bool) -> dict[str, NDArray[Any]]:
     """Return the columns of the rows of a feature, or of a feature list."""
-    if isinstance(feature, dtf.SparseFeature):
+    if feature.kind == "SparseFeature":
         return {
             f"{name}.indices": objects([indices for indices, _ in rows]),
             f"{name}.values": objects([values for _, values in rows]),
             f"{name}.shape": np.array([feature.size] * len(rows), np.int64).reshape(len(rows), len(feature.size)),
         }
     lengths = {f"{name}.lengths": np.array([len(row) for row in rows], np.int64)} if is_list else {}
-    if isinstance(feature, Encoded) and (is_list or feature.count == -1):
+    if feature.is_decoded and (is_list or feature.count == -1):
         return {name: objects(rows), **lengths}
     return {name: column_of(feature, rows), **lengths}
 
 
 def column_of(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
     """Return the array of the rows of a feature."""
-    if isinstance(feature, dtf.TextFeature):
-        return np.array(rows, np.dtypes.StringDType()).reshape(len(rows), *feature.shape)
-    if isinstance(feature, dtf.FixedLenSequenceFeature):
+    several = () if feature.count is None else (feature.count,)
+    if feature.kind == "TextFeature":
+        return np.array(rows, np.dtypes.StringDType()).reshape(len(rows), *several)
+    if feature.kind == "FixedLenSequenceFeature":
         return _padded(feature, rows)
-    if -1 not in feature.shape:
-        several = () if getattr(feature, "count", None) is None else (feature.count,)  # type: ignore[attr-defined]
+    if not feature.is_open:
         column = np.empty((len(rows), *several, *feature.shape), oracle_dtype(feature.dtype).newbyteorder("="))
         for number, row in enumerate(rows):
             column[number, ...] = row
@@ -362,7 +369,7 @@ def column_of(feature: Feature, rows: Sequence[Any]) -> NDArray[Any]:
     return objects(rows)
 
 
-def _padded(feature: dtf.FixedLenSequenceFeature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+def _padded(feature: Feature, rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
     length = max(map(len, rows), default=0) if feature.length is None else feature.length
     column = np.empty((len(rows), length, *feature.shape), oracle_dtype(feature.dtype))
     padding = b"" if feature.dtype == "bytes" else 0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from dask_tfrecord import messages
+from oracle import messages
 from oracle.values import FIELDS, float_bits, stored_values
 
 Record = TypeVar("Record", messages.Example, messages.SequenceExample, messages.ExampleListWithContext)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import crc32c
 
-from dask_tfrecord import messages
-from dask_tfrecord.errors import CorruptRecordError, Location
+from oracle import messages
 
 
 def masked_crc(data: bytes) -> int:
@@ -41,15 +40,15 @@ def read_payloads(path: str | PathLike[str]) -> list[bytes]:
     stream, offset = _inflated(Path(path).read_bytes()), 0
     payloads: list[bytes] = []
     while offset < len(stream):
-        location = Location(str(path), len(payloads), offset)
+        place = f"{path}: record {len(payloads)} at byte {offset}"
         header, end = stream[offset : offset + 12], 0
         if len(header) == 12 and masked_crc(header[:8]) == int.from_bytes(header[8:], "little"):
             end = offset + 12 + int.from_bytes(header[:8], "little") + 4
         if not 0 < end <= len(stream):
-            raise CorruptRecordError("the header is truncated or damaged, or exceeds the end of the file", location)
+            raise ValueError(f"{place}: the header is truncated or damaged, or exceeds the end of the file")
         payload = stream[offset + 12 : end - 4]
         if masked_crc(payload) != int.from_bytes(stream[end - 4 : end], "little"):
-            raise CorruptRecordError("the CRC of the payload does not match", location)
+            raise ValueError(f"{place}: the CRC of the payload does not match")
         payloads.append(payload)
         offset = end
     return payloads

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord import features as classes
+from oracle.description import Partition
 from oracle.values import Mismatch
 
 # Limits the rows that row ids imply: a single id of eight bytes could imply more rows than memory holds.
@@ -25,19 +25,17 @@ def objects(items: Sequence[Any]) -> NDArray[np.object_]:
     return array
 
 
-def uniform_sizes(partitions: Sequence[classes.Partition]) -> tuple[int, ...]:
+def uniform_sizes(partitions: Sequence[Partition]) -> tuple[int, ...]:
     """Return the sizes of the trailing uniform partitions, which become axes of the values."""
     sizes: list[int] = []
     for partition in reversed(partitions):
-        if not isinstance(partition, classes.UniformRowLength):
+        if partition.kind != "UniformRowLength":
             break
         sizes.append(partition.length)
     return tuple(reversed(sizes))
 
 
-def cut(
-    values: NDArray[Any], partitions: Sequence[classes.Partition], read: Callable[[str], list[int]]
-) -> NDArray[Any]:
+def cut(values: NDArray[Any], partitions: Sequence[Partition], read: Callable[[str], list[int]]) -> NDArray[Any]:
     """Divide flat values into nested rows, from the innermost partition to the outermost."""
     inner = uniform_sizes(partitions)
     if len(values) % math.prod(inner):
@@ -51,23 +49,22 @@ def cut(
     return rows
 
 
-def _lengths(partition: classes.Partition, read: Callable[[str], list[int]], count: int) -> list[int]:
+def _lengths(partition: Partition, read: Callable[[str], list[int]], count: int) -> list[int]:
     """Return the row lengths of a partition, which may not match the number of values."""
-    if isinstance(partition, classes.UniformRowLength):
+    if partition.kind == "UniformRowLength":
         return [partition.length] * (count // partition.length)
-    assert isinstance(partition, classes.KeyedPartition)
     held = read(partition.key)
-    if isinstance(partition, classes.RowLengths):
+    if partition.kind == "RowLengths":
         return held
-    if isinstance(partition, classes.ValueRowIds):
+    if partition.kind == "ValueRowIds":
         if len(held) != count or sorted(held) != held or (held and not 0 <= held[0] <= held[-1] <= MAX_ROWS):
             raise Mismatch(f"has row ids {held} for {count} values")
         return [held.count(row) for row in range(held[-1] + 1)] if held else []
-    if isinstance(partition, classes.RowLimits):
+    if partition.kind == "RowLimits":
         return _differences([0, *held])
     if held[:1] not in ([], [0]):
         raise Mismatch(f"has rows that begin at {held[0]}")
-    return _differences([*held, count] if isinstance(partition, classes.RowStarts) else held)
+    return _differences([*held, count] if partition.kind == "RowStarts" else held)
 
 
 def _differences(splits: Sequence[int]) -> list[int]:

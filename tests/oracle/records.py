@@ -11,11 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-import dask_tfrecord as dtf
-from dask_tfrecord import features as classes
-from dask_tfrecord import messages
-from dask_tfrecord.features import Feature
-from dask_tfrecord.schema import Schema
+from oracle import messages
+from oracle.description import Description, Feature, Partition, describe
 from oracle.strategies import NAMES, STORED, values_that_fit
 from oracle.tensors import LISTS
 from oracle.values import FIELDS, kind_of, oracle_dtype
@@ -24,51 +21,58 @@ from oracle.values import FIELDS, kind_of, oracle_dtype
 _Held = dict[str, tuple[str, list[Any]]]
 
 
-@st.composite
-def examples(
-    draw: st.DrawFn, schema: Mapping[str, Feature], *, others: bool = False, misfits: bool = False
-) -> messages.Example:
+def examples(schema: Mapping[str, Any], *, others: bool = False, misfits: bool = False) -> st.SearchStrategy[Any]:
     """Examples that match a schema; with `others`, more features, and with `misfits`, random changes of some."""
+    return _examples(describe(schema).features, others, misfits)
+
+
+def sequence_examples(
+    schema: Mapping[str, Any], *, others: bool = False, misfits: bool = False
+) -> st.SearchStrategy[Any]:
+    """SequenceExamples that match a schema."""
+    return _sequence_examples(describe(schema), others, misfits)
+
+
+def example_lists(schema: Mapping[str, Any], *, others: bool = False, misfits: bool = False) -> st.SearchStrategy[Any]:
+    """ExampleListWithContexts that match a schema."""
+    return _example_lists(describe(schema), others, misfits)
+
+
+@st.composite
+def _examples(draw: st.DrawFn, features: Mapping[str, Feature], others: bool, misfits: bool) -> Any:
     example = messages.Example()
-    _fill_map(draw, example.features.feature, schema, others=others)
+    _fill_map(draw, example.features.feature, features, others=others)
     if misfits and draw(_SOMETIMES):
-        _change_map(draw, example.features.feature, _keys(schema))
+        _change_map(draw, example.features.feature, _keys(features))
     return example
 
 
 @st.composite
-def sequence_examples(
-    draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
-) -> messages.SequenceExample:
-    """SequenceExamples that match a schema."""
+def _sequence_examples(draw: st.DrawFn, described: Description, others: bool, misfits: bool) -> Any:
     record = messages.SequenceExample()
-    _fill_map(draw, record.context.feature, schema.context_features, others=others)
+    _fill_map(draw, record.context.feature, described.features, others=others)
     lists = record.feature_lists.feature_list
-    for name, feature in (schema.sequence_features or {}).items():
+    for name, feature in described.lists.items():
         _fill_lists(draw, lists, name, feature)
-    wanted = _keys(schema.sequence_features or {})
+    wanted = _keys(described.lists)
     for name in draw(st.lists(NAMES.filter(lambda name: name not in wanted), max_size=1)) if others else ():
         _fill(lists[name].feature.add(), *draw(_ANYTHING))
     if misfits and draw(_SOMETIMES):
-        if not wanted or (len(schema) > len(schema.sequence_features or {}) and draw(st.booleans())):
-            _change_map(draw, record.context.feature, _keys(schema.context_features))
+        if not wanted or (described.features and draw(st.booleans())):
+            _change_map(draw, record.context.feature, _keys(described.features))
         else:
             _change_list(draw, lists, draw(st.sampled_from(wanted)))
     return record
 
 
 @st.composite
-def example_lists(
-    draw: st.DrawFn, schema: Schema, *, others: bool = False, misfits: bool = False
-) -> messages.ExampleListWithContext:
-    """ExampleListWithContexts that match a schema."""
+def _example_lists(draw: st.DrawFn, described: Description, others: bool, misfits: bool) -> Any:
     record = messages.ExampleListWithContext()
-    has_context: bool = bool(schema.context_features) or draw(st.booleans())
+    has_context: bool = bool(described.features) or draw(st.booleans())
     for _ in range(draw(st.integers(0, 3))):
-        item: messages.Example = draw(examples(schema.example_features or {}, others=others, misfits=misfits))
-        record.examples.add().CopyFrom(item)
+        record.examples.add().CopyFrom(draw(_examples(described.items, others, misfits)))
     if has_context:
-        record.context.CopyFrom(draw(examples(schema.context_features, others=others, misfits=misfits)))
+        record.context.CopyFrom(draw(_examples(described.features, others, misfits)))
     return record
 
 
@@ -78,15 +82,15 @@ _ANYTHING = st.sampled_from(sorted(STORED)).flatmap(
 )
 
 
-def _keys(schema: Mapping[str, Feature]) -> list[str]:
+def _keys(features: Mapping[str, Feature]) -> list[str]:
     """List the keys that features read."""
     keys: list[str] = []
-    for name, feature in schema.items():
-        if isinstance(feature, dtf.SparseFeature):
+    for name, feature in features.items():
+        if feature.kind == "SparseFeature":
             keys += [*feature.index_key, feature.value_key]
-        elif isinstance(feature, dtf.RaggedFeature):
+        elif feature.kind == "RaggedFeature":
             keys.append(name if feature.value_key is None else feature.value_key)
-            keys += [part.key for part in feature.partitions if isinstance(part, classes.KeyedPartition)]
+            keys += [part.key for part in feature.partitions if part.kind != "UniformRowLength"]
         else:
             keys.append(name)
     return keys
@@ -99,23 +103,23 @@ def _fill(message: messages.Feature, kind: str, values: Iterable[Any]) -> None:
     listed.value.extend(values)
 
 
-def _fill_map(draw: st.DrawFn, held: Any, schema: Mapping[str, Feature], *, others: bool) -> None:
-    for name, feature in schema.items():
-        needed = isinstance(feature, dtf.FixedLenFeature) and feature.default_value is None
+def _fill_map(draw: st.DrawFn, held: Any, features: Mapping[str, Feature], *, others: bool) -> None:
+    for name, feature in features.items():
+        needed = feature.kind == "FixedLenFeature" and feature.default_value is None
         for key, (kind, values) in _draw_held(draw, name, feature).items():
             form = "list" if values or needed else draw(st.sampled_from(("list", "missing", "unset")))
             if form == "list":
                 _fill(held[key], kind, values)
             elif form == "unset":
                 held[key].SetInParent()
-    wanted = _keys(schema)
+    wanted = _keys(features)
     for name in draw(st.lists(NAMES.filter(lambda name: name not in wanted), max_size=2)) if others else ():
         _fill(held[name], *draw(_ANYTHING))
 
 
 def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> None:
     count = draw(st.integers(0, min(_longest(feature), 3)))
-    needed = isinstance(feature, dtf.FixedLenSequenceFeature) and not feature.allow_missing
+    needed = feature.kind == "FixedLenSequenceFeature" and not feature.allow_missing
     if not count and not needed and draw(st.booleans()):
         return
     for key in _keys({name: feature}):
@@ -129,26 +133,26 @@ def _fill_lists(draw: st.DrawFn, lists: Any, name: str, feature: Feature) -> Non
 
 def _longest(feature: Feature) -> int:
     """Return the maximum number of steps, or 3 if it is unlimited."""
-    length = feature.length if isinstance(feature, dtf.FixedLenSequenceFeature) else None
+    length = feature.length if feature.kind == "FixedLenSequenceFeature" else None
     return 3 if length is None else length
 
 
-def _draw_held(draw: st.DrawFn, name: str, feature: Any, *, step: bool = False) -> _Held:
+def _draw_held(draw: st.DrawFn, name: str, feature: Feature, *, step: bool = False) -> _Held:
     """Draw the content of a record or step for one feature."""
-    if isinstance(feature, dtf.SparseFeature):
+    if feature.kind == "SparseFeature":
         return _draw_sparse(draw, feature)
-    if isinstance(feature, dtf.RaggedFeature):
+    if feature.kind == "RaggedFeature":
         return _draw_ragged(draw, name, feature)
-    if isinstance(feature, dtf.TextFeature) and feature.default_value is not None and draw(st.booleans()):
+    if feature.kind == "TextFeature" and feature.default_value is not None and draw(st.booleans()):
         return {name: ("bytes", [])}
-    if isinstance(feature, dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature) and feature.count is not None:
+    if feature.is_decoded and feature.count is not None:
         count = draw(st.integers(0, 3)) if feature.count < 0 else feature.count
         return {name: ("bytes", [_draw_bytes(draw, feature) for _ in range(count)])}
-    if isinstance(feature, dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature):
+    if feature.is_decoded:
         return {name: ("bytes", [_draw_bytes(draw, feature)])}
-    if isinstance(feature, dtf.VarLenFeature):
+    if feature.kind == "VarLenFeature":
         count = draw(st.integers(0, 3)) * math.prod(feature.shape[1:])
-    elif isinstance(feature, dtf.FixedLenSequenceFeature):
+    elif feature.kind == "FixedLenSequenceFeature":
         count = math.prod(feature.shape) * (1 if step else draw(st.integers(0, min(_longest(feature), 3))))
     else:
         takes_default = feature.default_value is not None and draw(st.booleans())
@@ -160,7 +164,7 @@ def _draw_values(draw: st.DrawFn, dtype: str, count: int) -> list[Any]:
     return draw(st.lists(values_that_fit(dtype), min_size=count, max_size=count))
 
 
-def _draw_sparse(draw: st.DrawFn, feature: dtf.SparseFeature) -> _Held:
+def _draw_sparse(draw: st.DrawFn, feature: Feature) -> _Held:
     count = 0 if 0 in feature.size else draw(st.integers(0, 4))
     held: _Held = {}
     for key, size in zip(feature.index_key, feature.size, strict=True):
@@ -169,16 +173,15 @@ def _draw_sparse(draw: st.DrawFn, feature: dtf.SparseFeature) -> _Held:
     return held
 
 
-def _draw_ragged(draw: st.DrawFn, name: str, feature: dtf.RaggedFeature) -> _Held:
+def _draw_ragged(draw: st.DrawFn, name: str, feature: Feature) -> _Held:
     held: _Held = {}
     rows = draw(st.integers(0, 3))
     for partition in feature.partitions:
-        if isinstance(partition, classes.UniformRowLength):
+        if partition.kind == "UniformRowLength":
             rows *= partition.length
             continue
-        assert isinstance(partition, classes.KeyedPartition)
         lengths = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
-        if isinstance(partition, classes.ValueRowIds) and lengths:
+        if partition.kind == "ValueRowIds" and lengths:
             lengths[-1] = max(lengths[-1], 1)  # row ids can't express empty rows at the end
         held[partition.key] = ("int64", _encode_partition(partition, lengths))
         rows = sum(lengths)
@@ -188,23 +191,23 @@ def _draw_ragged(draw: st.DrawFn, name: str, feature: dtf.RaggedFeature) -> _Hel
     return {key: (kind_of(feature.dtype), _draw_values(draw, feature.dtype, rows)), **held}
 
 
-def _encode_partition(partition: classes.KeyedPartition, lengths: list[int]) -> list[int]:
+def _encode_partition(partition: Partition, lengths: list[int]) -> list[int]:
     """Convert row lengths to the representation of a partition."""
     splits = list(accumulate(lengths, initial=0))
-    if isinstance(partition, classes.ValueRowIds):
+    if partition.kind == "ValueRowIds":
         return [row for row, length in enumerate(lengths) for _ in range(length)]
-    if isinstance(partition, classes.RowSplits):
+    if partition.kind == "RowSplits":
         return splits if lengths else []
-    if isinstance(partition, classes.RowStarts):
+    if partition.kind == "RowStarts":
         return splits[:-1]
-    return splits[1:] if isinstance(partition, classes.RowLimits) else lengths
+    return splits[1:] if partition.kind == "RowLimits" else lengths
 
 
-def _draw_bytes(draw: st.DrawFn, feature: dtf.RawFeature | dtf.TextFeature | dtf.TensorFeature) -> bytes:
-    if isinstance(feature, dtf.TextFeature):
+def _draw_bytes(draw: st.DrawFn, feature: Feature) -> bytes:
+    if feature.kind == "TextFeature":
         return draw(NAMES).encode()
     sizes = [draw(st.integers(0, 3)) if size == -1 else size for size in feature.shape]
-    if isinstance(feature, dtf.TensorFeature):
+    if feature.kind == "TensorFeature":
         return _draw_tensor(draw, feature.dtype, sizes)
     items = _draw_items(draw, feature.dtype, math.prod(sizes))
     if feature.compression_type is None:

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
+from dask_tfrecord import Schema
 from dask_tfrecord import features as classes
 from dask_tfrecord.features import Feature
-from dask_tfrecord.schema import Schema
 from oracle.tensors import LISTS
 from oracle.values import oracle_dtype
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord import messages
+from oracle import messages
 from oracle.partitions import objects
 from oracle.values import Mismatch, oracle_dtype
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord import messages
+from oracle import messages
 
 # Lists of a Feature message by kind, in the order of their field numbers.
 FIELDS = {"bytes": "bytes_list", "float32": "float_list", "int64": "int64_list"}

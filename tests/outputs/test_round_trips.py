@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from oracle import expected_columns, read_payloads, schemas, write_oracle
+from oracle import expected_columns, messages, read_payloads, schemas, write_oracle
+from oracle.messages import Example, SequenceExample
 from oracle.strategies import ITEMS, STEPS
 from support.any_columns import any_features, dataset_of, fitting_rows, listed, written_as
 from support.any_records import collections
@@ -29,10 +30,8 @@ from support.store_round_trip import assert_same
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
-from dask_tfrecord import messages
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature, ImageFeature
-from dask_tfrecord.messages import Example, SequenceExample
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
 # The default tests read at most this many rows of a file, and two shards of one collection.

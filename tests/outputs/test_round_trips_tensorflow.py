@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import examples, expected_columns, schemas, sequence_examples, write_oracle
 from oracle.encodings import WireEncoder
+from oracle.messages import Example, SequenceExample
 from oracle.strategies import CLASSES, STEPS
 from support.any_records import collections
 from support.corpus import ROUND_TRIPS
@@ -45,7 +46,6 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
-from dask_tfrecord.messages import Example, SequenceExample
 
 pytestmark = pytest.mark.tensorflow
 

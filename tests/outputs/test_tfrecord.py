@@ -17,6 +17,7 @@ import pytest
 from distributed import Client
 from fsspec.implementations.memory import MemoryFileSystem
 from oracle import read_oracle, read_payloads, write_oracle
+from oracle.messages import Example, SequenceExample
 from oracle.partitions import objects
 from support.bits import bits
 from support.commands import run, shown
@@ -26,7 +27,6 @@ from support.wire import sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.messages import Example, SequenceExample
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import Limits
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from oracle import expected_columns, read_payloads
+from oracle.messages import Example
 from support.corpus import EMPTY, EXAMPLES, FOREIGN
 from support.few import mostly_slow
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.messages import Example
 
 
 def test_every_file_of_the_corpus_has_its_test(corpus: Path) -> None:

@@ -10,13 +10,13 @@ import dask
 import numpy as np
 import pytest
 from oracle import borders, framed, read_payloads, write_oracle
+from oracle.messages import Example
 from support.any_columns import listed
 from support.commands import run
 from support.damage import flip
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.messages import Example
 from dask_tfrecord.records.damage import ShardReport, check_shard
 from dask_tfrecord.storage.listing import find_shards
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import borders, framed, read_payloads, write_oracle
+from oracle.messages import Example
 from support.few import rising
 from support.wire import example
 
@@ -24,7 +25,6 @@ from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
-from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import iterate_records
 from dask_tfrecord.records.index import (
     ByteSplit,

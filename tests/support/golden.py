@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from oracle import read_payloads
+from oracle.messages import SequenceExample
 
 import dask_tfrecord as dtf
-from dask_tfrecord.messages import SequenceExample
 from support.bits import bits
 
 CASES = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import oracle
-
-from dask_tfrecord import messages
+from oracle import messages
 
 
 def example(row: int, most_tokens: int = 17) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle.messages import TensorProto, TensorShapeProto
 from oracle.partitions import objects
 from oracle.tensors import LISTS
 from oracle.values import oracle_dtype
 
-from dask_tfrecord.messages import TensorProto, TensorShapeProto
 from support.wire import delimited, varint
 
 # Tags of values that are not packed, by dtype.

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oracle.messages import BytesList, Feature, FloatList, Int64List, TensorProto, TensorShapeProto
+
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.messages import BytesList, Feature, FloatList, Int64List, TensorProto, TensorShapeProto
 from support.parsing_compare import Description
 from support.wire import delimited, example, feature, varint
 from support.wire import sequence_example as seq

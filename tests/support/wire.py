@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dask_tfrecord import messages
+from oracle import messages
 
 
 def varint(value: int) -> bytes:

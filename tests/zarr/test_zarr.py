@@ -17,6 +17,7 @@ import pytest
 import zarr
 import zarr.storage
 from oracle import write_oracle
+from oracle.messages import SequenceExample
 from support.any_columns import FEATURES, dataset_of, fitting_rows, rows_like, written_as
 from support.few import mostly_slow
 from support.programs import run_python
@@ -25,7 +26,6 @@ from support.store_round_trip import CountingStore, assert_identity, assert_same
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import ResumeError, SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.messages import SequenceExample
 from dask_tfrecord.settings import Limits
 
 ROWS = 31
