@@ -172,6 +172,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
                 hint = f"; its column is ds[{name!r}]"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        # NumPy would make an array of the names of columns.
+        raise TypeError(
+            "a data set has several columns: ds.compute() is a dict of arrays, ds['label'].compute() one array"
+        )
+
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
@@ -190,7 +196,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             return self._moved(self._assigned[key] if key in self._assigned else self._rows.array(key))
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
-                f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; ds.rows picks rows"
+                f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; {_rows_advice(key)}"
             )
         self._check_names(key)
         if isinstance(key, list):
@@ -1448,6 +1454,16 @@ def _cell(value: Any) -> str:
     return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")
 
 
+def _rows_advice(key: Any) -> str:
+    """Return how rows are picked by a key."""
+    if isinstance(key, int | np.integer):
+        return f"ds.rows[{key}] picks a row"
+    if isinstance(key, slice):
+        parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
+        return f"ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] picks rows"
+    return "ds.rows[…] picks rows by ints, a slice or a mask"
+
+
 def _is_mask(given: Any) -> bool:
     return isinstance(given, Sequence) and bool(given) and all(isinstance(each, bool | np.bool_) for each in given)
 
@@ -1592,6 +1608,7 @@ def _hints(dataset: Dataset) -> list[str]:
     schema, report = dataset.schema, dataset.schema.report
     if report is None:
         return []
+    different: list[str] = report.different_shards()
     found = [
         (feature.name, suggestion)
         for feature in report.features
@@ -1599,12 +1616,12 @@ def _hints(dataset: Dataset) -> list[str]:
         if schema.get(feature.name) == feature.feature and (suggestion.feature or "").startswith(_DECODED)
     ]
     if not found:
-        return []
+        return different
     held = ", ".join(f"{name!r} holds {suggestion.what}" for name, suggestion in found[:_MOST_HINTS])
     spec = ", ".join(f"{name!r}: {suggestion.feature}" for name, suggestion in found[:_MOST_HINTS])
     rest = ", …" if len(found) > _MOST_HINTS else ""
     given = f"{spec}{rest} in features=" if report.sequences else f"features={{**ds.schema, {spec}{rest}}}"
-    return [f"hint: {held}{rest}; decode with {given}"]
+    return [f"hint: {held}{rest}; decode with {given}", *different]
 
 
 def _rows(dataset: Dataset) -> list[tuple[str, str, str, str]]:

@@ -148,7 +148,7 @@ class Filters:
 def _condition(given: Any) -> Condition:
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
         raise ValueError(
-            f"a filter is a tuple of column, operator and value, like ('label', '==', 3); got {given!r:.100}"
+            f"a filter is a tuple of column, operator and value in a list, [('label', '==', 3)]; got {given!r:.100}"
         )
     name, comparison, value = given
     if comparison not in _OPERATORS:
@@ -469,8 +469,25 @@ def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
     except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
         raise ValueError(
             f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
-            f'"label in [1, 2]". Quote a name with operators, quotes or spaces: "\'log-in\' == 3".'
+            f'"label in [1, 2]". {_advice(tokens)}'
         ) from None
+
+
+def _advice(tokens: Sequence[str]) -> str:
+    """Return what to change in a text that is no condition."""
+    words = {token for token in tokens if not token.isspace()}
+    if words & {"&", "|", "~"}:
+        return "Words join conditions: and, or, not in."
+    text = "".join(tokens).strip()
+    if text.startswith("("):
+        return 'Parentheses are not read: "a and b or c" means that a and b hold, or c.'
+    left, found, right = text.partition("=")
+    if found and not right.startswith("=") and left[-1:] not in tuple("=!<>"):
+        return f'Equality is written with two signs: "{left.strip()} == {right.strip()}".'
+    value = next((text.partition(f" {each} ")[2].strip() for each in ("==", "!=") if f" {each} " in text), "")
+    if value.isidentifier():
+        return f"Text stands in quotes: '{value}'."
+    return "Quote a name with operators, quotes or spaces: \"'log-in' == 3\"."
 
 
 def parse_condition(text: str) -> tuple[str, str, Any]:

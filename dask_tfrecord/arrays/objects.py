@@ -18,7 +18,31 @@ _HEADER_NBYTES = sys.getsizeof(np.empty(0))
 
 
 class ObjectArray(np.ndarray[Any, Any]):
-    """Array of objects or text as a chunk of a dask array; slices are such arrays, results of functions are plain."""
+    """Array of objects or text as a chunk of a dask array; slices are such arrays, results of functions are plain.
+
+    Reductions of rows that differ in length, and comparisons of bytes with text, raise TypeError: NumPy would fail to
+    add up arrays of different shapes, and find no row that is equal.
+    """
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        first = self.flat[0] if self.size else None
+        if method == "reduce" and isinstance(first, np.ndarray):
+            raise TypeError(
+                f"{ufunc.__name__} over rows that differ in length or shape: values, *row_splits = ds.ragged(name) are "
+                f"all values in one array, for example for values.sum(), and ds.padded(name, length) is a dense array. "
+                f"numpy.array([row.sum() for row in ds[name].compute()]) has one number per row"
+            )
+        if isinstance(first, bytes) and ufunc in (np.equal, np.not_equal):
+            text = next((value for value in inputs if isinstance(value, str)), None)
+            if text is not None:
+                raise TypeError(
+                    f"the rows are bytes, which no text equals: compare with {text.encode()!r}, or read the column by "
+                    f"TextFeature()"
+                )
+        plain = [np.asarray(value) if isinstance(value, ObjectArray) else value for value in inputs]
+        if out is not None:
+            kwargs["out"] = tuple(np.asarray(each) if isinstance(each, ObjectArray) else each for each in out)
+        return getattr(ufunc, method)(*plain, **kwargs)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else np.asarray(array)

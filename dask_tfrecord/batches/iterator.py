@@ -212,7 +212,10 @@ class BatchIterator(Iterator[Batch]):
         if not len(datasets[0]):
             raise SchemaError("batches have at least one column; the data set has none")
         if shuffle is not False and shuffle not in ("window", "full"):
-            raise ValueError(f'shuffle is False, "window" or "full"; got {shuffle!r:.100}')
+            # tf.data takes the number of rows of its buffer.
+            is_number = isinstance(shuffle, int) and f"{shuffle}".isdecimal()  # type: ignore[unreachable]
+            advice = f': shuffle="window", window={shuffle} mixes within so many rows' if is_number else ""
+            raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
         size = checked_integer("batch_size", batch_size, 1)

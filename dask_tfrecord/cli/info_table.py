@@ -66,6 +66,8 @@ def print_report(report: Report) -> None:
         _print(console, Text(f"\n{plain(conflict.name)} has values of several kinds:"))
         for kind in conflict.kinds:
             _print(console, Text(f"  {plain(str(kind))}"))
+    if different := report.different_shards():
+        _print(console, Text("\n" + "\n".join(map(plain, different))))
 
 
 def print_schema(schema: Schema) -> None:

@@ -43,7 +43,7 @@ def numpy_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
         known: np.dtype[Any] = np.dtype(dtype)
         return known
     except TypeError:
-        raise SchemaError(f"{owner}: {dtype!r} is not a NumPy dtype") from None
+        raise SchemaError(f"{owner}: expected a dtype such as 'int64', 'float32' or 'uint8'; got {dtype!r}") from None
 
 
 def _bfloat16(owner: str) -> np.dtype[Any]:
@@ -130,7 +130,11 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool =
     try:
         sizes = tuple(-1 if size is None else operator.index(size) for size in shape)
     except TypeError:
-        raise SchemaError(f"{owner}: expected a sequence of ints as shape; got {shape!r}") from None
+        is_dtype = isinstance(shape, str | type | np.dtype)
+        advice = f": the shape comes before the dtype, as in {owner}((8, 8, 3), 'uint8')" if is_dtype else ""
+        if is_dtype and owner == "FixedLenFeature":
+            advice = ": the shape comes before the dtype, as in FixedLenFeature((), 'int64') for one value per record"
+        raise SchemaError(f"{owner}: expected a sequence of ints as shape; got {shape!r}{advice}") from None
     known = [size for axis, size in enumerate(sizes) if size != -1 or axis >= open_sizes]
     if any(size < 0 for size in known):
         raise SchemaError(f"{owner}: expected known, non-negative sizes in the shape; got {sizes}")

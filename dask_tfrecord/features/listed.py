@@ -79,7 +79,8 @@ class FixedLenFeature(Listed):
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    # Required: without a value, the check of the shape comes first, and says that the shape was left out.
+    dtype: str = field(default_factory=str)
     default_value: Any = None
 
     if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class FixedLenFeature(Listed):
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "FixedLenFeature")
+        if isinstance(self.dtype, str) and not self.dtype:
+            raise SchemaError(f"FixedLenFeature needs a dtype, as in FixedLenFeature({shape}, 'int64')")
         dtype = checked_parsed_dtype(self.dtype, "FixedLenFeature")
         default = checked_default(self.default_value, dtype, shape, "FixedLenFeature")
         self._set(shape=shape, dtype=dtype, default_value=default)

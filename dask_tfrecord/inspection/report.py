@@ -37,6 +37,8 @@ _DEFAULTS = {"bytes": 'b""', "float32": "0.0", "int64": "0", "bool": "False"}
 # Item sizes in bytes of raw arrays, and numbers of channels of square images.
 _ITEM_SIZES = {"uint8": 1, "16 bit": 2, "32 bit": 4, "64 bit": 8}
 _CHANNELS = (1, 3, 4)
+# Keys that a note about different shards names.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,11 +606,31 @@ class Report:
             return lines
         if self.refusal is None:
             conflicts = [printable(f"{each.name!r}: {'; '.join(map(str, each.kinds))}") for each in self.conflicts]
-            return ["values of several kinds:", *conflicts] if conflicts else []
+            return [*(["values of several kinds:", *conflicts] if conflicts else []), *self.different_shards()]
         partial = [f"{plural(self.partial, 'record')} with more than 1,000 fields, counted in part"] * bool(
             self.partial
         )
         return [*partial, ADVICE[f"a {self.message}"]]
+
+    def different_shards(self) -> list[str]:
+        """Describe keys that only some shards have while others have other keys: data sets that were mixed."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for each in self.features:
+            if (
+                len(each.kinds) == 1
+                and each.present < self.records
+                and each.kinds[0].shards <= len(each.kinds[0].by_shard)
+            ):
+                groups.setdefault(tuple(path for path, _ in each.kinds[0].by_shard), []).append(each.name)
+        apart = [one for one in groups if all(one == other or not {*one} & {*other} for other in groups)]
+        if len(apart) < 2:
+            return []
+        lines = ["shards of different keys; open each kind on its own:"]
+        for paths in apart:
+            names = ", ".join(map(repr, groups[paths][:_NAMED])) + (", …" if len(groups[paths]) > _NAMED else "")
+            more = f" and {plural(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
+            lines.append(printable(f"  only in {paths[0]}{more}: {names}"))
+        return lines
 
     def __repr__(self) -> str:
         if self.refusal is not None:

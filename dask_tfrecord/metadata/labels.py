@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import Location, SchemaError, ShardNotFoundError, TFRecordError, describe_error, printable
+from dask_tfrecord.errors import (
+    Location,
+    SchemaError,
+    ShardNotFoundError,
+    Spelled,
+    TFRecordError,
+    describe_error,
+    printable,
+)
 from dask_tfrecord.features import Feature, Partition
 from dask_tfrecord.metadata.tfds import schema_from_features
 from dask_tfrecord.metadata.tfmd import from_tfmd, pbtxt
@@ -294,7 +302,10 @@ def read_schema(urlpath: str | os.PathLike[str], storage_options: Mapping[str, A
     location = Location(str(urlpath))
     text = read_text(urlpath, storage_options)
     if text is None:
-        raise ShardNotFoundError("features names a schema file that does not exist", location)
+        raise ShardNotFoundError(
+            "features names a schema file that does not exist" + Spelled("; columns=[…] picks features by name", ""),
+            location,
+        )
     try:
         return _parse_schema(text)
     except SchemaError as error:

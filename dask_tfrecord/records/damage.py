@@ -40,7 +40,7 @@ from dask_tfrecord.errors import (
     printable,
     redact_url,
 )
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window
+from dask_tfrecord.records.framing import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import Sidecar
@@ -59,6 +59,11 @@ _DISPLAYED = 100
 
 # Largest number of inserted bytes that is considered. They move the end of a record past the one in its header.
 _MAX_SHIFT = 64
+
+
+# Reasons of damage: of a header, and of a file without an intact record.
+_LENGTH_DAMAGED = "the CRC of the length does not hold"
+_NO_SHARD = "the file is not a TFRecord file, or its first header is damaged"
 
 
 def _lost_text(records: int | None) -> str:
@@ -256,6 +261,9 @@ def check_shard(shard: Shard) -> ShardReport:
         found = _accepted(stretches, tail[0], end, nested=resync.nested > 0)
         intact = [stretch for stretch in found if stretch.records]
         starts, stops, counts = (np.array([stretch[field] for stretch in intact], np.int64) for field in range(3))
+        lost = _lost_ranges(found, tail, end, stream_error)
+        if lost and not intact and lost[0].stop == end and lost[0].reason == _LENGTH_DAMAGED:
+            lost[0] = replace(lost[0], reason=f"{_NO_SHARD}, and begins with {_head_of(shard)}")
         return ShardReport(
             redact_url(shard.path),
             shard.size,
@@ -264,9 +272,14 @@ def check_shard(shard: Shard) -> ShardReport:
             starts,
             stops,
             counts,
-            tuple(_lost_ranges(found, tail, end, stream_error)),
+            tuple(lost),
             *scan.entries(intact),
         )
+
+
+def _head_of(shard: Shard) -> str:
+    with Window(shard, stop=shard.size) as window:
+        return describe_head(window)
 
 
 class RecordState(IntEnum):
@@ -493,7 +506,7 @@ def _reason(before: _Stretch, end: int) -> str:
     if left < HEADER:
         return f"{left} bytes at the end, where a header takes {HEADER}"
     if not before.promised:
-        return "the CRC of the length does not hold"
+        return _LENGTH_DAMAGED
     if before.promised > end:
         return f"the record takes {before.promised - before.end} bytes, and {left} are left: the file was cut"
     return "the CRC of the payload does not hold"

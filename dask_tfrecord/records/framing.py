@@ -270,7 +270,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
     if have < HEADER:
         begins, advice = "", ""
         if record == 0:
-            begins = f"; the file begins with {_describe_head(window)}"
+            begins = f"; the file begins with {describe_head(window)}"
             advice = _advise_glob(window.shard.path)
         text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}"
         causes = "The file was truncated, is still being written, or has other data appended"
@@ -283,7 +283,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
             inside = f", inflated from {window.compression}," if window.compression else ""
             return CorruptRecordError(
                 f"this is not a TFRecord file, or its first header is damaged: {found}. The file{inside} begins with "
-                f"{_describe_head(window)}{_advise_glob(window.shard.path)}",
+                f"{describe_head(window)}{_advise_glob(window.shard.path)}",
                 location,
             )
         return CorruptRecordError(
@@ -350,7 +350,7 @@ def _fill_up_to(window: Window, most: int) -> int:
     return min(have, most)
 
 
-def _describe_head(window: Window) -> str:
+def describe_head(window: Window) -> str:
     """Describe the first bytes of a file by the magic numbers of other formats."""
     start = bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES)))
     head, shown = start[:_HEAD_SIZE], f" ({start[:12].hex(' ')})"

@@ -88,7 +88,7 @@ class ProgressBar:
             self._display.move(step)
 
     def end_with(self, text: str) -> None:
-        """Leave a line of text in place of the bar, if the bar was shown."""
+        """Leave a line of text in place of the bar, also where the work ended before the bar was shown."""
         self._final_text = text
 
     def _draw(self, display: TerminalDisplay) -> None:
@@ -119,9 +119,10 @@ class ProgressBar:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        if self.shown and self._display is not None:
+        text = "" if error else self._final_text
+        if self._display is not None and (self.shown or text):
             with suppress(OSError):
-                self._display.end("" if error else self._final_text)
+                self._display.end(text)
 
 
 TaskDone = Callable[[int, Any], None]

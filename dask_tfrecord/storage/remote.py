@@ -280,7 +280,12 @@ def explain_missing_extra() -> Iterator[None]:
             if error.name == module or module in str(error):
                 message = f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"'
                 raise ImportError(message, name=module) from error
-        raise
+        # fsspec names the package of a file system that is not installed.
+        found = re.match(r"Install (\S+)", str(error))
+        if found is None:
+            raise
+        message = f"this URL needs {found[1]}, which is not installed: pip install {found[1]}"
+        raise ImportError(message, name=found[1]) from error
 
 
 def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:

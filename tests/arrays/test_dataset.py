@@ -142,7 +142,7 @@ def test_columns_that_are_not_there(ds: dtf.Dataset, key: Any, error: type[Excep
     for way in (ds, ds.persist()):
         with pytest.raises(error, match=re.escape(message)) as caught:
             way[key]
-        assert error is not TypeError or "ds.rows picks rows" in str(caught.value)
+        assert error is not TypeError or "ds.rows[" in str(caught.value)
 
 
 def test_an_attribute_with_the_name_of_a_column_hints_at_it(ds: dtf.Dataset) -> None:

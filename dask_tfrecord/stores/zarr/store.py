@@ -194,6 +194,8 @@ class TargetGroup:
             return ", but a directory without one; " + COMPONENT + " names a group within a store"
         if self.component and Path(self.store).exists():
             return f": the store exists, but does not have a group at {self.component!r}"
+        if "tfrecord" in directory.name or set("*?[") & set(directory.name):
+            return "; read_tfrecord opens TFRecord shards"
         siblings = (path.name for path in directory.parent.iterdir()) if directory.parent.is_dir() else ()
         return f": the path does not exist{near_misses(directory.name, sorted(siblings))}"
 

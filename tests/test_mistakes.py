@@ -1,0 +1,83 @@
+"""What newcomers write first: each error says what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mistakes")
+    columns = {"label": np.arange(6), "text": [b"one", b"two"] * 3, "tokens": [[1], [2, 3], [], [4], [5, 6, 7], []]}
+    dtf.to_tfrecord(columns, path / "train-{shard:05d}-of-{shards:05d}.tfrecord", records_per_shard=3)
+    (path / "picture.png").write_bytes(PNG)
+    return path
+
+
+@pytest.fixture
+def ds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dtf.Dataset]:
+    monkeypatch.chdir(folder)
+    yield dtf.read_tfrecord("train-*.tfrecord")
+
+
+Mistake = Callable[[dtf.Dataset], Any]
+MISTAKES: list[tuple[Mistake, str]] = [
+    (lambda ds: dtf.FixedLenFeature("int64"), "the shape comes before the dtype, as in FixedLenFeature((), 'int64')"),  # type: ignore[call-arg,arg-type]
+    (lambda ds: dtf.FixedLenFeature(()), "needs a dtype, as in FixedLenFeature((), 'int64')"),  # type: ignore[call-arg]
+    (lambda ds: dtf.RawFeature("uint8", (8, 8, 3)), "as in RawFeature((8, 8, 3), 'uint8')"),  # type: ignore[arg-type]
+    (lambda ds: dtf.VarLenFeature(()), "expected a dtype such as 'int64'"),
+    (lambda ds: dtf.read_tfrecord("train-*", "label"), "columns=[…] picks features by name"),
+    (lambda ds: ds["tokens"].sum().compute(), "ds.ragged(name) are all values in one array"),
+    (lambda ds: ds["tokens"].mean().compute(), "ds.padded(name, length) is a dense array"),
+    (lambda ds: ds["tokens"].max().compute(), "rows that differ in length or shape"),
+    (lambda ds: (ds["text"] == "one").compute(), "compare with b'one'"),
+    (lambda ds: ds[0], "ds.rows[0] picks a row"),
+    (lambda ds: ds[2:4], "ds.rows[2:4] picks rows"),
+    (lambda ds: ds[:4:2], "ds.rows[:4:2] picks rows"),
+    (lambda ds: ds[ds["label"] == 3], "ds.rows[…] picks rows by ints, a slice or a mask"),
+    (lambda ds: np.asarray(ds), "ds.compute() is a dict of arrays"),
+    (lambda ds: ds.where("label = 3"), 'Equality is written with two signs: "label == 3"'),
+    (lambda ds: ds.where("label == 3 & label < 5"), "Words join conditions"),
+    (lambda ds: ds.where("(label == 3)"), "Parentheses are not read"),
+    (lambda ds: ds.where("text == one"), "Text stands in quotes: 'one'"),
+    (lambda ds: ds.where(("label", "==", 3)), "in a list, [('label', '==', 3)]"),
+    (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
+    (lambda ds: ds.where(ds["label"] == 3), "ds.rows[mask] keeps the rows of a mask"),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, shuffle=100), 'shuffle="window", window=100 mixes'),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, pad={"token": None}), "did you mean 'tokens'?"),
+    (lambda ds: dtf.from_zarr("train-*.tfrecord"), "read_tfrecord opens TFRecord shards"),
+    (lambda ds: dtf.read_tfrecord("abfs://bucket/train.tfrecord"), "pip install adlfs"),
+    (lambda ds: dtf.read_tfrecord("picture.png"), "begins with a PNG image"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "advice"), MISTAKES, ids=[advice for _, advice in MISTAKES])
+def test_a_mistake_says_what_to_write(ds: dtf.Dataset, mistake: Mistake, advice: str) -> None:
+    with pytest.raises(Exception, match=re.escape(advice)):
+        mistake(ds)
+
+
+def test_a_file_that_is_no_shard_is_named_in_reports_of_damage(folder: Path) -> None:
+    (lost,) = dtf.verify(folder / "picture.png").files[0].lost
+    assert lost.reason.startswith("the file is not a TFRecord file") and "begins with a PNG image" in lost.reason
+
+
+def test_shards_of_two_data_sets_are_named_with_their_keys(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"id": np.arange(5), "label": np.arange(5)}, tmp_path / "a.tfrecord")
+    dtf.to_tfrecord({"id": np.arange(5), "box": np.zeros((5, 4), "f4")}, tmp_path / "b.tfrecord")
+    shown = repr(dtf.read_tfrecord(tmp_path / "*.tfrecord"))
+    assert "shards of different keys; open each kind on its own:" in shown
+    assert f"only in {tmp_path}/a.tfrecord: 'label'" in shown and f"only in {tmp_path}/b.tfrecord: 'box'" in shown
+    dtf.to_tfrecord({"id": np.arange(5)}, tmp_path / "b.tfrecord", mode="w")
+    # A key that some records leave out is no other kind of shard.
+    assert "different keys" not in repr(dtf.read_tfrecord(tmp_path / "*.tfrecord"))
