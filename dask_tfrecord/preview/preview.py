@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -70,6 +71,8 @@ _APART = 3
 # Columns of a picture of the contact sheet, and letters of a cell of the table.
 _PICTURE_WIDTH = 18
 _CELL_WIDTH = 32
+# Lines of a large terminal, that several tables fit into.
+_SCREEN = 50
 # Of the PNG, in pixels.
 _WIDTH = 1200
 _MARGIN = 16
@@ -301,7 +304,12 @@ class _Cells:
             min(limit, max(map(cell_len, [column.name, column.about, *cells])))
             for column, cells in zip(preview.columns, texts, strict=True)
         ]
-        for columns in _side_by_side([width + _APART for width in widths], options.max_width - numbers):
+        tables = list(_side_by_side([width + _APART for width in widths], options.max_width - numbers))
+        # Each has a header of two lines, a rule and a line below.
+        if len(tables) > 1 and len(tables) * (preview.nrows + 4) > max(_SCREEN, len(widths)):
+            yield from self._upright(texts, widths, options.max_width)
+            return
+        for columns in tables:
             if columns.start:
                 yield Text()
             yield self._table(texts, widths, columns)
@@ -318,6 +326,31 @@ class _Cells:
             cells = (Text(texts[number][row], overflow="ellipsis", no_wrap=True) for number in columns)
             table.add_row(str(row), *cells)
         return table
+
+    def _upright(self, texts: list[list[str]], widths: list[int], most: int) -> RenderResult:
+        """Yield a table with a line per column, and as many rows as fit beside its name; within a terminal's height."""
+        columns = self.preview.columns
+        names = [_front_cut(column.name, max(_CELL_WIDTH, most // 3)) for column in columns]
+        first = max(map(cell_len, names)) + max(cell_len(column.about) for column in columns) + 2 * _APART
+        rows = max(1, min(self.preview.nrows, (most - first) // (max(widths) + _APART)))
+        is_seen = sys.stdout is not None and sys.stdout.isatty()
+        # The title, the header, its rule, the line below and the prompt.
+        shown = max(1, shutil.get_terminal_size().lines - 5) if is_seen else len(columns)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table.add_column("column", no_wrap=True, style="cyan")
+        table.add_column("", no_wrap=True, style="dim")
+        for row in range(rows if self.preview.nrows else 0):
+            table.add_column(f"row {row}", no_wrap=True, overflow="ellipsis")
+        for column, name, cells in list(zip(columns, names, texts, strict=True))[:shown]:
+            table.add_row(name, column.about, *(Text(cell, overflow="ellipsis") for cell in cells[:rows]))
+        yield table
+        if left := len(columns) - shown:
+            yield Text(f"… {plural(left, 'more column')}: preview a selection of columns", "dim")
+
+
+def _front_cut(name: str, most: int) -> str:
+    """Return a name without its front, which long names share, where it does not fit."""
+    return name if cell_len(name) <= most else f"…{name[1 - most :]}"
 
 
 class _ContactSheet:

@@ -130,6 +130,16 @@ def test_the_bar_moves_within_a_task(shards: Path, tmp_path: Path, looking: Call
 
 
 @POSIX
+def test_a_quick_write_says_what_it_wrote(shards: Path, tmp_path: Path, looking: Callable[[], Terminal]) -> None:
+    """It ends before the bar appears, and leaves the same line."""
+    terminal, ds = looking(), dtf.read_tfrecord(shards, columns=["label"])
+    with replaced_limits(display_delay=3600):
+        ds.to_zarr(tmp_path / "quick.zarr")
+    check_summary(terminal, tmp_path / "quick.zarr")
+    assert "Writing" not in terminal.text
+
+
+@POSIX
 def test_no_bar_is_displayed(
     shards: Path, tmp_path: Path, looking: Callable[[], Terminal], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -350,3 +350,18 @@ def test_a_data_set_displays_its_chunks(ds: dtf.Dataset) -> None:
     page = Page(many)
     assert page.tags.count("svg") == 16  # of the first 24 columns, 8 have no values
     assert "6 more columns" in page.texts
+
+
+def test_a_wide_data_set_has_a_line_per_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables side by side would take 240 lines, and their header would have left the screen."""
+    rng = np.random.default_rng(0)
+    columns = {f"steps/observation/sensor_{number}": rng.random((8, 5)) for number in range(60)}
+    preview = dtf.Dataset.from_arrays(columns).preview()
+    lines = lines_of(preview, monkeypatch, 100)
+    assert len(lines) == 63 and lines[1].split() == ["column", "row", "0"]
+    assert lines[3].startswith("steps/observation/sensor_0    float64 (5)   ") and "5: 0." in lines[3]
+    # In a terminal, the lines that fit.
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("LINES", "24")
+    lines = lines_of(preview, monkeypatch, 100)
+    assert len(lines) == 23 and lines[-1] == "… 41 more columns: preview a selection of columns"
