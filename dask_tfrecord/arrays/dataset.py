@@ -6,7 +6,7 @@ import os
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import dask
 import dask.local
@@ -43,6 +43,17 @@ from dask_tfrecord.columns.user_blocks import host_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table
+from dask_tfrecord.options import (
+    BatchOptions,
+    LeRobotOptions,
+    ParquetOptions,
+    ShardOptions,
+    TFRecordOptions,
+    ZarrOptions,
+    ZarrTargetOptions,
+    ZarrWriteOptions,
+    with_options,
+)
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advice
@@ -796,172 +807,64 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
         return DamageReport(tuple(check_shards(shards)))
 
-    def plan_zarr(
-        self,
-        *,
-        chunks: int | str | Mapping[str, int] | None = None,
-        shards: int | str | Mapping[str, int] | None = None,
-        compressors: Any = "auto",
-        filters: Any = "auto",
-        groups: Mapping[str, str | Sequence[str]] | None = None,
-        dimension_names: Mapping[str, Sequence[str]] | None = None,
-        fill_values: Mapping[str, Any] | None = None,
-        consolidated: bool = True,
-        memory_limit: int | str | None = "auto",
-        encoded_images: bool = False,
-    ) -> ZarrPlan:
-        """Plan the store that `to_zarr` would write; `dask_tfrecord.plan_zarr` documents the options."""
+    @with_options(ZarrOptions)
+    def plan_zarr(self, **options: Unpack[ZarrOptions]) -> ZarrPlan:
+        """Plan the store that `to_zarr` would write; see `dask_tfrecord.plan_zarr`."""
         from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
-        return plan_zarr(
-            self,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            filters=filters,
-            groups=groups,
-            dimension_names=dimension_names,
-            fill_values=fill_values,
-            consolidated=consolidated,
-            memory_limit=memory_limit,
-            encoded_images=encoded_images,
-        )
+        return plan_zarr(self, **options)
 
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        resume: bool = False,
-        chunks: int | str | Mapping[str, int] | None = None,
-        shards: int | str | Mapping[str, int] | None = None,
-        compressors: Any = "auto",
-        filters: Any = "auto",
-        groups: Mapping[str, str | Sequence[str]] | None = None,
-        dimension_names: Mapping[str, Sequence[str]] | None = None,
-        fill_values: Mapping[str, Any] | None = None,
-        consolidated: bool = True,
-        memory_limit: int | str | None = "auto",
-        encoded_images: bool = False,
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to a Zarr group; `dask_tfrecord.to_zarr` documents the arguments."""
+    @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+    def to_zarr(self, store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
+        """Write all columns to a Zarr group; see `dask_tfrecord.to_zarr`.
+
+        Parameters
+        ----------
+        store
+            As for the function.
+        """
         from dask_tfrecord.stores.zarr.write import to_zarr
 
-        return to_zarr(
-            self,
-            store,
-            component=component,
-            mode=mode,
-            resume=resume,
-            chunks=chunks,
-            shards=shards,
-            compressors=compressors,
-            filters=filters,
-            groups=groups,
-            dimension_names=dimension_names,
-            fill_values=fill_values,
-            consolidated=consolidated,
-            memory_limit=memory_limit,
-            encoded_images=encoded_images,
-            compute=compute,
-            storage_options=storage_options,
-        )
+        return to_zarr(self, store, **options)
 
-    def to_tfrecord(
-        self,
-        urlpath: str | os.PathLike[str],
-        *,
-        features: Mapping[str, Any] | None = None,
-        sequence_features: Mapping[str, Any] | None = None,
-        example_features: Mapping[str, Any] | None = None,
-        message: Any = None,
-        encoding: str | Mapping[str, Any] | None = None,
-        compression: str | None = None,
-        records_per_shard: int | None = None,
-        index: bool = False,
-        mode: Literal["w", "w-"] = "w-",
-        tfds: Mapping[str, Any] | None = None,
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to TFRecord shards; `dask_tfrecord.to_tfrecord` documents the arguments."""
+    @with_options(ShardOptions, TFRecordOptions)
+    def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Unpack[TFRecordOptions]) -> Delayed | None:
+        """Write all columns to TFRecord shards; see `dask_tfrecord.to_tfrecord`.
+
+        Parameters
+        ----------
+        urlpath
+            As for the function.
+        """
         from dask_tfrecord.stores.files.tfrecord import to_tfrecord
 
-        return to_tfrecord(
-            self,
-            urlpath,
-            features=features,
-            sequence_features=sequence_features,
-            example_features=example_features,
-            message=message,
-            encoding=encoding,
-            compression=compression,
-            records_per_shard=records_per_shard,
-            index=index,
-            mode=mode,
-            tfds=tfds,
-            compute=compute,
-            storage_options=storage_options,
-        )
+        return to_tfrecord(self, urlpath, **options)
 
-    def to_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        compression: str | None = "snappy",
-        tensors: bool = True,
-        mode: Literal["w-", "w"] = "w-",
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
-        """Write all columns to Parquet files; `dask_tfrecord.to_parquet` documents the arguments."""
+    @with_options(ParquetOptions)
+    def to_parquet(self, path: str | os.PathLike[str], **options: Unpack[ParquetOptions]) -> Delayed | None:
+        """Write all columns to Parquet files; see `dask_tfrecord.to_parquet`.
+
+        Parameters
+        ----------
+        path
+            As for the function.
+        """
         from dask_tfrecord.stores.files.parquet import to_parquet
 
-        return to_parquet(
-            self,
-            path,
-            compression=compression,
-            tensors=tensors,
-            mode=mode,
-            compute=compute,
-            storage_options=storage_options,
-        )
+        return to_parquet(self, path, **options)
 
-    def to_lerobot(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        fps: int,
-        names: Mapping[str, str | None] | None = None,
-        task: str | None = None,
-        robot_type: str | None = None,
-        video: str | Mapping[str, Any] | None = "libx264",
-        episodes_per_file: int | None = None,
-        episode: str = "record",
-        mode: Literal["w-", "w"] = "w-",
-        resume: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write frames as a LeRobot data set; `dask_tfrecord.to_lerobot` documents the arguments."""
+    @with_options(LeRobotOptions)
+    def to_lerobot(self, path: str | os.PathLike[str], **options: Unpack[LeRobotOptions]) -> None:
+        """Write frames as a LeRobot data set; see `dask_tfrecord.to_lerobot`.
+
+        Parameters
+        ----------
+        path
+            As for the function.
+        """
         from dask_tfrecord.stores.files.lerobot import to_lerobot
 
-        to_lerobot(
-            self,
-            path,
-            fps=fps,
-            names=names,
-            task=task,
-            robot_type=robot_type,
-            video=video,
-            episodes_per_file=episodes_per_file,
-            episode=episode,
-            mode=mode,
-            resume=resume,
-            storage_options=storage_options,
-        )
+        to_lerobot(self, path, **options)
 
     def to_arrow_batches(self, *, tensors: bool = True) -> Any:
         """Read the rows as Arrow record batches, one per chunk.
@@ -1279,20 +1182,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
         return describe(self)
 
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        shuffle: Literal[False, "window", "full"] = False,
-        seed: int | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        pad: Mapping[str, Any] | None = None,
-        window: int | None = None,
-        prefetch: int = 4,
-        shard: tuple[int, int] = (0, 1),
-        device: str | None = None,
-    ) -> BatchIterator:
+    @with_options(BatchOptions)
+    def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of rows, decoded ahead in threads.
 
         The order of the rows depends on the data, the chunks of the data set, the options and the seed alone: not on
@@ -1302,33 +1193,6 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         ----------
         batch_size : int
             Rows of a batch. A batch never has rows of two epochs.
-        shuffle : {False, "window", "full"}, default False
-            ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of rows in random
-            order, and mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each
-            epoch has another order.
-        seed : int, optional
-            Seed of the order. By default a random one, which `state_dict` stores.
-        epochs : int or None, default 1
-            Number of epochs; None for any number.
-        drop_remainder : bool, default False
-            Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches,
-            ``nrows // n // batch_size``.
-        pad : mapping of str to int, None or Pad, optional
-            Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
-            that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
-        window : int, optional
-            With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows
-            that are read together, without influence on the order. The default is as many as 64 MiB of rows
-            contain; 1,024 if rows are not counted.
-        prefetch : int, default 4
-            Batches that are ready ahead.
-        shard : tuple of int, default (0, 1)
-            Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the
-            order, and their sizes differ by at most one row. They need the same seed.
-        device : str, optional
-            Device of torch, such as ``"cuda"`` or ``"cuda:1"``, that numbers are copied to as tensors. Where torch is
-            not installed, CUDA devices get arrays of CuPy. Copies go through pinned memory, and run while the next
-            batches are decoded.
 
         Returns
         -------
@@ -1359,19 +1223,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.batches.iterator import BatchIterator
 
-        return BatchIterator(
-            (self,),
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epochs=epochs,
-            drop_remainder=drop_remainder,
-            pad=pad,
-            window=window,
-            prefetch=prefetch,
-            shard=shard,
-            device=device,
-        )
+        return BatchIterator((self,), batch_size, **options)
 
     def as_sequence(self) -> RowSequence:
         """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from dask.system import CPU_COUNT
@@ -28,6 +28,7 @@ from dask_tfrecord.batches.devices import batch_copier
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
 from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, encoded, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
+from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -186,18 +187,17 @@ class BatchIterator(Iterator[Batch]):
         self,
         datasets: Sequence[Dataset],
         batch_size: int,
-        *,
-        shuffle: Shuffle = False,
-        seed: int | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        pad: Mapping[str, Any] | None = None,
-        window: int | None = None,
-        prefetch: int = 4,
-        shard: tuple[int, int] = (0, 1),
-        device: str | None = None,
         choices: Choices | None = None,
+        **options: Unpack[BatchOptions],
     ) -> None:
+        given = complete(BatchOptions, options, "batches")
+        shuffle, seed, epochs, drop_remainder = (
+            given["shuffle"],
+            given["seed"],
+            given["epochs"],
+            given["drop_remainder"],
+        )
+        device = given["device"]
         self._datasets, self._choices = tuple(datasets), choices
         # A device may also be a `torch.device`, whose text is its name.
         self._device = None if device is None else str(device)
@@ -207,7 +207,7 @@ class BatchIterator(Iterator[Batch]):
         self._turn = os.getpid(), threading.RLock()
         self._closed = 0  # times that a caller closed the iterator
         self._position = Position()
-        self._prefetch = checked_integer("prefetch", prefetch, 1)
+        self._prefetch = checked_integer("prefetch", given["prefetch"], 1)
         self._seed_given = seed is not None
         if not len(datasets[0]):
             raise SchemaError("batches have at least one column; the data set has none")
@@ -219,17 +219,17 @@ class BatchIterator(Iterator[Batch]):
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
         size = checked_integer("batch_size", batch_size, 1)
-        part = _shard(shard)
+        part = _shard(given["shard"])
         if not self._seed_given and shuffle and part[1] > 1:
             raise ValueError("shards of one epoch need the same seed: give seed=")
         if choices is not None and not choices.seed_given and part[1] > 1:
             raise ValueError("shards of one mixture need the same choices: give seed= to sample_from_datasets")
-        paddings = column_paddings(pad, datasets[0].schema)
+        paddings = column_paddings(given["pad"], datasets[0].schema)
         images = images_of(datasets)
         stored = [encoded(dataset, images) for dataset in datasets]
         reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (datasets, stored))
         seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
-        order = self._order(stored, shuffle, window, seed, part)
+        order = self._order(stored, shuffle, given["window"], seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         has_large_units = shuffle == "full" or choices is not None

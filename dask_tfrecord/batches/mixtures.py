@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.user_blocks import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import Feature, dtype_name
+from dask_tfrecord.options import BatchOptions, with_options
 from dask_tfrecord.schema import Schema
 
 
@@ -54,20 +55,8 @@ class Mixture:
         """Number of rows of each data set in an epoch."""
         return tuple(self._choices.counts.tolist())
 
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        shuffle: Literal[False, "window", "full"] = False,
-        seed: int | None = None,
-        epochs: int | None = 1,
-        drop_remainder: bool = False,
-        pad: Mapping[str, Any] | None = None,
-        window: int | None = None,
-        prefetch: int = 4,
-        shard: tuple[int, int] = (0, 1),
-        device: str | None = None,
-    ) -> BatchIterator:
+    @with_options(BatchOptions)
+    def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of the mixture, as `Dataset.batches` does over those of a data set.
 
         Every epoch chooses from the data sets in the same sequence. `shuffle` reads each data set in another order in
@@ -75,8 +64,8 @@ class Mixture:
 
         Parameters
         ----------
-        batch_size, epochs, drop_remainder, pad, prefetch, device
-            As in `Dataset.batches`.
+        batch_size : int
+            Rows of a batch. A batch never has rows of two epochs.
         shuffle : {False, "window", "full"}, default False
             ``False`` keeps the rows of a data set in order. ``"window"`` reads its ranges in random order, and mixes
             the rows of the mixture within a window. ``"full"`` is a uniformly random permutation of each data set.
@@ -105,20 +94,7 @@ class Mixture:
         >>> [len(batch["label"]) for batch in mixture.batches(8, shuffle="full", seed=1)]
         [8, 8, 4]
         """
-        return BatchIterator(
-            self.datasets,
-            batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epochs=epochs,
-            drop_remainder=drop_remainder,
-            pad=pad,
-            window=window,
-            prefetch=prefetch,
-            shard=shard,
-            device=device,
-            choices=self._choices,
-        )
+        return BatchIterator(self.datasets, batch_size, self._choices, **options)
 
     def as_sequence(self) -> RowSequence:
         """Return the rows of ``batches(shuffle=False)`` as a sequence, as `Dataset.as_sequence` does."""

@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
 
 from dask_tfrecord.codecs.registry import built_in_names, normalize_compression
 from dask_tfrecord.errors import printable, redact
+from dask_tfrecord.options import REQUIRED, LeRobotOptions, ParquetOptions, ShardOptions, options_of, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -207,6 +208,11 @@ def _renamed(_ctx: click.Context, _option: click.Parameter, pairs: tuple[str, ..
     return {name: new or None for name, _, new in (pair.rpartition("=") for pair in pairs)}
 
 
+def _summary(name: str, *given: type) -> str:
+    """Return the first sentence about an option; code in the documentation of Python is a word on the command line."""
+    return re.sub(r'``"?(.*?)"?``|`(.*?)`', r"\1\2", summary(name, *given))
+
+
 def _compression(default: str, help: str) -> Callable[[Command], Command]:
     names = list(dict.fromkeys([default, "none", *built_in_names()]))
 
@@ -273,23 +279,11 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Keep the records for which this holds, such as \"label == 3\", \"name in ['a', 'b']\" or "
         '"len(tokens) > 5"; may be repeated, and then all hold.',
     ),
-    "chunks": click.option(
-        "--chunks",
-        metavar="ROWS|SIZE",
-        callback=_rows_or_size,
-        help="Records of a Zarr chunk, or decoded bytes such as 8MiB.  [default: up to 8MiB]",
-    ),
     "file_chunks": click.option(
         "--chunks",
         metavar="ROWS|SIZE",
         callback=_rows_or_size,
         help="Records of a file, or decoded bytes such as 64MiB.  [default: by shards, up to 128MiB]",
-    ),
-    "shards": click.option(
-        "--shards",
-        metavar="ROWS|SIZE",
-        callback=_rows_or_size,
-        help="Records of a Zarr shard, or decoded bytes such as 64MiB.  [default: no shards]",
     ),
     "groups": click.option(
         "--group",
@@ -321,10 +315,6 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=lambda _ctx, _option, value: value.split(",") if "," in value else value,
         help="Features of the frames of an episode: a group that info shows, or names.",
     ),
-    "fps": click.option("--fps", type=click.IntRange(1), required=True, metavar="N", help="Frames per second."),
-    "task": click.option(
-        "--task", metavar="NAME", help="Feature with the task of a frame.  [default: …/language_instruction]"
-    ),
     "rename": click.option(
         "--rename",
         "names",
@@ -333,9 +323,8 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         callback=_renamed,
         help="Name of a feature in the data set; without NEW, the feature is left out. May be repeated.",
     ),
-    "robot_type": click.option("--robot-type", metavar="NAME", help="Type of the robot, for the metadata."),
     "video": click.option(
-        "--video", metavar="CODEC", default="libx264", show_default=True, help="Encoder of FFmpeg for the images."
+        "--video", metavar="CODEC", default="libx264", show_default=True, help=_summary("video", LeRobotOptions)
     ),
     "images": click.option("--images", is_flag=True, help="Store PNG images in the Parquet files, without videos."),
     "errors": click.option(
@@ -345,29 +334,8 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         show_default=True,
         help="Damaged records: end with an error, skip them, or fill their rows with default values.",
     ),
-    "skip_errors": click.option(
-        "--errors",
-        type=click.Choice(["raise", "skip"], case_sensitive=False),
-        default="raise",
-        show_default=True,
-        help="Damaged records: end with an error, or skip them.",
-    ),
-    "component": click.option("--component", metavar="NAME", help="Group of the store.  [default: its root]"),
-    "records_per_shard": click.option(
-        "--records-per-shard",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Records of a shard.  [default: as in the input]",
-    ),
-    "index": click.option("--index", is_flag=True, help="Write FILE.idx next to each shard."),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
-    "resume": click.option(
-        "--resume", is_flag=True, help="Continue an interrupted conversion; after a failure, keep what was written."
-    ),
     "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
-    "memory_limit": click.option(
-        "--memory-limit", metavar="SIZE", help="Fail if the conversion may need more memory, such as 2GiB."
-    ),
     "port": click.option(
         "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of the page."
     ),
@@ -394,13 +362,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "html": click.option("--html", metavar="FILE", help="Write a page with histograms."),
     "tfmd": click.option("--tfmd", metavar="FILE", help="Write the statistics of TensorFlow Metadata as text."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
-    "written_compression": _compression("none", "Compression of the new shards."),
+    "written_compression": _compression("none", _summary("compression", ShardOptions)),
     "parquet_compression": click.option(
         "--compression",
         type=click.Choice(["snappy", "zstd", "gzip", "brotli", "lz4", "none"], case_sensitive=False),
         default="snappy",
         show_default=True,
-        help="Compression of the Parquet files.",
+        help=_summary("compression", ParquetOptions),
     ),
     "repaired_compression": _compression("same", "Compression of the new file."),
     "threads": click.option(
@@ -421,16 +389,46 @@ def common_options(command: Command) -> Command:
     return command
 
 
-def options(*names: str) -> Callable[[Command], Command]:
+def options(*given: str | Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Add options to a command, in this order, and the common ones."""
 
     def add(command: Command) -> Command:
         command = common_options(command)
-        for name in reversed(names):
-            command = _OPTIONS[name](command)
+        for option in reversed(given):
+            command = (_OPTIONS[option] if isinstance(option, str) else option)(command)
         return command
 
     return add
+
+
+# Values on the command line that are more than a text.
+_PARSERS = {"ROWS|SIZE": _rows_or_size}
+
+
+def flags(*given: type) -> Callable[[str], Callable[[Any], Any]]:
+    """Return a function that makes the flag of an option of a writer: of its type, default and documentation.
+
+    `given` are the TypedDicts that `with_options` gives to the writer. An option that is not on the command line is
+    None, or its default if that is text.
+    """
+
+    def flag(name: str) -> Callable[[Any], Any]:
+        kind, option = options_of(given[-1])[name]
+        kinds, words = get_args(kind), isinstance(option.default, str)
+        arguments: dict[str, Any] = {"metavar": option.metavar, "help": _summary(name, *given)}
+        if kind is bool:
+            arguments["is_flag"] = True
+        elif get_origin(kind) is Literal:
+            arguments["type"] = click.Choice(kinds, case_sensitive=False)
+        elif option.metavar in _PARSERS:
+            arguments["callback"] = _PARSERS[option.metavar]
+        elif kind is int or (int in kinds and str not in kinds):
+            arguments |= {"type": click.IntRange(1), "metavar": "N"}
+        if words:
+            arguments |= {"default": option.default, "show_default": True}
+        return click.option(f"--{name.replace('_', '-')}", name, required=option.default is REQUIRED, **arguments)
+
+    return flag
 
 
 def write_arguments(overwrite: bool, **values: Any) -> dict[str, Any]:

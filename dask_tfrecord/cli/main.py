@@ -21,6 +21,7 @@ from dask_tfrecord.cli.command_options import (
     SAMPLE,
     common_options,
     computing,
+    flags,
     json_line,
     options,
     output,
@@ -39,12 +40,26 @@ from dask_tfrecord.cli.common import (
     writing,
 )
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
+from dask_tfrecord.options import (
+    CopyOptions,
+    LeRobotOptions,
+    ShardOptions,
+    ZarrOptions,
+    ZarrTargetOptions,
+    ZarrWriteOptions,
+    complete,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.metadata.splits import ResolvedPath
     from dask_tfrecord.schema import Schema
 
+
+_zarr = flags(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+_shards = flags(ShardOptions, CopyOptions)
+_lerobot = flags(LeRobotOptions)
 
 # Fields of a record that `head` prints without the type of the message.
 _WIRE_FIELDS = 1_000
@@ -68,7 +83,7 @@ def main() -> None:
 
 @tfrecord.command()
 @pattern_argument()
-@options("split", "message", "sample", "where", "spec", "as_json", "compression", "skip_errors", "threads")
+@options("split", "message", "sample", "where", "spec", "as_json", "compression", _shards("errors"), "threads")
 def info(
     *,
     pattern: str | list[str],
@@ -179,11 +194,8 @@ def _report_metadata(error: SchemaError) -> None:
 @pattern_argument("source")
 @click.argument("target")
 @options(
-    *("features", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite"),
-    *(
-        "skip_errors",
-        "threads",
-    ),
+    *("features", "columns", "where", _shards("records_per_shard"), "written_compression"),
+    *(_shards("index"), "overwrite", _shards("errors"), "threads"),
 )
 def copy(
     *,
@@ -289,7 +301,7 @@ def repair(source: str, target: str, as_json: bool, compression: str | None) -> 
 
 @tfrecord.command()
 @pattern_argument()
-@options("schema_format", "split", "features", "sample", "compression", "skip_errors", "threads")
+@options("schema_format", "split", "features", "sample", "compression", _shards("errors"), "threads")
 def schema(
     *,
     pattern: str | list[str],
@@ -514,9 +526,9 @@ def _open(
 @pattern_argument()
 @click.argument("store")
 @options(
-    *("split", "features", "message", "sample", "columns", "where", "chunks", "shards"),
-    *("explode", "repeat", "groups", "component", "overwrite", "resume", "planned", "memory_limit", "compression"),
-    *("errors", "threads"),
+    *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
+    *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
+    *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "threads"),
 )
 def to_zarr(
     *,
@@ -524,9 +536,7 @@ def to_zarr(
     store: str,
     explode: str | list[str] | None,
     repeat: list[str] | None,
-    component: str | None,
     overwrite: bool,
-    resume: bool,
     planned: bool,
     threads: int,
     **given: Any,
@@ -539,18 +549,20 @@ def to_zarr(
     Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
     started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
     """
-    if overwrite and resume:
+    target: ZarrTargetOptions = {"component": given.pop("component"), "resume": given.pop("resume")}
+    if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     check_one_source_of_features(given["features"], given["sample"])
-    layout = {name: given.pop(name) for name in ("chunks", "shards", "groups", "memory_limit")}
+    layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
     if not planned:
         from dask_tfrecord.stores.zarr.write import open_target
 
         # A wrong target is refused before records are read and counted.
-        open_target(store, component, None, {}, mode=arguments["mode"], resume=resume)
+        given_target: ZarrTargetOptions = {**target, "mode": arguments["mode"]}
+        open_target(store, {}, complete(ZarrTargetOptions, given_target, "to_zarr"))
     with writing(threads) as summaries:
         dataset = _open(pattern, threads, **given)
         if explode is not None:
@@ -562,7 +574,7 @@ def to_zarr(
             del arguments["mode"]
             click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
             return
-        dataset.to_zarr(store, component=component, resume=resume, **arguments)
+        dataset.to_zarr(store, **target, **arguments)
     if not summaries:
         click.echo(f"{plain(store)} is complete: nothing was left to write")
 
@@ -571,8 +583,8 @@ def to_zarr(
 @click.argument("store")
 @click.argument("target")
 @options(
-    *("component", "message", "columns", "where", "records_per_shard", "written_compression", "index", "overwrite"),
-    "threads",
+    *(_zarr("component"), "message", "columns", "where", _shards("records_per_shard"), "written_compression"),
+    *(_shards("index"), "overwrite", "threads"),
 )
 def to_tfrecord(
     *,
@@ -670,8 +682,9 @@ def to_parquet(
 @pattern_argument()
 @click.argument("target")
 @options(
-    *("split", "features", "sample", "columns", "where", "steps", "repeat", "fps", "task", "rename", "robot_type"),
-    *("video", "images", "overwrite", "resume", "compression", "errors", "threads"),
+    *("split", "features", "sample", "columns", "where", "steps", "repeat", _lerobot("fps")),
+    *(_lerobot("task"), "rename", _lerobot("robot_type"), "video", "images", "overwrite", _lerobot("resume")),
+    *("compression", "errors", "threads"),
 )
 def to_lerobot(
     *,

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from tempfile import TemporaryFile, gettempdir
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Unpack
 
 import dask
 import numpy as np
@@ -46,6 +46,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import ImageEncoding, encode_image
+from dask_tfrecord.options import LeRobotOptions, complete, with_options
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
@@ -83,21 +84,8 @@ _LEAST_IMAGES, _MOST_IMAGES, _LARGE_IMAGE, _IMAGE_SIZE = 100, 10_000, 300, 150
 Statistic = dict[str, NDArray[Any]]
 
 
-def to_lerobot(
-    arrays: Mapping[str, Any],
-    path: str | os.PathLike[str],
-    *,
-    fps: int,
-    names: Mapping[str, str | None] | None = None,
-    task: str | None = None,
-    robot_type: str | None = None,
-    video: str | Mapping[str, Any] | None = "libx264",
-    episodes_per_file: int | None = None,
-    episode: str = "record",
-    mode: Literal["w-", "w"] = "w-",
-    resume: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> None:
+@with_options(LeRobotOptions)
+def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **options: Unpack[LeRobotOptions]) -> None:
     """Write frames of episodes as a LeRobot data set of format 3.0. The extra ``lerobot`` is needed.
 
     Parameters
@@ -106,31 +94,6 @@ def to_lerobot(
         A row per frame, as ``episodes.explode("steps")`` returns them, in columns of fixed shapes and text.
     path : str or os.PathLike
         Directory or URL of the data set.
-    fps : int
-        Frames per second of all episodes.
-    names : mapping of str to str or None, optional
-        Name in LeRobot of a column; None leaves the column out. By default ``steps/action`` is ``action``,
-        ``steps/observation/state`` is ``observation.state``, and an image ``steps/observation/wrist`` is
-        ``observation.images.wrist``.
-    task : str, optional
-        Column of text with the task of each frame. By default the column whose last name is
-        ``language_instruction``; without one, the task is an empty text.
-    robot_type : str, optional
-        Type of the robot, for the metadata.
-    video : str, mapping or None, default "libx264"
-        Encoder of FFmpeg for the images, or a mapping of ``codec``, ``pix_fmt`` and options of that encoder, as in
-        ``{"codec": "libx264rgb", "pix_fmt": "rgb24", "crf": 0}`` without loss. None stores PNG images in Parquet.
-    episodes_per_file : int, optional
-        Episodes of a file. By default files hold whole episodes of up to 1 GiB of decoded frames.
-    episode : str, default "record"
-        Column of numbers that change where an episode begins.
-    mode : {"w-", "w"}
-        ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
-    resume : bool, default False
-        Continue an interrupted conversion of the same rows with the same options, and keep what was written if this
-        one fails too. A complete data set of the same conversion is left as it is.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
 
     Raises
     ------
@@ -164,6 +127,13 @@ def to_lerobot(
     >>> json.loads(pathlib.Path("robot/meta/info.json").read_text())["total_frames"]
     3
     """
+    options = complete(LeRobotOptions, options, "to_lerobot")
+    fps, episodes_per_file, mode, resume = (
+        options["fps"],
+        options["episodes_per_file"],
+        options["mode"],
+        options["resume"],
+    )
     for package in ("pyarrow", "av"):
         with explain_missing("LeRobot data sets need", package, "lerobot"):
             __import__(package)
@@ -174,11 +144,12 @@ def to_lerobot(
             raise ValueError(f"{name} is a whole number, 1 or more; got {number!r}")
     if not dataset.nrows:
         raise ValueError("there are no frames, or they are not counted: open with counts='auto'")
-    columns = _Columns.from_schema(dataset.schema, names or {}, task, episode, video)
-    lengths = _episode_lengths(dataset[episode].compute())
-    options = {"fps": fps, "robot_type": robot_type, "episodes_per_file": episodes_per_file, "columns": repr(columns)}
-    conversion = tokenize(Fingerprint.from_dataset(dataset, dataset.schema, options).to_attributes())
-    place = _Names.from_path(path, columns.videos, storage_options)
+    columns = _Columns.from_schema(dataset.schema, options)
+    lengths = _episode_lengths(dataset[options["episode"]].compute())
+    described = {name: options[name] for name in ("fps", "robot_type", "episodes_per_file")}
+    described["columns"] = repr(columns)
+    conversion = tokenize(Fingerprint.from_dataset(dataset, dataset.schema, described).to_attributes())
+    place = _Names.from_path(path, columns.videos, options["storage_options"])
     if resume and place.conversion() == conversion:
         Files(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=conversion).remove_leftovers()
         return
@@ -187,7 +158,7 @@ def to_lerobot(
     units = joined_parts(([0, *ends.tolist()], max(1, _UNIT_NBYTES // columns.row_nbytes(dataset.schema))))
     if episodes_per_file is not None:
         units = [*range(0, len(lengths), episodes_per_file), len(lengths)]
-    info = columns.info(dataset.schema, fps, robot_type, lengths, tasks)
+    info = columns.info(dataset.schema, fps, options["robot_type"], lengths, tasks)
     plan = _Plan(place, columns, fps, {text: number for number, text in enumerate(tasks)}, info, conversion)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     count = len(units) - 1
@@ -244,15 +215,10 @@ class _Columns:
     encoding: Mapping[str, str] | None
 
     @classmethod
-    def from_schema(
-        cls,
-        schema: Schema,
-        names: Mapping[str, str | None],
-        task: str | None,
-        episode: str,
-        video: str | Mapping[str, Any] | None,
-    ) -> _Columns:
+    def from_schema(cls, schema: Schema, options: LeRobotOptions) -> _Columns:
         """Name the columns, and check that LeRobot can store them."""
+        names, task = options["names"] or {}, options["task"]
+        episode, video = options["episode"], options["video"]
         if task is None:
             task = next((name for name in schema if name.rpartition("/")[2] == _INSTRUCTION), None)
         for name in (*names, *([] if task is None else [task]), episode):

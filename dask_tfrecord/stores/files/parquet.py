@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dask.delayed import Delayed
 
@@ -20,6 +20,7 @@ from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
+from dask_tfrecord.options import ParquetOptions, complete, with_options
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_row_files
@@ -36,15 +37,9 @@ CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
 _FOOTER_THREADS = 8
 
 
+@with_options(ParquetOptions)
 def to_parquet(
-    arrays: Mapping[str, Any],
-    path: str | os.PathLike[str],
-    *,
-    compression: str | None = "snappy",
-    tensors: bool = True,
-    mode: Literal["w-", "w"] = "w-",
-    compute: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, Any], path: str | os.PathLike[str], **options: Unpack[ParquetOptions]
 ) -> Delayed | None:
     """Write rows to Parquet files, one per chunk.
 
@@ -55,16 +50,6 @@ def to_parquet(
     path : str or os.PathLike
         Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
         the rows.
-    compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
-        Compression of the pages.
-    tensors : bool, default True
-        As for `Dataset.to_arrow_batches`.
-    mode : {"w-", "w"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
-    compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
 
     Returns
     -------
@@ -98,17 +83,18 @@ def to_parquet(
     # Without pyarrow, this import raises an error that names the extra.
     from dask_tfrecord.interop.arrow import BatchMaker
 
-    check_mode(mode, "a file")
-    codec = _checked_codec(compression)
+    options = complete(ParquetOptions, options, "to_parquet")
+    check_mode(options["mode"], "a file")
+    codec = _checked_codec(options["compression"])
     dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
     if dataset.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
-    make = BatchMaker(dataset.schema, tensors)
+    make = BatchMaker(dataset.schema, options["tensors"])
     make.check_columns(dataset.nrows)
-    names = ShardNames.from_directory(path, _TEMPLATE, storage_options)
+    names = ShardNames.from_directory(path, _TEMPLATE, options["storage_options"])
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    files = Files(row_tasks.token, names, len(spans), mode, compute, verify=_check_rows)
+    files = Files(row_tasks.token, names, len(spans), options["mode"], options["compute"], verify=_check_rows)
     files.check_free()
     return write_row_files(files, row_tasks, spans, write_parquet_file, make, codec, features=len(dataset), noun="file")
 

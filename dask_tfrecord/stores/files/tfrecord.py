@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 from dask.base import tokenize
@@ -49,6 +49,7 @@ from dask_tfrecord.inspection.payload_type import parse_record, payload_error
 from dask_tfrecord.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.metadata.splits import resolve_collection
 from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
+from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.schema import Schema, given_features
@@ -68,22 +69,9 @@ _MAX_BLOCK_NBYTES = 8 * _BLOCK_NBYTES
 Encodings = str | Mapping[str, Any]
 
 
+@with_options(ShardOptions, TFRecordOptions)
 def to_tfrecord(
-    arrays: Mapping[str, Any],
-    urlpath: str | os.PathLike[str],
-    *,
-    features: Mapping[str, Any] | None = None,
-    sequence_features: Mapping[str, Any] | None = None,
-    example_features: Mapping[str, Any] | None = None,
-    message: Any = None,
-    encoding: str | Mapping[str, Any] | None = None,
-    compression: str | None = None,
-    records_per_shard: int | None = None,
-    index: bool = False,
-    mode: Literal["w", "w-"] = "w-",
-    tfds: Mapping[str, Any] | None = None,
-    compute: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
+    arrays: Mapping[str, Any], urlpath: str | os.PathLike[str], **options: Unpack[TFRecordOptions]
 ) -> Delayed | None:
     """Write rows to TFRecord shards as Examples, SequenceExamples or other messages, one task per shard.
 
@@ -98,46 +86,6 @@ def to_tfrecord(
     urlpath : str or os.PathLike
         A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
         shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.
-    features : mapping of str to feature, optional
-        Feature of each column: the spec that reads it. By default a Dataset is written as it was read (with the
-        features given to `read_tfrecord`, also through a Zarr store), and other columns as in ``ds.schema``. Arrays
-        are written as lists of numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of
-        text.
-    sequence_features : mapping of str to feature, optional
-        Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
-        the number of steps in each row of a padded column.
-    example_features : mapping of str to feature, optional
-        Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
-        from the column ``examples/KEY``. Excludes `sequence_features`.
-    message : message class, Descriptor or str, optional
-        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the
-        field that it was read from, that has its name, or that `features` states by `ProtoFeature`. A field with a
-        column of its presence is set where that is true, a member of a oneof where the column of the oneof names it.
-        Another number, text or bytes value is set unless it equals its default, another message unless all of its
-        fields are unset; items of repeated fields always. By default, columns that were read as fields of messages
-        are written as these messages, unless other features are given.
-    encoding : str or mapping of str to str or mapping, optional
-        File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
-        all columns or by name; or with options of Pillow's writer, as in
-        ``{"photo": {"format": "jpeg", "quality": 90}}``.
-    compression : {None, "gzip", "zlib", "zstd"}
-        Compression of the shards. File names do not depend on it.
-    records_per_shard : int, optional
-        Records of a shard. By default each chunk is a shard; past 1,000 chunks, small neighbours share one of about
-        64 MiB.
-    index : bool, default False
-        Write ``FILE.idx`` next to each shard, as `build_index` does (for gzip ``FILE.gzidx``, too).
-    mode : {"w-", "w"}
-        ``"w-"`` raises if one of the shards exists, ``"w"`` replaces existing shards.
-    tfds : mapping of str to str, optional
-        ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
-        `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
-        ``tensorflow_datasets.builder_from_directory`` opens the directory. Names with "/" are nested dictionaries, and
-        groups of the schema, for example ``steps`` of ``steps/action`` and ``steps/reward``, are sequences of them.
-    compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
 
     Returns
     -------
@@ -183,8 +131,11 @@ def to_tfrecord(
     >>> dtf.read_tfrecord("again/train-*.tfrecord").nrows == ds.nrows
     True
     """
-    compression = check_options(compression, index, mode, records_per_shard)
-    given = given_features(features, sequence_features, example_features, message)
+    options = complete(TFRecordOptions, options, "to_tfrecord")
+    compression, tfds, storage_options = check_options(options), options["tfds"], options["storage_options"]
+    given = given_features(
+        options["features"], options["sequence_features"], options["example_features"], options["message"]
+    )
     dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if tfds is not None and schema.message_type is not None:
         raise SchemaError(f"TFDS reads Examples, and the records are messages {schema.message_type.name}: omit tfds=")
@@ -196,7 +147,7 @@ def to_tfrecord(
     encoder_class = Encoder if schema.message_type is None else MessageEncoder
     # The pixels of messages have the feature of their column.
     images = schema if schema.message_type is None else dataset.schema
-    encoder = encoder_class(schema, dataset.schema, _image_encodings(encoding, images))
+    encoder = encoder_class(schema, dataset.schema, _image_encodings(options["encoding"], images))
     _check_pillow(images, encoder.encoding)
     metadata: TFDSMetadata | None = None
     if tfds is None:
@@ -205,19 +156,29 @@ def to_tfrecord(
         assert isinstance(encoder, Encoder)
         names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
     row_tasks = RowTasks(dataset, uuid.uuid4().hex)
-    borders = shard_borders(row_tasks.borders, records_per_shard, names, lambda: row_tasks.row_sizes().read)
+    borders = shard_borders(row_tasks.borders, options["records_per_shard"], names, lambda: row_tasks.row_sizes().read)
     spans = list(pairwise(borders.tolist()))
-    files = Files(row_tasks.token, names, len(spans), mode, compute, compression, index, labels, metadata)
+    files = Files(
+        row_tasks.token,
+        names,
+        len(spans),
+        options["mode"],
+        options["compute"],
+        compression,
+        options["index"],
+        labels,
+        metadata,
+    )
     files.check_free()
     refuse_sources(files, dataset.origin.get("files", ()))
     return write_row_files(files, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard")
 
 
-def check_options(compression: str | None, index: bool, mode: str, records_per_shard: int | None) -> str | None:
-    """Check arguments before any file is read; return the compression, normalized."""
-    check_mode(mode, "a shard")
-    compression = normalize_compression(compression)
-    if index and compression is not None:
+def check_options(options: ShardOptions) -> str | None:
+    """Check options before any file is read; return the compression, normalized."""
+    check_mode(options["mode"], "a shard")
+    compression, records_per_shard = normalize_compression(options["compression"]), options["records_per_shard"]
+    if options["index"] and compression is not None:
         if not has_access_points(compression):
             raise ValueError(useless_index(compression))
         indexing_library()
@@ -401,22 +362,11 @@ _SAMPLE = 256
 _CHECK_INTERVAL = 256
 
 
+@with_options(ShardOptions, CopyOptions)
 def copy_tfrecord(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: str | os.PathLike[str],
-    *,
-    columns: Sequence[str] | None = None,
-    filters: Sequence[Any] | None = None,
-    features: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    records_per_shard: int | None = None,
-    compression: str | None = None,
-    index: bool = False,
-    mode: Literal["w", "w-"] = "w-",
-    errors: Literal["raise", "skip"] = "raise",
-    check_crc: bool = True,
-    compute: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-    target_options: Mapping[str, Any] | None = None,
+    **options: Unpack[CopyOptions],
 ) -> Delayed | None:
     """Copy records to other shards: resharded, recompressed, some of them, or with fewer features.
 
@@ -430,29 +380,6 @@ def copy_tfrecord(
         Shards to read, as in `read_tfrecord`: those of all splits of a TFDS data set.
     target : str or os.PathLike
         Shards to write, as in `to_tfrecord`: a template with ``{shard}``, a name for one shard, or a directory.
-    columns : sequence of str, optional
-        Features and feature lists to keep.
-    filters : list of tuple or list of list of tuple, optional
-        Conditions of the records to copy, as for `Dataset.where`. Their columns are read now.
-    features : mapping of str to feature, Schema, str or os.PathLike, optional
-        Features that the filters compare, as for `read_tfrecord`. By default those of the metadata of a TFDS data set,
-        or inferred from Examples.
-    records_per_shard : int, optional
-        Records of a new shard. By default each shard becomes one new shard, also if no record of it is copied.
-    compression : {None, "gzip", "zlib", "zstd"}
-        Compression of the new shards. The compression of the shards that are read is found from their bytes.
-    index : bool, default False
-        Write ``FILE.idx`` next to each shard.
-    mode : {"w-", "w"}
-        ``"w-"`` raises if one of the new shards exists, ``"w"`` replaces existing shards.
-    errors : {"raise", "skip"}
-        Handling of damaged records. ``"skip"`` leaves them out, and logs what is lost; all records are checked now.
-    check_crc : bool, default True
-        Check both CRCs of every record that is read.
-    compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed.
-    storage_options, target_options : mapping, optional
-        Options of fsspec for the URLs of the shards to read and to write.
 
     Returns
     -------
@@ -480,7 +407,10 @@ def copy_tfrecord(
       column  dtype  shape  read as
       label   int64  (20,)  FixedLenFeature((), 'int64')
     """
-    compression = check_options(compression, index, mode, records_per_shard)
+    options = complete(CopyOptions, options, "copy_tfrecord")
+    compression, errors, check_crc = check_options(options), options["errors"], options["check_crc"]
+    features, filters, columns = options["features"], options["filters"], options["columns"]
+    storage_options, records_per_shard = options["storage_options"], options["records_per_shard"]
     if errors not in ("raise", "skip"):
         raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
     if features is not None and filters is None:
@@ -488,14 +418,22 @@ def copy_tfrecord(
     found = resolve_collection(urlpath, None, compression="infer", storage_options=storage_options, default="all")
     shards = found.shards
     kept = None if columns is None else _checked_columns(columns, shards, errors)
-    names = ShardNames.from_urlpath(target, target_options)
+    names = ShardNames.from_urlpath(target, options["target_options"])
     if filters is None and errors == "raise":
         partitions = _partitions(shards, names, records_per_shard, check_crc)
     else:
         reading: dict[str, Any] = {"errors": errors, "check_crc": check_crc, "storage_options": storage_options}
         given = found.schema() if features is None else features
         partitions = _partitions_of_some(shards, names, records_per_shard, given, filters, reading)
-    files = Files(uuid.uuid4().hex, names, len(partitions), mode, compute, compression, index)
+    files = Files(
+        uuid.uuid4().hex,
+        names,
+        len(partitions),
+        options["mode"],
+        options["compute"],
+        compression,
+        options["index"],
+    )
     files.check_free()
     refuse_sources(files, shards.paths)
     labelled = any(find_sidecars(list(shards), SUFFIX))

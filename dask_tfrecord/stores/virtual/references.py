@@ -33,6 +33,7 @@ from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of, zero_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
 from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
+from dask_tfrecord.options import ZarrTargetOptions, complete
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, record_ends
 from dask_tfrecord.schema import Schema
@@ -379,7 +380,7 @@ class VirtualZarr:
         store, session = session, session_of(session)
         if session is None:
             raise ValueError(f"expected a session of Icechunk; got {type(store).__name__}")
-        check_session(session, "w-", resume=False, compute=True, storage_options=None)
+        check_session(session, complete(ZarrTargetOptions, ZarrTargetOptions(), "to_icechunk"))
         if append_dim not in (None, "record"):
             raise ValueError(f"append_dim is 'record', the dimension of the records; got {append_dim!r}")
         target = TargetGroup.from_arguments(session.store, component, None)

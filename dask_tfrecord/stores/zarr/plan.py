@@ -22,6 +22,7 @@ from dask_tfrecord.arrays.rows import Rechunked, Rows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import Inputs
+from dask_tfrecord.options import ZarrOptions
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
@@ -30,10 +31,6 @@ from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks,
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-
-# Argument of users: for each group, a prefix or the features.
-Groups = Mapping[str, str | Sequence[str]]
-
 
 # Bytes of a Python string besides its characters; Zarr's codec of strings takes Python strings.
 _STRING_NBYTES = 64
@@ -46,8 +43,115 @@ class ConversionRequest:
     dataset: Dataset
     schema: Schema
     options: ZarrOptions
-    fingerprint: Fingerprint
-    memory_limit: int | str | None
+    chunks: ChunkRequest
+    names: Dimensions
+    attributes: UserAttributes
+    # Features whose images are not decoded.
+    encoded_images: tuple[str, ...] = ()
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+
+    @classmethod
+    def from_arguments(cls, arrays: Mapping[str, Any], options: ZarrOptions) -> ConversionRequest:
+        """Validate the arguments of a conversion, before any row is read."""
+        chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"])
+        inputs, groups = Inputs.from_arrays(arrays), options["groups"]
+        dataset = inputs.dataset
+        if dataset.nrows is None:
+            raise ValueError("rows must be counted before they are written: open with counts='auto'")
+        schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
+        check_storable(schema)
+        names, attributes = (
+            Dimensions.from_inputs(inputs, options["dimension_names"]),
+            UserAttributes.from_inputs(inputs),
+        )
+        inputs.warn_of_attributes(attributes.omitted)
+        images = _images_of_one_size(dataset) if options["encoded_images"] else ()
+        request = cls(dataset, schema, options, chunks, names, attributes, images)
+        request._check()
+        fingerprint = Fingerprint.from_dataset(dataset, schema, request._options_json())
+        if images and dataset._source is not None:
+            dataset = Dataset(Rows.of_source(dataset._source.encoded(images), dataset._borders))
+        return replace(request, dataset=dataset, fingerprint=fingerprint)
+
+    def keep_encoded(self, spec: ArraySpec) -> ArraySpec:
+        """Return an array, with one encoded image a chunk if its images are not decoded."""
+        return replace(spec, chunk=1, encoded=True) if spec.feature in self.encoded_images else spec
+
+    def _options_json(self) -> dict[str, Any]:
+        """Return the options that decide what is written, for the fingerprint."""
+        options = self.options
+        fills = {name: json_value(value) for name, value in (options["fill_values"] or {}).items()}
+        return {
+            **self.chunks.to_json(),
+            "compressors": _document(options["compressors"]),
+            "filters": _document(options["filters"]),
+            **self.names.to_json(),
+            "fill_values": fills or None,
+            **self.attributes.to_json(),
+            "consolidated": bool(options["consolidated"]),
+            **({"encoded_images": list(self.encoded_images)} if self.encoded_images else {}),
+        }
+
+    def _check(self) -> None:
+        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later."""
+        schema, fills = self.schema, self.options["fill_values"]
+        splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
+        for option in ("compressors", "filters"):
+            codecs = self.options[option]
+            if _is_by_name(codecs):
+                check_names(option, [name for name in codecs if name not in splits], schema)
+        if fills is not None and not isinstance(fills, Mapping):
+            raise ValueError(f"fill_values must map features or flat arrays to values; got {fills!r}")
+        check_names("fill_values", fills or {}, schema)
+        # A layout without rows suffices: only axes after the first are checked.
+        generated = replace(self.names, given=None)
+        arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
+        self.names.check(schema, arrays)
+        for spec in arrays:
+            self._fill_value(spec)
+
+    def create_arguments(self, layout: ZarrLayout) -> dict[str, dict[str, Any]]:
+        """Return the arguments of `zarr.create_array` for each array, by its name."""
+        splits = layout.splits_attributes(self.schema)
+        created = {spec.name: self._create_arguments(spec) for spec in layout.arrays}
+        for name, attributes in splits.items():
+            created[name]["attributes"] |= attributes
+        return created
+
+    def _create_arguments(self, spec: ArraySpec) -> dict[str, Any]:
+        schema, filters = self.schema, self.options["filters"]
+        inner = tuple(max(1, size) for size in spec.shape[1:])
+        # Filters of a feature do not apply to its splits.
+        codecs: dict[str, Any] = {"compressors": _pick(self.options["compressors"], spec, _AUTO), "serializer": "auto"}
+        if spec.encoded:
+            codecs = {"compressors": (), "serializer": ImageCodec(Schema({"image": schema[spec.feature]}).to_json())}
+        filterable = spec.part in ("dense", "values") or (_is_by_name(filters) and spec.name in filters)
+        return {
+            "shape": spec.shape,
+            "dtype": spec.dtype,
+            "chunks": (spec.chunk, *inner),
+            "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
+            **codecs,
+            "filters": _pick(filters, spec, ()) if filterable and not spec.encoded else (),
+            "fill_value": self._fill_value(spec),
+            "dimension_names": spec.dimensions,
+            "attributes": array_attributes(spec, schema, self.attributes.arrays),
+        }
+
+    def _fill_value(self, spec: ArraySpec) -> Any:
+        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
+
+        Raises ValueError if the dtype of the array cannot hold it.
+        """
+        given, schema = self.options["fill_values"] or {}, self.schema
+        if spec.name in given and spec.name not in schema:
+            return _checked(given[spec.name], spec.dtype, spec.name)
+        if spec.feature in given and spec.part in ("dense", "values"):
+            return _checked(given[spec.feature], spec.dtype, spec.feature)
+        default = getattr(schema[spec.feature], "default_value", None)
+        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
+            return _checked(default, spec.dtype, spec.feature)
+        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,18 +180,18 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
 
     `layout` is that of an interrupted conversion.
     """
-    dataset, options, schema = request.dataset, request.options, request.schema
-    workers = Workers.active().with_memory_limit(request.memory_limit)
+    dataset, schema = request.dataset, request.schema
+    workers = Workers.active().with_memory_limit(request.options["memory_limit"])
     row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
     sizes = row_tasks.row_sizes()
     created: Mapping[str, Any] = {}
     if layout is None:
         nrows = dataset.nrows or 0
-        grid, overrides = options.chunks.resolve(schema, nrows, sizes)
+        grid, overrides = request.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
-        layout = zarr_layout(schema, nrows, grid, border_counts, overrides, options.names)
-        layout = replace(layout, arrays=tuple(map(options.keep_encoded, layout.arrays)))
-        arguments = options.create_arguments(layout, schema)
+        layout = zarr_layout(schema, nrows, grid, border_counts, overrides, request.names)
+        layout = replace(layout, arrays=tuple(map(request.keep_encoded, layout.arrays)))
+        arguments = request.create_arguments(layout)
         created = run_uninterrupted(lambda: array_metadata(arguments))
     rechunks = dataset._merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
@@ -135,39 +239,6 @@ def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: s
     }
 
 
-def conversion_request(
-    arrays: Mapping[str, Any],
-    chunks: int | str | Mapping[str, int] | None,
-    shards: int | str | Mapping[str, int] | None,
-    compressors: Any,
-    filters: Any,
-    groups: Groups | None,
-    dimension_names: Mapping[str, Sequence[str]] | None,
-    fill_values: Mapping[str, Any] | None,
-    consolidated: bool,
-    memory_limit: int | str | None,
-    *,
-    encoded_images: bool = False,
-) -> ConversionRequest:
-    """Validate the arguments of a conversion, before any row is read."""
-    chunk_request = ChunkRequest.from_arguments(chunks, shards)
-    inputs = Inputs.from_arrays(arrays)
-    dataset = inputs.dataset
-    if dataset.nrows is None:
-        raise ValueError("rows must be counted before they are written: open with counts='auto'")
-    schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
-    check_storable(schema)
-    names, attributes = Dimensions.from_inputs(inputs, dimension_names), UserAttributes.from_inputs(inputs)
-    inputs.warn_of_attributes(attributes.omitted)
-    images = _images_of_one_size(dataset) if encoded_images else ()
-    options = ZarrOptions(chunk_request, compressors, filters, names, fill_values, consolidated, attributes, images)
-    options.check(schema)
-    fingerprint = Fingerprint.from_dataset(dataset, schema, options.to_json())
-    if images and dataset._source is not None:
-        dataset = Dataset(Rows.of_source(dataset._source.encoded(images), dataset._borders))
-    return ConversionRequest(dataset, schema, options, fingerprint, memory_limit)
-
-
 def _images_of_one_size(dataset: Dataset) -> tuple[str, ...]:
     """Return the columns whose rows are images of one size that can be read as bytes; refuse a data set without one."""
     source = dataset._source
@@ -181,7 +252,7 @@ def _images_of_one_size(dataset: Dataset) -> tuple[str, ...]:
     return found
 
 
-def _with_groups(schema: Schema, groups: Groups) -> Schema:
+def _with_groups(schema: Schema, groups: Mapping[str, str | Sequence[str]]) -> Schema:
     """Return the schema with the groups of the user; raise UnknownFeatureError for unknown names and prefixes."""
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups maps names to a prefix or a list of features; got {groups!r:.100}")
@@ -1128,96 +1199,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ZarrOptions:
-    """Options of a conversion."""
-
-    chunks: ChunkRequest
-    compressors: Any
-    filters: Any
-    names: Dimensions
-    fill_values: Mapping[str, Any] | None  # by feature or flat array
-    consolidated: bool
-    attributes: UserAttributes
-    encoded_images: tuple[str, ...] = ()  # features whose images are not decoded
-
-    def keep_encoded(self, spec: ArraySpec) -> ArraySpec:
-        """Return an array, with one encoded image a chunk if its images are not decoded."""
-        return replace(spec, chunk=1, encoded=True) if spec.feature in self.encoded_images else spec
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the fingerprint."""
-        fills = {name: json_value(value) for name, value in (self.fill_values or {}).items()}
-        return {
-            **self.chunks.to_json(),
-            "compressors": _document(self.compressors),
-            "filters": _document(self.filters),
-            **self.names.to_json(),
-            "fill_values": fills or None,
-            **self.attributes.to_json(),
-            "consolidated": bool(self.consolidated),
-            **({"encoded_images": list(self.encoded_images)} if self.encoded_images else {}),
-        }
-
-    def check(self, schema: Schema) -> None:
-        """Refuse options that do not fit the features. Chunk sizes depend on the size of rows and are checked later."""
-        splits = {splits_name(name, schema) for name in schema if is_flat(schema[name])}
-        for option, codecs in (("compressors", self.compressors), ("filters", self.filters)):
-            if _is_by_name(codecs):
-                check_names(option, [name for name in codecs if name not in splits], schema)
-        if self.fill_values is not None and not isinstance(self.fill_values, Mapping):
-            raise ValueError(f"fill_values must map features or flat arrays to values; got {self.fill_values!r}")
-        check_names("fill_values", self.fill_values or {}, schema)
-        # A layout without rows suffices: only axes after the first are checked.
-        generated = replace(self.names, given=None)
-        arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
-        self.names.check(schema, arrays)
-        for spec in arrays:
-            self._fill_value(spec, schema)
-
-    def create_arguments(self, layout: ZarrLayout, schema: Schema) -> dict[str, dict[str, Any]]:
-        """Return the arguments of `zarr.create_array` for each array, by its name."""
-        splits = layout.splits_attributes(schema)
-        created = {spec.name: self._create_arguments(spec, schema) for spec in layout.arrays}
-        for name, attributes in splits.items():
-            created[name]["attributes"] |= attributes
-        return created
-
-    def _create_arguments(self, spec: ArraySpec, schema: Schema) -> dict[str, Any]:
-        inner = tuple(max(1, size) for size in spec.shape[1:])
-        # Filters of a feature do not apply to its splits.
-        codecs: dict[str, Any] = {"compressors": _pick(self.compressors, spec, _AUTO), "serializer": "auto"}
-        if spec.encoded:
-            codecs = {"compressors": (), "serializer": ImageCodec(Schema({"image": schema[spec.feature]}).to_json())}
-        filterable = spec.part in ("dense", "values") or (_is_by_name(self.filters) and spec.name in self.filters)
-        return {
-            "shape": spec.shape,
-            "dtype": spec.dtype,
-            "chunks": (spec.chunk, *inner),
-            "shards": (spec.unit, *inner) if spec.unit != spec.chunk else None,
-            **codecs,
-            "filters": _pick(self.filters, spec, ()) if filterable and not spec.encoded else (),
-            "fill_value": self._fill_value(spec, schema),
-            "dimension_names": spec.dimensions,
-            "attributes": array_attributes(spec, schema, self.attributes.arrays),
-        }
-
-    def _fill_value(self, spec: ArraySpec, schema: Schema) -> Any:
-        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
-
-        Raises ValueError if the dtype of the array cannot hold it.
-        """
-        given = self.fill_values or {}
-        if spec.name in given and spec.name not in schema:
-            return _checked(given[spec.name], spec.dtype, spec.name)
-        if spec.feature in given and spec.part in ("dense", "values"):
-            return _checked(given[spec.feature], spec.dtype, spec.feature)
-        default = getattr(schema[spec.feature], "default_value", None)
-        if spec.part == "dense" and default is not None and not isinstance(default, tuple):
-            return _checked(default, spec.dtype, spec.feature)
-        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
 
 
 def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import dask
 import numpy as np
@@ -37,6 +37,7 @@ from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled, add_path_to_errors
+from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.runtime.progress import (
     remove_empty_directories,
     report_part,
@@ -59,7 +60,6 @@ from dask_tfrecord.stores.zarr.plan import (
     WriteTask,
     WriteUnit,
     ZarrLayout,
-    conversion_request,
     group_attributes,
     plan_conversion,
     plan_tasks,
@@ -74,26 +74,8 @@ _OTHER_PROCESSES = (
 )
 
 
-def to_zarr(
-    arrays: Mapping[str, Any],
-    store: Any,
-    *,
-    component: str | None = None,
-    mode: Literal["w", "w-"] = "w-",
-    resume: bool = False,
-    chunks: int | str | Mapping[str, int] | None = None,
-    shards: int | str | Mapping[str, int] | None = None,
-    compressors: Any = "auto",
-    filters: Any = "auto",
-    groups: Mapping[str, str | Sequence[str]] | None = None,
-    dimension_names: Mapping[str, Sequence[str]] | None = None,
-    fill_values: Mapping[str, Any] | None = None,
-    consolidated: bool = True,
-    memory_limit: int | str | None = "auto",
-    encoded_images: bool = False,
-    compute: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Delayed | None:
+@with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
     """Write columns to a Zarr group: one task per chunk or shard, without rechunking.
 
     Dense and text columns become one array each. Columns of bytes and ragged columns become ``NAME.values`` and
@@ -112,58 +94,6 @@ def to_zarr(
     store : str, Path, zarr store or icechunk.Session
         A path, a URL or a store. A writable session of Icechunk without uncommitted changes, or its ``session.store``,
         is committed once, at the end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
-    component : str, optional
-        Path of the group within the store.
-    mode : {"w-", "w"}
-        ``"w-"`` fails if the group exists, ``"w"`` replaces it.
-    resume : bool, default False
-        Resume an interrupted conversion of the same files, features and options: only missing or damaged write units
-        are written, and none if the group is complete. A failure after that keeps what is written, to be resumed
-        again. Without an earlier conversion, start one.
-    chunks : int, str or mapping of str to int, optional
-        Rows of a chunk, for all features or by feature. All features share a unit of rows, so the given chunks and
-        shards must divide the largest of them. In a mapping, the name of a flat array that is not chunked along rows,
-        for example ``"tokens.values"``, takes a number of entries. A size, by default ``"8 MiB"`` and ``"1 MiB"`` in
-        shards, is the decoded bytes of a chunk in the largest array that is chunked along rows. For the same rows, all
-        of these arrays together have at most four times this size. Long rows of bytes and ragged columns reduce the
-        number of rows. A chunk of flat values has at most this size. It covers as many values as these rows have, or a
-        half to a quarter of them, so that two tasks rarely read the same records.
-    shards : int, str or mapping of str to int, optional
-        Rows of a shard, a multiple of `chunks`, or a size like ``"64 MiB"``: the decoded bytes of a shard in the
-        largest array. By default arrays are not sharded.
-    compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
-        ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
-    filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
-        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` is
-        no filter.
-    groups : mapping of str to str or sequence of str, optional
-        Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
-        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default those of
-        ``ds.schema.groups``, which metadata of TFDS and `from_zarr` provide; ``{}`` for none.
-    dimension_names : mapping of str to sequence of str, optional
-        Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
-        ``{"image": ("height", "width", "channel")}``, and axes of an item where rows differ in length. Axes of one name
-        have one length, and a name must differ from the names of arrays. Defaults to the names of an xarray Dataset,
-        else ``NAME.dim_1`` and so on.
-    fill_values : mapping of str to scalar, optional
-        Value of missing chunks, by feature or flat array; for a feature, that of its dense array or of its values.
-        Defaults to the scalar ``default_value`` of a dense feature, else zero or ``""``. All chunks are written, and
-        no value is masked: xarray masks by an attribute that is not set.
-    consolidated : bool, default True
-        Store the metadata of all arrays in that of the group, so that one request opens it. If False, pass
-        ``consolidated=False`` to xarray's `open_zarr`, too.
-    memory_limit : int, str or None, default "auto"
-        Memory of a worker in bytes, for example ``"2 GiB"``. ``"auto"`` is the limit of distributed workers; threads
-        and processes of this machine have no limit.
-    encoded_images : bool, default False
-        Keep images of one size that are read from shards (`ImageFeature` of a known shape) as JPEG, PNG and so on, one
-        image a chunk, in Zarr shards; they are read as pixels by the codec ``dask_tfrecord.image`` of this library,
-        which readers need. The group takes the space of the images. Their headers are checked, not their pixels.
-    compute : bool, default True
-        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until it is computed
-        the group is marked incomplete, also if computing it fails.
-    storage_options : mapping, optional
-        Options of fsspec for a URL.
 
     Returns
     -------
@@ -218,50 +148,32 @@ def to_zarr(
     >>> dtf.from_zarr("train.zarr").nrows > 0
     True
     """
+    options = complete(ZarrWriteOptions, options, "to_zarr")
     origin = arrays.origin if isinstance(arrays, Dataset) else {}
     session = session_of(store)
-    if session is not None:
-        check_session(session, mode, resume=resume, compute=compute, storage_options=storage_options)
+    if session is None:
+        target = open_target(store, origin, options)
+        output = GroupOutput(
+            target, ConversionRequest.from_arguments(arrays, options), mode=options["mode"], resume=options["resume"]
+        )
     else:
-        target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
-    request = conversion_request(
-        arrays,
-        chunks,
-        shards,
-        compressors,
-        filters,
-        groups,
-        dimension_names,
-        fill_values,
-        consolidated,
-        memory_limit,
-        encoded_images=encoded_images,
-    )
-    output = (
-        GroupOutput(target, request, mode=mode, resume=resume)
-        if session is None
-        else _SessionOutput(session, component, request, mode)
-    )
-    return run_write(output, output.build, compute=compute)
+        check_session(session, options)
+        output = _SessionOutput(
+            session, options["component"], ConversionRequest.from_arguments(arrays, options), options["mode"]
+        )
+    return run_write(output, output.build, compute=options["compute"])
 
 
-def open_target(
-    store: Any,
-    component: str | None,
-    storage_options: Mapping[str, Any] | None,
-    origin: Mapping[str, Any],
-    *,
-    mode: Literal["w", "w-"],
-    resume: bool,
-) -> TargetGroup:
+def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOptions) -> TargetGroup:
     """Locate the group by arguments of `to_zarr`, and refuse one that cannot be written, before any row is read.
 
     The origin of the rows must not be replaced.
     """
-    target = TargetGroup.from_arguments(store, component, storage_options)
+    mode = options["mode"]
+    target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
     target.check_rewritable()
-    check_mode(mode, "the group", resume=resume)
-    if resume:
+    check_mode(mode, "the group", resume=options["resume"])
+    if options["resume"]:
         target.check_format()
     else:
         target.journal().check_free(lambda: target.check_free(mode, origin))
@@ -349,7 +261,7 @@ class GroupOutput:
         """Create the group and its arrays."""
         target, request, identity = self._target, self._request, self.token
         attributes = {"id": identity, "complete": complete, "written": complete}
-        group = target.create(mode, attributes, request.options.attributes.of_group(self._schema))
+        group = target.create(mode, attributes, request.attributes.of_group(self._schema))
         arrays = target.create_arrays(group, planned.metadata)
         # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
         target.update_attributes(identity, **group_attributes(request, planned.layout, identity))
@@ -795,21 +707,19 @@ def session_of(store: Any) -> Any:
     return session if hasattr(session, "fork") and hasattr(session, "commit") else None
 
 
-def check_session(
-    session: Any, mode: str, *, resume: bool, compute: bool, storage_options: Mapping[str, Any] | None
-) -> None:
+def check_session(session: Any, options: ZarrTargetOptions) -> None:
     """Refuse options that a session does not have, and a session that cannot be written, by a ValueError."""
-    if resume:
+    if options["resume"]:
         raise ValueError("resume=True continues a group with a checkpoint; an Icechunk session commits all or nothing")
-    if not compute:
+    if not options["compute"]:
         raise ValueError("compute=False returns tasks; the client merges and commits an Icechunk session: compute now")
-    if storage_options:
+    if options["storage_options"]:
         raise ValueError("storage_options are for URLs; pass the options of storage to the Icechunk repository")
     if session.read_only:
         raise ValueError("the Icechunk session is read-only: pass repository.writable_session(branch)")
     if session.has_uncommitted_changes:
         raise ValueError("the Icechunk session has uncommitted changes, which failures discard: commit them before")
-    check_mode(mode, "the group")
+    check_mode(options["mode"], "the group")
 
 
 class _SessionOutput(GroupOutput):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from dask.delayed import Delayed
 from dask.utils import format_bytes
@@ -16,14 +16,15 @@ from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural, printable
 from dask_tfrecord.markup import fragment, table
+from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
 from dask_tfrecord.stores.output import run_write
 from dask_tfrecord.stores.zarr.plan import (
     Conversion,
+    ConversionRequest,
     codec_documents,
     codec_names,
-    conversion_request,
     json_value,
     plan_conversion,
 )
@@ -132,8 +133,8 @@ class ZarrPlan:
     @classmethod
     def from_conversion(cls, conversion: Conversion) -> ZarrPlan:
         """Describe a planned conversion."""
-        layout, options = conversion.layout, conversion.request.options
-        created = options.create_arguments(layout, conversion.request.schema)
+        layout = conversion.layout
+        created = conversion.request.create_arguments(layout)
         arrays = tuple(
             ArrayPlan(
                 spec.name,
@@ -183,16 +184,8 @@ class ZarrPlan:
         """
         self._conversion.check_memory()
 
-    def to_zarr(
-        self,
-        store: Any,
-        *,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        resume: bool = False,
-        compute: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Delayed | None:
+    @with_options(ZarrTargetOptions)
+    def to_zarr(self, store: Any, **options: Unpack[ZarrTargetOptions]) -> Delayed | None:
         """Write the planned arrays without counting again. See `dask_tfrecord.to_zarr` for arguments and errors.
 
         Examples
@@ -206,9 +199,10 @@ class ZarrPlan:
         request = self._conversion.request
         if session_of(store) is not None:
             raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
-        target = open_target(store, component, storage_options, request.dataset.origin, mode=mode, resume=resume)
-        output = GroupOutput(target, request, self._conversion, mode=mode, resume=resume)
-        return run_write(output, output.build, compute=compute)
+        options = complete(ZarrTargetOptions, options, "to_zarr")
+        target = open_target(store, request.dataset.origin, options)
+        output = GroupOutput(target, request, self._conversion, mode=options["mode"], resume=options["resume"])
+        return run_write(output, output.build, compute=options["compute"])
 
     def to_json(self) -> str:
         """Return the plan as JSON, sizes in bytes.
@@ -236,7 +230,7 @@ class ZarrPlan:
                 "tasks": self.tasks,
                 "nbytes": self.nbytes,
                 "arrays": arrays,
-                "consolidated": self._conversion.request.options.consolidated,
+                "consolidated": self._conversion.request.options["consolidated"],
                 "memory": asdict(self.memory) | {"peak_nbytes": self.memory.peak_nbytes},
                 "memory_limit": self.memory_limit,
                 "rechunks": [
@@ -255,37 +249,13 @@ class ZarrPlan:
         return _html_plan(self)
 
 
-def plan_zarr(
-    arrays: Mapping[str, Any],
-    *,
-    chunks: int | str | Mapping[str, int] | None = None,
-    shards: int | str | Mapping[str, int] | None = None,
-    compressors: Any = "auto",
-    filters: Any = "auto",
-    groups: Mapping[str, str | Sequence[str]] | None = None,
-    dimension_names: Mapping[str, Sequence[str]] | None = None,
-    fill_values: Mapping[str, Any] | None = None,
-    consolidated: bool = True,
-    memory_limit: int | str | None = "auto",
-    encoded_images: bool = False,
-) -> ZarrPlan:
+@with_options(ZarrOptions)
+def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> ZarrPlan:
     """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
 
     Parameters
     ----------
     arrays : Dataset or mapping of str to array-like
-        As for `to_zarr`.
-    chunks, shards : int, str or mapping of str to int, optional
-        As for `to_zarr`.
-    compressors, filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these
-        As for `to_zarr`.
-    groups, dimension_names, fill_values : mapping, optional
-        As for `to_zarr`.
-    consolidated : bool, default True
-        As for `to_zarr`.
-    memory_limit : int, str or None, default "auto"
-        As for `to_zarr`. A plan that exceeds the limit reports it, and its `to_zarr` raises.
-    encoded_images : bool, default False
         As for `to_zarr`.
 
     Returns
@@ -315,20 +285,8 @@ def plan_zarr(
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
-    request = conversion_request(
-        arrays,
-        chunks,
-        shards,
-        compressors,
-        filters,
-        groups,
-        dimension_names,
-        fill_values,
-        consolidated,
-        memory_limit,
-        encoded_images=encoded_images,
-    )
-    return ZarrPlan.from_conversion(plan_conversion(request))
+    options = complete(ZarrOptions, options, "plan_zarr")
+    return ZarrPlan.from_conversion(plan_conversion(ConversionRequest.from_arguments(arrays, options)))
 
 
 def text_plan(plan: ZarrPlan, width: int | None = None) -> str:

@@ -1,0 +1,416 @@
+"""Options of writers and of batches, each defined once: name, type and default in a TypedDict, and its documentation.
+
+A function and the method of `Dataset` take ``**options: Unpack[ZarrOptions]``, and `with_options` gives both the
+signature and the documentation. `complete` refuses unknown names and adds the defaults. Commands make their flags and
+help of the same definitions.
+"""
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
+
+from dask_tfrecord.errors import near_misses
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What an option has besides its name and type."""
+
+    default: Any
+    # The value on the command line, where the type does not tell it.
+    metavar: str | None = None
+
+
+# Default of an option that has to be given.
+REQUIRED = inspect.Parameter.empty
+
+_Given = TypeVar("_Given")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def options_of(given: type) -> dict[str, tuple[Any, Option]]:
+    """Return the type and the definition of each option of a TypedDict."""
+    hints = given.__annotations__.items()
+    types: dict[str, Any] = {name: hint if hasattr(hint, "__metadata__") else get_args(hint)[0] for name, hint in hints}
+    return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in types.items()}
+
+
+def complete(given: type[_Given], options: _Given, function: str) -> _Given:
+    """Add the default of each option that is not given; raise TypeError for an unknown name, or a missing option."""
+    known, found = options_of(given), cast(Mapping[str, Any], options)
+    for name in found:
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{near_misses(name, known)}")
+    for name, (_, option) in known.items():
+        if name not in found and option.default is REQUIRED:
+            raise TypeError(f"{function}() missing 1 required keyword-only argument: {name!r}")
+    return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in known.items()})
+
+
+def with_options(*given: type) -> Callable[[_Function], _Function]:
+    """Show the options of ``**options: Unpack[…]`` in the signature and the documentation of a function.
+
+    The last TypedDict is that of the function; the others are those that it extends, whose documentation they have.
+    """
+
+    def show(function: _Function) -> _Function:
+        assert isinstance(function, FunctionType)
+        signature = inspect.signature(function)
+        parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        for name, (kind, option) in options_of(given[-1]).items():
+            # As the source has it, without the modules of types.
+            annotation = re.sub(r"\b([a-z_]+\.)+(?=[A-Z])", "", inspect.formatannotation(kind))
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation)
+            )
+        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        if function.__doc__:
+            text = inspect.cleandoc(function.__doc__)
+            if _PARAMETERS not in text:
+                text += f"\n\n{_PARAMETERS}"
+            before, own, after = _split(text, _PARAMETERS)
+            described = _entries(own)
+            own += "".join(entry for name, entry in documentation(*given).items() if name not in described)
+            function.__doc__ = before + _PARAMETERS + own + after
+        return function
+
+    return show
+
+
+_PARAMETERS, _ATTRIBUTES = "Parameters\n----------\n", "Attributes\n----------\n"
+
+
+def documentation(*given: type) -> dict[str, str]:
+    """Return the documentation of options of some TypedDicts, by name, in the form of numpydoc."""
+    texts = (inspect.cleandoc(each.__doc__ or "") for each in given)
+    return {name: entry for text in texts for name, entry in _entries(_split(text, _ATTRIBUTES)[1]).items()}
+
+
+def summary(name: str, *given: type) -> str:
+    """Return the first sentence of the documentation of an option."""
+    description = " ".join(documentation(*given).get(name, "").split("\n")[1:])
+    return re.split(r"(?<=[.:]) ", " ".join(description.split()))[0].rstrip(":.") + "."
+
+
+def _split(text: str, title: str) -> tuple[str, str, str]:
+    """Return what is before a section of a docstring, its content, and what is after it."""
+    before, _, rest = text.partition(title)
+    content = re.split(r"(?=\n\n)", rest, maxsplit=1)
+    return before, content[0].rstrip("\n") + "\n" if content[0] else "", "".join(content[1:])[1:]
+
+
+def _entries(section: str) -> dict[str, str]:
+    """Return the entries of a section of parameters by their names."""
+    entries = re.findall(r"^\S.*? : .*\n(?: .*\n)*", section, re.MULTILINE)
+    return {name: entry for entry in entries for name in entry.split(" : ")[0].split(", ")}
+
+
+Mode = Literal["w", "w-"]
+
+
+class ZarrOptions(TypedDict, total=False):
+    """Options of a conversion to Zarr, whether it is planned or written.
+
+    Attributes
+    ----------
+    chunks : int, str or mapping of str to int, optional
+        Rows of a chunk, or decoded bytes such as ``"8MiB"``: for all features, or in a mapping by feature. All
+        features share a unit of rows, so the given chunks and shards must divide the largest of them. In a mapping, the
+        name of a flat array that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries.
+        A size, by default ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is
+        chunked along rows. For the same rows, all of these arrays together have at most four times this size. Long rows
+        of bytes and ragged columns reduce the number of rows. A chunk of flat values has at most this size. It covers
+        as many values as these rows have, or a half to a quarter of them, so that two tasks rarely read the same
+        records.
+    shards : int, str or mapping of str to int, optional
+        Rows of a shard, a multiple of `chunks`, or decoded bytes such as ``"64MiB"``: those in the largest array. By
+        default arrays are not sharded.
+    compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
+        ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
+    filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
+        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` is no
+        filter.
+    groups : mapping of str to str or sequence of str, optional
+        Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
+        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default those of
+        ``ds.schema.groups``, which metadata of TFDS and `from_zarr` provide; ``{}`` for none.
+    dimension_names : mapping of str to sequence of str, optional
+        Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
+        ``{"image": ("height", "width", "channel")}``, and axes of an item where rows differ in length. Axes of one name
+        have one length, and a name must differ from the names of arrays. Defaults to the names of an xarray Dataset,
+        else ``NAME.dim_1`` and so on.
+    fill_values : mapping of str to scalar, optional
+        Value of missing chunks, by feature or flat array; for a feature, that of its dense array or of its values.
+        Defaults to the scalar ``default_value`` of a dense feature, else zero or ``""``. All chunks are written, and no
+        value is masked: xarray masks by an attribute that is not set.
+    consolidated : bool, default True
+        Store the metadata of all arrays in that of the group, so that one request opens it. If False, pass
+        ``consolidated=False`` to xarray's `open_zarr`, too.
+    memory_limit : int, str or None, default "auto"
+        Memory of a worker in bytes, for example ``"2GiB"``, which a conversion must not need more of. ``"auto"`` is
+        the limit of distributed workers; threads and processes of this machine have no limit. A plan reports that it
+        exceeds the limit, and writing raises.
+    encoded_images : bool, default False
+        Keep images of one size that are read from shards as JPEG, PNG and so on, one image a chunk. They are those of
+        `ImageFeature` of a known shape, in Zarr shards; they are read as pixels by the codec ``dask_tfrecord.image`` of
+        this library, which readers need. The group takes the space of the images. Their headers are checked, not their
+        pixels.
+    """
+
+    chunks: Annotated[int | str | Mapping[str, int] | None, Option(None, "ROWS|SIZE")]
+    shards: Annotated[int | str | Mapping[str, int] | None, Option(None, "ROWS|SIZE")]
+    compressors: Annotated[Any, Option("auto")]
+    filters: Annotated[Any, Option("auto")]
+    groups: Annotated[Mapping[str, str | Sequence[str]] | None, Option(None)]
+    dimension_names: Annotated[Mapping[str, Sequence[str]] | None, Option(None)]
+    fill_values: Annotated[Mapping[str, Any] | None, Option(None)]
+    consolidated: Annotated[bool, Option(True)]
+    memory_limit: Annotated[int | str | None, Option("auto", "SIZE")]
+    encoded_images: Annotated[bool, Option(False)]
+
+
+class ZarrTargetOptions(TypedDict, total=False):
+    """Options of the group that a conversion writes.
+
+    Attributes
+    ----------
+    component : str, optional
+        Path of the group within the store, by default its root.
+    mode : {"w-", "w"}
+        ``"w-"`` fails if the group exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Resume an interrupted conversion, and after a failure keep what is written. Files, features and options must be
+        the same: only missing or damaged write units are written, and none if the group is complete. A failure can be
+        resumed again. Without an earlier conversion, start one.
+    compute : bool, default True
+        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until it is computed
+        the group is marked incomplete, also if computing it fails.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+    """
+
+    component: Annotated[str | None, Option(None, "NAME")]
+    mode: Annotated[Mode, Option("w-")]
+    resume: Annotated[bool, Option(False)]
+    compute: Annotated[bool, Option(True)]
+    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
+    """Options of `to_zarr`."""
+
+
+class ShardOptions(TypedDict, total=False):
+    """Options of written shards.
+
+    Attributes
+    ----------
+    compression : {None, "gzip", "zlib", "zstd"}
+        Compression of the new shards. File names do not depend on it.
+    records_per_shard : int, optional
+        Records of a shard, by default those of a chunk, or of the shard that is read. Past 1,000 chunks, small neighbours
+        share a shard of about 64 MiB. Of several shards that are copied, each becomes a new one, also if no record of
+        it is copied.
+    index : bool, default False
+        Write ``FILE.idx`` next to each shard. `build_index` writes the same (for gzip ``FILE.gzidx``, too).
+    mode : {"w-", "w"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+    compute : bool, default True
+        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+    """
+
+    compression: Annotated[str | None, Option(None)]
+    records_per_shard: Annotated[int | None, Option(None)]
+    index: Annotated[bool, Option(False)]
+    mode: Annotated[Mode, Option("w-")]
+    compute: Annotated[bool, Option(True)]
+    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class TFRecordOptions(ShardOptions, total=False):
+    """Options of `to_tfrecord`.
+
+    Attributes
+    ----------
+    features : mapping of str to feature, optional
+        Feature of each column: the spec that reads it. By default a Dataset is written as it was read (with the
+        features given to `read_tfrecord`, also through a Zarr store), and other columns as in ``ds.schema``. Arrays are
+        written as lists of numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of text.
+    sequence_features : mapping of str to feature, optional
+        Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
+        the number of steps in each row of a padded column.
+    example_features : mapping of str to feature, optional
+        Features of items, by key; records are ExampleListWithContexts of TF-Ranking then. Feature ``KEY`` is written
+        from the column ``examples/KEY``. Excludes `sequence_features`.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages. A column is written to the
+        field that it was read from, that has its name, or that `features` states by `ProtoFeature`. A field with a
+        column of its presence is set where that is true, a member of a oneof where the column of the oneof names it.
+        Another number, text or bytes value is set unless it equals its default, another message unless all of its
+        fields are unset; items of repeated fields always. By default, columns that were read as fields of messages are
+        written as these messages, unless other features are given.
+    encoding : str or mapping of str to str or mapping, optional
+        File format of the columns of `ImageFeature`: ``"png"`` (lossless, the default), ``"jpeg"`` or ``"webp"``, for
+        all columns or by name; or with options of Pillow's writer, as in
+        ``{"photo": {"format": "jpeg", "quality": 90}}``.
+    tfds : mapping of str to str, optional
+        ``{"name": …, "version": …, "split": …}``: `urlpath` is a directory, shards are named as TFDS names them, and
+        `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
+        ``tensorflow_datasets.builder_from_directory`` opens the directory. Names with "/" are nested dictionaries, and
+        groups of the schema, for example ``steps`` of ``steps/action`` and ``steps/reward``, are sequences of them.
+    """
+
+    features: Annotated[Mapping[str, Any] | None, Option(None)]
+    sequence_features: Annotated[Mapping[str, Any] | None, Option(None)]
+    example_features: Annotated[Mapping[str, Any] | None, Option(None)]
+    message: Annotated[Any, Option(None)]
+    encoding: Annotated[str | Mapping[str, Any] | None, Option(None)]
+    tfds: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class CopyOptions(ShardOptions, total=False):
+    """Options of `copy_tfrecord`.
+
+    Attributes
+    ----------
+    columns : sequence of str, optional
+        Features and feature lists to keep.
+    filters : list of tuple or list of list of tuple, optional
+        Conditions of the records to copy, as for `Dataset.where`. Their columns are read now.
+    features : mapping of str to feature, Schema, str or os.PathLike, optional
+        Features that the filters compare, as for `read_tfrecord`. By default those of the metadata of a TFDS data set,
+        or inferred from Examples.
+    errors : {"raise", "skip"}
+        End with an error at a damaged record, or skip damaged ones. ``"skip"`` logs what is lost; all records are
+        checked now.
+    check_crc : bool, default True
+        Check both CRCs of every record that is read.
+    target_options : mapping, optional
+        Options of fsspec for the URL of the new shards; `storage_options` are those of the shards to read.
+    """
+
+    columns: Annotated[Sequence[str] | None, Option(None)]
+    filters: Annotated[Sequence[Any] | None, Option(None)]
+    features: Annotated[Mapping[str, Any] | str | os.PathLike[str] | None, Option(None)]
+    errors: Annotated[Literal["raise", "skip"], Option("raise")]
+    check_crc: Annotated[bool, Option(True)]
+    target_options: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class ParquetOptions(TypedDict, total=False):
+    """Options of `to_parquet`.
+
+    Attributes
+    ----------
+    compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
+        Compression of the pages.
+    tensors : bool, default True
+        As for `Dataset.to_arrow_batches`.
+    mode : {"w-", "w"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+    compute : bool, default True
+        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+    """
+
+    compression: Annotated[str | None, Option("snappy")]
+    tensors: Annotated[bool, Option(True)]
+    mode: Annotated[Mode, Option("w-")]
+    compute: Annotated[bool, Option(True)]
+    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class LeRobotOptions(TypedDict, total=False):
+    """Options of `to_lerobot`.
+
+    Attributes
+    ----------
+    fps : int
+        Frames per second of all episodes.
+    names : mapping of str to str or None, optional
+        Name in LeRobot of a column; None leaves the column out. By default ``steps/action`` is ``action``,
+        ``steps/observation/state`` is ``observation.state``, and an image ``steps/observation/wrist`` is
+        ``observation.images.wrist``.
+    task : str, optional
+        Column of text with the task of each frame, by default the one whose last name is ``language_instruction``.
+        Without one, the task is an empty text.
+    robot_type : str, optional
+        Type of the robot, for the metadata.
+    video : str, mapping or None, default "libx264"
+        Encoder of FFmpeg for the images. A mapping has ``codec``, ``pix_fmt`` and options of that encoder, as in
+        ``{"codec": "libx264rgb", "pix_fmt": "rgb24", "crf": 0}`` without loss. None stores PNG images in Parquet.
+    episodes_per_file : int, optional
+        Episodes of a file, by default whole ones of up to 1 GiB of decoded frames.
+    episode : str, default "record"
+        Column of numbers that change where an episode begins.
+    mode : {"w-", "w"}
+        ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same. A
+        complete data set of the same conversion is left as it is.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+    """
+
+    fps: Required[Annotated[int, Option(REQUIRED)]]
+    names: Annotated[Mapping[str, str | None] | None, Option(None)]
+    task: Annotated[str | None, Option(None, "NAME")]
+    robot_type: Annotated[str | None, Option(None, "NAME")]
+    video: Annotated[str | Mapping[str, Any] | None, Option("libx264")]
+    episodes_per_file: Annotated[int | None, Option(None)]
+    episode: Annotated[str, Option("record", "NAME")]
+    mode: Annotated[Mode, Option("w-")]
+    resume: Annotated[bool, Option(False)]
+    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
+
+
+class BatchOptions(TypedDict, total=False):
+    """Options of `Dataset.batches`.
+
+    Attributes
+    ----------
+    shuffle : {False, "window", "full"}, default False
+        ``False`` keeps the order of the rows. ``"window"`` reads ranges of about 8 MiB of rows in random order, and
+        mixes the rows within a window. ``"full"`` is a uniformly random permutation of all rows. Each epoch has another
+        order.
+    seed : int, optional
+        Seed of the order. By default a random one, which `state_dict` stores.
+    epochs : int or None, default 1
+        Number of epochs; None for any number.
+    drop_remainder : bool, default False
+        Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches, ``nrows
+        // n // batch_size``.
+    pad : mapping of str to int, None or Pad, optional
+        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
+        that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
+    window : int, optional
+        With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows that
+        are read together, without influence on the order. The default is as many as 64 MiB of rows contain; 1,024 if
+        rows are not counted.
+    prefetch : int, default 4
+        Batches that are ready ahead.
+    shard : tuple of int, default (0, 1)
+        Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the order,
+        and their sizes differ by at most one row. They need the same seed.
+    device : str, optional
+        Device of torch, such as ``"cuda"`` or ``"cuda:1"``, that numbers are copied to as tensors. Where torch is not
+        installed, CUDA devices get arrays of CuPy. Copies go through pinned memory, and run while the next batches are
+        decoded.
+    """
+
+    shuffle: Annotated[Literal[False, "window", "full"], Option(False)]
+    seed: Annotated[int | None, Option(None)]
+    epochs: Annotated[int | None, Option(1)]
+    drop_remainder: Annotated[bool, Option(False)]
+    pad: Annotated[Mapping[str, Any] | None, Option(None)]
+    window: Annotated[int | None, Option(None)]
+    prefetch: Annotated[int, Option(4)]
+    shard: Annotated[tuple[int, int], Option((0, 1))]
+    device: Annotated[str | None, Option(None)]
