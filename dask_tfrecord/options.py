@@ -212,9 +212,9 @@ class ShardOptions(TypedDict, total=False):
     compression : {None, "gzip", "zlib", "zstd"}
         Compression of the new shards. File names do not depend on it.
     records_per_shard : int, optional
-        Records of a shard, by default those of a chunk, or of the shard that is read. Past 1,000 chunks, small neighbours
-        share a shard of about 64 MiB. Of several shards that are copied, each becomes a new one, also if no record of
-        it is copied.
+        Records of a shard, by default those of a chunk, or of the shard that is read. Past 1,000 chunks, small
+        neighbours share a shard of about 64 MiB. Each shard that is copied becomes a new one, also if no record of it
+        is copied.
     index : bool, default False
         Write ``FILE.idx`` next to each shard. `build_index` writes the same (for gzip ``FILE.gzidx``, too).
     mode : {"w-", "w"}
