@@ -330,7 +330,7 @@ def test_flat_columns_are_those_of_a_store(shards: str, tmp_path: Path, held: bo
         assert {name: array.dtype for name, array in found.items()} == {
             name: array.dtype for name, array in expected.items()
         }
-    assert flat["steps.row_splits"].attrs["sample_dimension"] == "steps"
+    assert flat["steps.row_splits"].attrs["divides"] == "steps"
 
 
 def test_flat_columns_of_unusual_data_sets(shards: str) -> None:

@@ -153,10 +153,10 @@ def test_attributes_follow_the_cf_conventions_and_survive_xarray(grouped: Path, 
     opened.to_zarr(tmp_path / "copy.zarr", consolidated=False)
     for each in (opened, xarray.open_zarr(tmp_path / "copy.zarr", consolidated=False)):
         splits = each["steps.row_splits"]
-        assert splits.attrs["sample_dimension"] == "steps" == each["steps.reward.values"].dims[0]
+        assert splits.attrs["divides"] == "steps" == each["steps.reward.values"].dims[0]
         assert splits.attrs["group"] == "steps" and splits.attrs["features"] == list(MEMBERS)
-        assert each["tokens.row_splits"].attrs["sample_dimension"] == each["tokens.values"].dims[0]
-        inner = each["steps.words.row_splits_1"].attrs["sample_dimension"]
+        assert each["tokens.row_splits"].attrs["divides"] == each["tokens.values"].dims[0]
+        inner = each["steps.words.row_splits_1"].attrs["divides"]
         assert inner == each["steps.words.values"].dims[0]
         np.testing.assert_array_equal(np.diff(splits), STEPS)
 

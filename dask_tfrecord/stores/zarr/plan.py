@@ -507,11 +507,7 @@ class ZarrLayout:
     border_counts: BorderCounts
 
     def splits_attributes(self, schema: Schema) -> dict[str, dict[str, Any]]:
-        """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to.
-
-        ``sample_dimension`` is that of contiguous ragged arrays in the CF conventions, section 9.3.3. CF stores counts,
-        and splits are their cumulative sum: https://cfconventions.org/cf-conventions/cf-conventions.html
-        """
+        """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to."""
         found: dict[str, dict[str, Any]] = {}
         for array in self.arrays:
             if array.group is not None:
@@ -520,7 +516,7 @@ class ZarrLayout:
                 last = Levels.from_feature(schema[array.feature]).splits[-1]
                 own = f"{array.name.removesuffix('values')}{last}"
                 name = splits_name(array.feature, schema) if last == "row_splits" else own
-                found.setdefault(name, {})["sample_dimension"] = array.dimensions[0]
+                found.setdefault(name, {})["divides"] = array.dimensions[0]
         return found
 
     @property
@@ -1143,7 +1139,7 @@ def _checked(value: Any, dtype: str, name: str) -> Any:
 
 
 # Attributes of arrays and groups that this library or xarray uses.
-_RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordinates"}
+_RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordinates", "divides", "item_shape"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -1207,4 +1203,7 @@ def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping
         return {}
     if spec.part not in ("dense", "values"):
         return feature_attributes(spec.feature, schema)
-    return {**user.get(spec.feature, {}), **column_attributes(spec.feature, schema)}
+    feature = schema[spec.feature]
+    # The bytes of values that differ in length: what an item of the column holds of them.
+    inner = {"item_shape": list(feature.item_shape)} if spec.part == "values" and feature.is_bytes else {}
+    return {**user.get(spec.feature, {}), **column_attributes(spec.feature, schema), **inner}
