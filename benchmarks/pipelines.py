@@ -530,7 +530,8 @@ def least_seconds(repeats: int, work: Callable[[], object]) -> float:
 
 def read_chunks(ds: dtf.Dataset, names: Sequence[str]) -> None:
     """Decode all chunks, one after the other."""
-    source, borders = ds._source, ds._borders
+    rows = ds.as_rows()
+    source, borders = rows.source, rows.borders
     assert source is not None and borders is not None
     for start, stop in pairwise(borders.tolist()):
         source.read(names, slice(start, stop))

@@ -298,7 +298,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     else:
         borders = borders_by_bytes(collection, np.full(shards, 4.0 * features), CHUNK_NBYTES, coalesce=False)
     planned = time.process_time()
-    dataset = dtf.Dataset(Rows.of_source(source, borders), list(schema))
+    dataset = dtf.Dataset(Rows.of_source(source, borders))
     arrays = [*dataset.values(), *dataset[tuple(schema)]]
     built = time.process_time()
     tokenize(dataset, arrays)

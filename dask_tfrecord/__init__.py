@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.counting import build_index, repair, verify
-    from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
-    from dask_tfrecord.arrays.read import read_tfrecord
     from dask_tfrecord.batches.mixing import Pad
     from dask_tfrecord.batches.mixtures import sample_from_datasets
     from dask_tfrecord.blocks import BytesBlock, RaggedBlock
     from dask_tfrecord.codecs.compressions import ShardCompression
     from dask_tfrecord.codecs.registry import register_compression
     from dask_tfrecord.columns.resizing import resize_images
+    from dask_tfrecord.dataset.dataset import Dataset
+    from dask_tfrecord.dataset.reading import read_tfrecord
+    from dask_tfrecord.dataset.reading_zarr import from_zarr
     from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
     from dask_tfrecord.features import (
         FixedLenFeature,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
-    from dask_tfrecord.stores.zarr.read import from_zarr
     from dask_tfrecord.stores.zarr.write import to_zarr
     from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
@@ -97,15 +97,16 @@ __all__ = [
 # The public names of each module; the imports above are the same for type checkers.
 _PUBLIC = {
     "arrays.counting": ("build_index", "repair", "verify"),
-    "arrays.dataset": ("Dataset",),
     "arrays.partitions": ("infer_schema", "inspect_records", "read_bag"),
-    "arrays.read": ("read_tfrecord",),
     "batches.mixing": ("Pad",),
     "batches.mixtures": ("sample_from_datasets",),
     "blocks": ("BytesBlock", "RaggedBlock"),
     "codecs.compressions": ("ShardCompression",),
     "codecs.registry": ("register_compression",),
     "columns.resizing": ("resize_images",),
+    "dataset.dataset": ("Dataset",),
+    "dataset.reading": ("read_tfrecord",),
+    "dataset.reading_zarr": ("from_zarr",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
     "features": (
         *("FixedLenFeature", "FixedLenSequenceFeature", "FunctionFeature", "ImageFeature", "ProtoFeature"),
@@ -119,7 +120,6 @@ _PUBLIC = {
     "stores.files.parquet": ("to_parquet",),
     "stores.files.tfrecord": ("copy_tfrecord", "to_tfrecord"),
     "stores.virtual.references": ("TFRecordParser", "virtual_zarr"),
-    "stores.zarr.read": ("from_zarr",),
     "stores.zarr.write": ("to_zarr",),
     "stores.zarr.zarr_plan": ("plan_zarr",),
 }

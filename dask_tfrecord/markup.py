@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from html import escape
 
@@ -198,3 +199,54 @@ def spark_svg(values: Sequence[float], width: int = 120) -> str:
             line = " ".join(points)
             drawn.append(f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-width="1.5"/>')
     return f'<svg width="{width}" height="{_HEIGHT}">{"".join(drawn)}</svg>'
+
+
+_INDENT = "    "
+
+
+def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
+    """Lay a table out for a terminal that is narrower than the table.
+
+    The first cell of a row stands above the others, which are indented and aligned. No cell is cut or broken within a
+    word, so only a single word that is too long makes a line longer than `width`.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Names of the columns.
+    rows : sequence of sequence of str
+        Cells.
+    width : int
+        Columns of the terminal.
+    apart : sequence of int
+        Columns of long text: each has lines of its own, which begin with its name.
+
+    Returns
+    -------
+    list of str
+        Lines: those of the header, a rule, those of the rows.
+    """
+    header, *rows = table = [list(map(printable, row)) for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    groups: list[list[int]] = []
+    left = 0
+    for column in range(1, len(header)):
+        if column in apart:
+            continue
+        if not groups or widths[column] > left:
+            groups.append([])
+            left = width - len(_INDENT)
+        groups[-1].append(column)
+        left -= widths[column] + 2
+    lines = []
+    for row in table:
+        aligned = ("  ".join(row[column].ljust(widths[column]) for column in group).rstrip() for group in groups)
+        lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
+        if row is header:
+            lines.append("─" * width)
+            continue
+        for column in apart:
+            text = f"{header[column]} {row[column]}" if row[column] else ""
+            wrapped = textwrap.wrap(text, width - len(_INDENT), break_long_words=False, break_on_hyphens=False)
+            lines += [f"{_INDENT}{line}" for line in wrapped]
+    return lines

@@ -46,33 +46,13 @@ ORDER = [
     "batches",
     "preview",
     "view",
+    "dataset",
     "cli",
 ]
 # `__init__` imports everything, `__main__` the command line.
 OUTSIDE = {"__init__", "__main__"}
-# Methods of `Dataset` and `Schema` import their reader or writer when they are called.
-WRITERS = {
-    "schema": {"metadata.labels"},
-    "arrays.dataset": {
-        "inputs.inputs",
-        "stores.zarr.write",
-        "stores.zarr.zarr_plan",
-        "metadata.labels",
-        "stores.files.tfrecord",
-        "interop.arrow",
-        "stores.files.lerobot",
-        "stores.files.parquet",
-        "interop.awkward",
-        "interop.polars",
-        "batches.iterator",
-        "batches.rows",
-        "interop.xarray",
-        "preview.preview",
-        "statistics.statistics",
-        "view.opened",
-        "view.server",
-    },
-}
+# `Schema.read` and `Schema.write` import the formats of files when they are called: these need `Schema` themselves.
+WRITERS = {"schema": {"metadata.labels"}}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
@@ -87,6 +67,7 @@ ALLOWED = {
         "preview",
         "statistics",
         "view",
+        "dataset",
         "cli",
     },
     "dask_array": {"arrays/engine.py"},
@@ -100,7 +81,7 @@ ALLOWED = {
     "awkward": {"interop/awkward.py"},
     "polars": {"interop/polars.py"},
     # The methods of `Dataset` name its type.
-    "xarray": {"interop", "arrays/dataset.py"},
+    "xarray": {"interop", "dataset/dataset.py"},
     "PIL": {"images", "preview", "view"},
     "starlette": {"view"},
     "uvicorn": {"view"},
@@ -245,3 +226,34 @@ def test_feature_classes_answer_for_themselves() -> None:
         if SWITCH.search(line)
     ]
     assert len(found) <= 10, "\n".join(found)
+
+
+DATASET = "dataset/dataset.py"
+
+
+def private_names(source: str, name: str) -> set[str]:
+    """Return the private attributes of a class: its methods, its slots and what it assigns to `self`."""
+    (cls,) = (each for each in ast.parse(source).body if isinstance(each, ast.ClassDef) and each.name == name)
+    nodes = list(ast.walk(cls))
+    found = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_self(node.value)}
+    return {each for each in found if each.startswith("_") and not each.endswith("_")}
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def test_private_attributes_of_data_sets_are_used_nowhere_else() -> None:
+    private = private_names((PACKAGE / DATASET).read_text("utf-8"), "Dataset")
+    assert private >= {"_rows", "_check_names"}
+    found = []
+    for module in MODULES:
+        source = (PACKAGE / module).read_text("utf-8")
+        # Trees of whole modules take seconds.
+        if module.as_posix() == DATASET or not any(f".{name}" in source for name in private):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Attribute) and node.attr in private and not is_self(node.value):
+                found.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []

@@ -180,14 +180,14 @@ def _padded(
 
 def explode_rows(
     rows: Rows,
-    schema: Schema,
     group: str | Sequence[str],
     repeat: str | Sequence[str],
     window: StepWindow | None = None,
     number: str | None = None,
     alone: str | Sequence[str] = (),
 ) -> Rows:
-    """Divide rows with the columns of a schema into items, or windows around them; see `Dataset.explode`."""
+    """Divide rows into items, or windows around them; see `Dataset.explode`."""
+    schema, backend, rows = rows.schema, rows.backend, rows.merged()
     single = _group_columns(schema, alone) if alone else ()
     names = _group_columns(schema, group)
     if both := [name for name in single if name in names]:
@@ -195,7 +195,8 @@ def explode_rows(
     plan = _plan_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
     if window is not None:
         plan = _with_window(replace(plan, alone=single), window)
-    return _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
+    items = _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
+    return replace(items, backend=backend)
 
 
 def _under(schema: Schema, prefix: str) -> tuple[str, ...]:

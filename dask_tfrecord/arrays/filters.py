@@ -365,20 +365,30 @@ class FilteredSource(Source):
         return fill([self.source.read_where(names, self._key(key), (self.tested, mask))], out)
 
 
+def where(rows: Rows, filters: Sequence[Any], *, count: bool = True) -> Rows:
+    """Keep the rows that meet filters, as `Dataset.where` documents them."""
+    mask = Filters.parse(filters).resolve(rows.schema)
+    return filter_rows(rows, mask, mask.columns, count=count)
+
+
 def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool = True) -> Rows:
     """Choose the rows of a mask; counted rows are tested now, in a task for each chunk, unless `count` is False."""
+    rows = rows.merged()
     count = count and rows.borders is not None
     if not count and rows.source is not None:
-        return Rows.of_source(FilteredSource(rows.source, mask, tested, rows.borders), None, rows.nchunks)
+        found = Rows.of_source(FilteredSource(rows.source, mask, tested, rows.borders), None, rows.nchunks)
+        return replace(found, selected=rows.selected, backend=rows.backend)
     option = mask, tested, rows.sizes, files_of(rows.origin)
     if not count:
-        chunks = each_chunk(_kept, option, rows.chunks(tuple(rows.schema)))
-        return Rows.of_chunks(chunks, rows.schema, (np.nan,) * rows.nchunks, rows.origin, rows.rechunked)
+        stored = rows.stored_schema
+        chunks = each_chunk(_kept, option, rows.chunks(tuple(stored)))
+        uncounted = Rows.of_chunks(chunks, stored, (np.nan,) * rows.nchunks, rows.origin, rows.rechunked)
+        return replace(uncounted, selected=rows.selected, backend=rows.backend)
     chunks = rows.chunks(tested)
     name = f"tfrecord-mask-{tokenize(chunks.name, option)}"
     numbers = da.arange(rows.nchunks, chunks=1)
-    found = block_array(_mask, chunks, option, name, (rows.sizes,), np.dtype(bool), numbers)
-    return rows.select(found.compute())
+    kept = block_array(_mask, chunks, option, name, (rows.sizes,), np.dtype(bool), numbers)
+    return rows.select(kept.compute())
 
 
 _Option = tuple[Mask, tuple[str, ...], tuple[float, ...], str]

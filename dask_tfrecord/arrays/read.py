@@ -35,8 +35,7 @@ from dask_tfrecord.arrays.counting import (
     runs_of_shard,
     warn_of_damage,
 )
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.filters import Filters
+from dask_tfrecord.arrays.filters import Filters, where
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
@@ -97,7 +96,7 @@ _log = logging.getLogger(__name__)
 _MOST_RATIO = 64
 
 
-def read_tfrecord(
+def read_rows(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
     *,
@@ -114,7 +113,7 @@ def read_tfrecord(
     fill_values: Mapping[str, Any] | None = None,
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
-) -> Dataset:
+) -> Rows:
     """Open TFRecord shards as lazy dask arrays.
 
     Parameters
@@ -226,9 +225,9 @@ def read_tfrecord(
         found.check(source.collection.counts)
         rows = _plan_chunks(source, found, rows_or_bytes)
     if filters is None:
-        return Dataset(rows)
-    kept = Dataset(rows).where(filters)
-    return kept if columns is None else kept[list(columns)]
+        return rows
+    kept = where(rows, filters)
+    return kept if columns is None else kept.select_columns(columns)
 
 
 def _open(

@@ -17,16 +17,18 @@ from __future__ import annotations
 import math
 import operator
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import dask
 import dask.local
+import dask.threaded
 import numpy as np
 from dask.base import get_scheduler, normalize_token, tokenize
 from dask.delayed import Delayed
@@ -40,9 +42,11 @@ from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.sources import (
     BlockFunction,
     MappedSource,
+    OnBackend,
     RecordSource,
     RenamedSource,
     Source,
+    UncountedSource,
     apply,
     located,
 )
@@ -61,6 +65,8 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.columns.user_blocks import conform, host_array
 from dask_tfrecord.errors import SchemaError, plural, printable
+from dask_tfrecord.features import Feature
+from dask_tfrecord.metadata.labels import Labels, read_labels
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import Schema
@@ -229,23 +235,50 @@ class Rechunked:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Assigned:
+    """A column beside a source or blocks."""
+
+    feature: Feature
+    array: da.Array
+
+
+class HasRows(ABC):
+    """Collections that writers and other outputs take: their columns are `Rows`."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def as_rows(self) -> Rows:
+        """Return the columns, and how they are read."""
+
+
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Columns in chunks of rows: read from a source on demand, or existing blocks.
+class Rows(HasRows):
+    """Columns in chunks of rows: read from a source on demand, or existing blocks, and arrays that were assigned.
+
+    Stores, batches and all other outputs take rows, and what opens or converts data returns them; `Dataset` holds them.
 
     No chunk is empty, except the only one of a data set without rows: dask's slices skip rows across empty chunks.
     `of_source` and `of_chunks` remove empty chunks. Chunks that are not counted may be empty.
     """
 
-    schema: Schema
+    # Features of the source, or of all blocks of a chunk; `schema` has those of the columns.
+    stored_schema: Schema
     # First row of each chunk, and the number of rows; None if rows are not counted.
     borders: NDArray[np.int64] | None
     nchunks: int
-    source: Source | None
+    stored_source: Source | None
     # One `Chunk` per element, unless there is a source.
     blocks: da.Array | None
     held_origin: Mapping[str, Any] | None = None
     rechunked: tuple[Rechunked, ...] = ()
+    # Names of the columns, in order; None for those of the source or the blocks.
+    selected: tuple[str, ...] | None = None
+    # Columns beside the source or the blocks, in chunks of the same rows.
+    assigned: Mapping[str, Assigned] = field(default_factory=dict)
+    # Backend of dask that arrays of numbers are moved to.
+    backend: str | None = None
 
     def __post_init__(self) -> None:
         borders = self.borders
@@ -273,7 +306,7 @@ class Rows:
         if np.isnan(sizes).any():
             return cls(schema, None, len(sizes), None, blocks, origin, rechunked)
         borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        kept = filled_chunks(sizes)
+        kept = nonempty_chunks(sizes)
         if len(kept) < len(sizes):
             # A task with two inputs, which dask does not fuse.
             name, index = f"tfrecord-filled-{tokenize(blocks.name, kept)}", shared(kept, "filled")
@@ -291,7 +324,7 @@ class Rows:
     ) -> Rows:
         """Combine dask arrays in chunks of `sizes` rows; arrays with other chunks are rechunked."""
         arrays = {name: without_empty_chunks(array) for name, array in arrays.items()}
-        sizes = tuple(sizes[number] for number in filled_chunks(sizes))
+        sizes = tuple(sizes[number] for number in nonempty_chunks(sizes))
         pairs: list[Any] = []
         for number, array in enumerate(arrays.values()):
             # One chunk along all axes but the rows. Each array has index numbers of its own.
@@ -325,11 +358,46 @@ class Rows:
         }
         return cls.of_chunks(from_graph(chunks, name, ((1,) * len(sizes),), np.empty(0, object)), schema, sizes, {})
 
+    def as_rows(self) -> Rows:
+        """Return these rows."""
+        return self
+
     def __dask_tokenize__(self) -> object:
-        if self.source is None:
+        arrays = [added.array.name for added in self.assigned.values()]
+        return normalize_token(("dask_tfrecord.Rows", self._stored_token(), self.names, list(self.assigned), arrays))
+
+    def _stored_token(self) -> object:
+        """Return the identity of the source or the blocks, whatever columns of them are selected."""
+        if self.stored_source is None:
             assert self.blocks is not None
             return "dask_tfrecord.Held", self.blocks.name
-        return normalize_token(("dask_tfrecord.Lazy", self.source, self.borders, self.nchunks))
+        return normalize_token(("dask_tfrecord.Lazy", self.stored_source, self.borders, self.nchunks))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns, in order."""
+        return tuple(self.stored_schema) if self.selected is None else self.selected
+
+    @property
+    def stored_names(self) -> tuple[str, ...]:
+        """Names of the columns that are not assigned."""
+        return tuple(name for name in self.names if name not in self.assigned)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Features of the columns."""
+        stored, names, own = self.stored_schema, self.names, self.stored_names
+        features = {name: self.assigned[name].feature if name in self.assigned else stored[name] for name in names}
+        whole = not self.assigned and set(names) == set(stored)
+        kept = {name: stored.classes[name] for name in own if name in stored.classes}
+        groups: dict[str, Any] = {"groups": stored.groups_of(own), "inner_groups": stored.inner_groups}
+        sampling = stored.sampling if whole else None
+        return Schema(features, sampling, classes=kept, report=stored.report, records=stored.records, **groups)
+
+    @property
+    def source(self) -> Source | None:
+        """Source that reads all columns on demand; None for chunks that exist, and if columns are assigned."""
+        return None if self.assigned else self.stored_source
 
     @cached_property
     def sizes(self) -> tuple[float, ...]:
@@ -344,17 +412,32 @@ class Rows:
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows, as JSON values."""
-        return self.source.origin if self.source is not None else self.held_origin or {}
+        return self.stored_source.origin if self.stored_source is not None else self.held_origin or {}
+
+    def labels(self) -> Labels | None:
+        """Return the labels next to the first shard of records that are read unchanged."""
+        source = self.source
+        if source is None or source.inner is not None or source.nrows is None or not source.shards:
+            return None
+        return read_labels(source.shards[0])
 
     def array(self, name: str) -> da.Array:
         """Return one column, decoded on its own; slices restrict the rows that are read."""
-        if self.source is None or self.borders is None:
-            return self.arrays([name])[name]
-        return LazyColumn(self.source, name).in_chunks(self.sizes)
+        if name in self.assigned:
+            return self._moved(self.assigned[name].array)
+        if self.stored_source is None or self.borders is None:
+            return self._moved(self._taken([name])[name])
+        return self._moved(LazyColumn(self.stored_source, name).in_chunks(self.sizes))
 
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Return columns that are decoded together: each takes its block from every chunk."""
-        chunks, features = self.chunks(names), {name: self.schema[name] for name in names}
+        own = [name for name in names if name not in self.assigned]
+        # A column alone has no others to be decoded with.
+        taken = self._taken(own) if len(own) > 1 else {}
+        return {name: self._moved(taken[name]) if name in taken else self.array(name) for name in names}
+
+    def _taken(self, names: Sequence[str]) -> dict[str, da.Array]:
+        chunks, features = self.chunks(names), {name: self.stored_schema[name] for name in names}
         return {
             name: block_array(
                 partial(_view, name),
@@ -368,14 +451,21 @@ class Rows:
             for name, feature in features.items()
         }
 
+    def _moved(self, array: da.Array) -> da.Array:
+        """Move an array of numbers to the backend."""
+        return array if self.backend is None or array.dtype.kind not in "biufc" else array.to_backend(self.backend)
+
     def chunks(self, names: Sequence[str]) -> da.Array:
         """Return an object array with one `Chunk` of these columns per element, decoded by one task each."""
-        if self.source is not None:
+        if any(name in self.assigned for name in names):
+            return self.select_columns(names).merged().chunks(names)
+        if self.stored_source is not None:
             plan = (tuple(sorted(names)), self.borders)
-            key = f"tfrecord-decode-{tokenize(self.source, plan, self.nchunks)}"
-            return chunk_array(read_chunk, key, self.nchunks, shared(self.source, "source"), shared(plan, "plan"))
+            key = f"tfrecord-decode-{tokenize(self.stored_source, plan, self.nchunks)}"
+            parts = shared(self.stored_source, "source"), shared(plan, "plan")
+            return chunk_array(read_chunk, key, self.nchunks, *parts)
         assert self.blocks is not None
-        if set(names) == set(self.schema):
+        if set(names) == set(self.stored_schema):
             return self.blocks
         return each_chunk(_only, tuple(sorted(names)), self.blocks)
 
@@ -386,31 +476,68 @@ class Rows:
         found: Chunk = self.chunks(names)[number].compute(scheduler="synchronous")
         return found.blocks
 
-    def map(self, function: BlockFunction, columns: tuple[str, ...], schema: Schema) -> Rows:
+    def select_columns(self, names: Sequence[str]) -> Rows:
+        """Return some columns, in this order; the others are not read."""
+        return replace(
+            self,
+            selected=tuple(names),
+            assigned={name: self.assigned[name] for name in names if name in self.assigned},
+        )
+
+    def encoded(self, images: Sequence[str]) -> Rows:
+        """Return the same rows with the bytes of some images of their source, which it does not decode."""
+        assert self.source is not None
+        rows = Rows.of_source(self.source.encoded(images), self.borders, self.nchunks)
+        return replace(rows, selected=self.selected, backend=self.backend)
+
+    def assign(self, added: Mapping[str, tuple[Feature, da.Array]]) -> Rows:
+        """Add or replace columns by arrays in the same chunks of rows."""
+        assigned = {name: Assigned(feature, without_empty_chunks(array)) for name, (feature, array) in added.items()}
+        names = tuple(dict.fromkeys([*self.names, *added]))
+        return replace(self, selected=names, assigned={**self.assigned, **assigned})
+
+    def merged(self) -> Rows:
+        """Return the same columns as a source, or as chunks that include the assigned ones."""
+        if not self.assigned:
+            return self
+        schema = self.schema
+        arrays = {name: added.array for name, added in self.assigned.items()}
+        added = Rows.of_arrays(arrays, schema.select(self.assigned), self.sizes, self.origin)
+        made = self._join(self.stored_names, added, schema) if self.stored_names else added
+        return replace(made, selected=self.names, backend=self.backend)
+
+    def map(self, function: BlockFunction, schema: Schema) -> Rows:
         """Pass every chunk through a function: rows of a source in the task that decodes them."""
-        if self.source is not None:
-            source = MappedSource(self.source, columns, function, schema)
-            return Rows.of_source(source, self.borders, self.nchunks)
-        mapped = each_chunk(_apply, (function, schema, self.sizes, files_of(self.origin)), self.chunks(columns))
-        return Rows.of_chunks(mapped, schema, self.sizes, self.origin, self.rechunked)
+        rows, columns = self.merged(), self.names
+        if self.backend is not None:
+            function = OnBackend(function, self.backend)
+        if rows.source is not None:
+            source = MappedSource(rows.source, columns, function, schema)
+            return replace(Rows.of_source(source, rows.borders, rows.nchunks), backend=self.backend)
+        mapped = each_chunk(_apply, (function, schema, rows.sizes, files_of(rows.origin)), rows.chunks(columns))
+        return replace(Rows.of_chunks(mapped, schema, rows.sizes, rows.origin, rows.rechunked), backend=self.backend)
 
     def rename(self, names: Mapping[str, str]) -> Rows:
         """Return some columns under new names; `names` are the present ones by the new ones."""
-        schema = self.schema.renamed(names)
-        if self.source is not None:
-            return Rows.of_source(RenamedSource(self.source, names, schema), self.borders, self.nchunks)
-        renamed = each_chunk(_renamed, dict(names), self.chunks(tuple(names.values())))
-        return Rows.of_chunks(renamed, schema, self.sizes, self.origin, self.rechunked)
+        rows = self.merged()
+        schema = rows.stored_schema.renamed(names)
+        if rows.source is not None:
+            made = Rows.of_source(RenamedSource(rows.source, names, schema), rows.borders, rows.nchunks)
+        else:
+            renamed = each_chunk(_renamed, dict(names), rows.chunks(tuple(names.values())))
+            made = Rows.of_chunks(renamed, schema, rows.sizes, rows.origin, rows.rechunked)
+        return replace(made, selected=tuple(names), backend=self.backend)
 
-    def join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
+    def _join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
         assert added.blocks is not None
-        if self.source is None:
+        if self.stored_source is None:
             blocks = each_chunk(_join, schema, self.chunks(names), added.blocks)
         else:
             # A task reads its rows once the added columns exist.
-            plan, token = (tuple(sorted(names)), self.borders), tokenize(self, sorted(names), added.blocks.name, schema)
-            parts = shared(self.source, "source"), shared(plan, "plan"), shared(schema, "schema")
+            plan = (tuple(sorted(names)), self.borders)
+            token = tokenize(self._stored_token(), sorted(names), added.blocks.name, schema)
+            parts = shared(self.stored_source, "source"), shared(plan, "plan"), shared(schema, "schema")
             name = f"tfrecord-read-and-join-{token}"
             blocks = chunk_array(_read_and_join, name, self.nchunks, added.blocks, *parts)
         return Rows.of_chunks(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
@@ -420,16 +547,71 @@ class Rows:
         if self.borders is None:
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
         picked = pick_rows(range(int(self.borders[-1])), key)
-        if self.source is not None:
-            return Rows.of_source(self.source.select(key), _clipped(self.borders, picked))
-        return self._take(row_numbers(picked), self.borders)
+        if self.stored_source is not None:
+            made = Rows.of_source(self.stored_source.select(key), _clipped(self.borders, picked))
+        else:
+            made = self._take(row_numbers(picked), self.borders)
+        assigned = {
+            name: Assigned(added.feature, without_empty_chunks(added.array[key]))
+            for name, added in self.assigned.items()
+        }
+        return replace(made, selected=self.selected, assigned=assigned, backend=self.backend)
+
+    def head(self, nrows: int) -> dict[str, NDArray[Any]]:
+        """Compute the first rows, or all if there are fewer; chunks of unknown sizes until there are enough rows."""
+        if isinstance(self.source, UncountedSource) and self.names:
+            first = dask.delayed(UncountedSource.first, pure=False)(self.source, self.names, nrows)
+            return {name: to_array(block) for name, block in first.compute().items()}
+        if self.nrows is not None:
+            return self.select(slice(nrows)).compute()
+        return first_rows(self.chunks(self.names), self.schema, nrows)
+
+    def count(self) -> int:
+        """Return the number of rows; count them now if they are not counted."""
+        return count_rows(self.chunks(self.names[:1])) if self.nrows is None else self.nrows
+
+    def compute(self, **options: Any) -> dict[str, NDArray[Any]]:
+        """Compute all columns as NumPy arrays; threads decode records directly into the results."""
+        active_client()
+        scheduler = get_scheduler(collections=[self], scheduler=options.get("scheduler"))
+        local = scheduler in (dask.threaded.get, dask.local.get_sync)
+        if local and self.borders is not None and self.stored_source is not None:
+            arrays = {name: added.array for name, added in self.assigned.items()}
+            return compute_in_place(self.stored_source, self.borders, self.schema, arrays, options)
+        columns: dict[str, NDArray[Any]] = dask.compute(self, **options)[0]
+        return columns
+
+    def _parts(self) -> list[da.Array]:
+        """Return the chunks of the stored columns, and the assigned arrays in the order of the columns."""
+        added = [self.assigned[name].array for name in self.names if name in self.assigned]
+        return [self.chunks(self.stored_names), *added]
+
+    def __dask_graph__(self) -> dict[Any, Any]:
+        return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
+
+    def __dask_keys__(self) -> list[Any]:
+        return [part.__dask_keys__() for part in self._parts()]
+
+    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
+    __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
+
+    def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
+        finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]
+        names = [name for name in self.names if name in self.assigned]
+        return gather, (self.names, self.schema, dict(zip(names, finalizers, strict=True)))
+
+    def __dask_postpersist__(self) -> tuple[Callable[..., Rows], tuple[Any, ...]]:
+        rebuilders = [part.__dask_postpersist__() for part in self._parts()]
+        own = self.stored_schema.select(self.stored_names)
+        features = {name: self.assigned[name].feature for name in self.names if name in self.assigned}
+        return _rebuild, (self.names, features, self.backend, rebuilders, (own, self.sizes, self.origin))
 
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
         assert self.blocks is not None
         cuts = _clipped(borders, index)
         name = f"tfrecord-rows-{tokenize(self.blocks.name, borders, index)}"
         tasks: dict[Any, Any] = {}
-        schema = shared(self.schema, "schema")
+        schema = shared(self.stored_schema, "schema")
         for chunk, (start, stop) in enumerate(pairwise(cuts.tolist())):
             rows = index[start:stop]
             origins = np.searchsorted(borders, rows, side="right") - 1
@@ -447,7 +629,25 @@ class Rows:
             tasks[name, chunk] = _put, parts, order, schema.key
         graph = {**self.blocks.__dask_graph__(), **schema.__dask_graph__(), **tasks}
         picked = from_graph(graph, name, ((1,) * (len(cuts) - 1),), np.empty(0, object))
-        return Rows.of_chunks(picked, self.schema, np.diff(cuts).tolist(), self.origin, self.rechunked)
+        return Rows.of_chunks(picked, self.stored_schema, np.diff(cuts).tolist(), self.origin, self.rechunked)
+
+
+def _rebuild(
+    dsk: Any,
+    names: tuple[str, ...],
+    features: Mapping[str, Feature],
+    backend: str | None,
+    rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
+    state: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
+    *,
+    rename: Mapping[str, str] | None = None,
+) -> Rows:
+    chunks, *arrays = (rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders)
+    assigned = {
+        name: Assigned(feature, without_empty_chunks(array))
+        for (name, feature), array in zip(features.items(), arrays, strict=True)
+    }
+    return replace(Rows.of_chunks(chunks, *state), selected=names, assigned=assigned, backend=backend)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -481,14 +681,14 @@ class ChunkSource(Source):
         return {name: concatenate([zero_rows(self.schema[name]), *(part[name] for part in parts)]) for name in names}
 
 
-def filled_chunks(sizes: Sequence[float]) -> list[int]:
+def nonempty_chunks(sizes: Sequence[float]) -> list[int]:
     """Return the numbers of the chunks with rows; the first one if there are no rows."""
     return [number for number, size in enumerate(sizes) if size] or [0]
 
 
 def without_empty_chunks(array: da.Array) -> da.Array:
     """Remove the empty chunks of rows of an array."""
-    kept = filled_chunks(array.chunks[0])
+    kept = nonempty_chunks(array.chunks[0])
     if len(kept) == len(array.chunks[0]):
         return array
     filled: da.Array = array.blocks[kept]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.mixing import CHOICES, EpochUnits, RowOrder, ascending_rows, permutation, random_bits
 from dask_tfrecord.batches.rows import RowReader
 from dask_tfrecord.blocks import Block, concatenate, zero_rows
@@ -167,10 +167,10 @@ class MixedUnits(EpochUnits):
 class ChainedReader(RowReader):
     """Reader of the rows of several data sets with the same columns, numbered as if they followed each other."""
 
-    def __init__(self, datasets: Sequence[Dataset]) -> None:
-        self._readers = [RowReader(dataset) for dataset in datasets]
-        self._starts = np.append(0, np.cumsum([dataset.nrows or 0 for dataset in datasets]))
-        self.names, self.schema = tuple(datasets[0]), datasets[0].schema
+    def __init__(self, mixed: Sequence[Rows]) -> None:
+        self._readers = [RowReader(rows) for rows in mixed]
+        self._starts = np.append(0, np.cumsum([rows.nrows or 0 for rows in mixed]))
+        self.names, self.schema = mixed[0].names, mixed[0].schema
 
     def read(self, key: Any, scheduler: Any = None, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows by ascending numbers."""

@@ -22,11 +22,11 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import divided
-from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.devices import batch_copier
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
-from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, encoded, images_of
+from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
 from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.runtime.workers import Workers
@@ -175,7 +175,7 @@ class BatchIterator(Iterator[Batch]):
 
     Parameters
     ----------
-    datasets : sequence of Dataset
+    mixed : sequence of Rows
         Rows and columns; several data sets with the same columns are a mixture.
     batch_size, shuffle, seed, epochs, drop_remainder, pad, window, prefetch, shard, device
         See `Dataset.batches`.
@@ -185,7 +185,7 @@ class BatchIterator(Iterator[Batch]):
 
     def __init__(
         self,
-        datasets: Sequence[Dataset],
+        mixed: Sequence[Rows],
         batch_size: int,
         choices: Choices | None = None,
         **options: Unpack[BatchOptions],
@@ -198,7 +198,7 @@ class BatchIterator(Iterator[Batch]):
             given["drop_remainder"],
         )
         device = given["device"]
-        self._datasets, self._choices = tuple(datasets), choices
+        self._mixed, self._choices = tuple(mixed), choices
         # A device may also be a `torch.device`, whose text is its name.
         self._device = None if device is None else str(device)
         self._copier = None if self._device is None else batch_copier(self._device)
@@ -209,7 +209,7 @@ class BatchIterator(Iterator[Batch]):
         self._position = Position()
         self._prefetch = checked_integer("prefetch", given["prefetch"], 1)
         self._seed_given = seed is not None
-        if not len(datasets[0]):
+        if not mixed[0].names:
             raise SchemaError("batches have at least one column; the data set has none")
         if shuffle is not False and shuffle not in ("window", "full"):
             # tf.data takes the number of rows of its buffer.
@@ -224,10 +224,10 @@ class BatchIterator(Iterator[Batch]):
             raise ValueError("shards of one epoch need the same seed: give seed=")
         if choices is not None and not choices.seed_given and part[1] > 1:
             raise ValueError("shards of one mixture need the same choices: give seed= to sample_from_datasets")
-        paddings = column_paddings(given["pad"], datasets[0].schema)
-        images = images_of(datasets)
-        stored = [encoded(dataset, images) for dataset in datasets]
-        reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (datasets, stored))
+        paddings = column_paddings(given["pad"], mixed[0].schema)
+        images = images_of(mixed)
+        stored = [rows.encoded(tuple(images)) if images else rows for rows in mixed]
+        reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (mixed, stored))
         seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
         order = self._order(stored, shuffle, given["window"], seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
@@ -243,30 +243,30 @@ class BatchIterator(Iterator[Batch]):
         number = mixer.batches_per_epoch
         each = "" if number is None else f", {number:,} in an epoch"
         epochs = "any number of epochs" if mixer.epochs is None else plural(mixer.epochs, "epoch")
-        names = printable(", ".join(self._datasets[0]))
+        names = printable(", ".join(self._mixed[0].names))
         return f"<BatchIterator: batches of {plural(mixer.batch_size, 'row')}{each}, {epochs}, columns {names}>"
 
     def _order(
-        self, datasets: Sequence[Dataset], shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]
+        self, mixed: Sequence[Rows], shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]
     ) -> RowOrder:
         """Divide the rows into units, and choose the window."""
         given = None if window is None else checked_integer("window", window, 1, _MAX_WINDOW)
         if given is not None and not shuffle:
             raise ValueError('window= is an option of shuffle="window" and shuffle="full"')
-        choices, dataset = self._choices, datasets[0]
-        if dataset.nrows is None:
+        choices, rows = self._choices, mixed[0]
+        if rows.nrows is None:
             if shuffle == "full" or shard[1] > 1:
                 what = 'shuffle="full"' if shuffle == "full" else "shard="
                 raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
-            chunks = np.arange(dataset.npartitions + 1)
+            chunks = np.arange(rows.nchunks + 1)
             return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
-        sizes = [_row_nbytes(each) for each in datasets]
+        sizes = [_row_nbytes(each) for each in mixed]
         nbytes = sizes[0] if choices is None else float(np.average(sizes, weights=choices.weights))
         together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
         mixing = together if shuffle == "window" else 1
-        parts = tuple(map(_unit_borders, datasets, sizes))
+        parts = tuple(map(_unit_borders, mixed, sizes))
         if choices is None:
-            return RowOrder(dataset.nrows, parts[0], shuffle, mixing, together, seed, shard)
+            return RowOrder(rows.nrows, parts[0], shuffle, mixing, together, seed, shard)
         unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
         borders = np.concatenate(parts)
         return MixedOrder(choices.nrows, borders, shuffle, mixing, unit_rows, seed, shard, choices, parts)
@@ -413,8 +413,8 @@ class BatchIterator(Iterator[Batch]):
     def _data(self) -> dict[str, str]:
         """Digests of the parts of the fingerprints of the data sets."""
         found = []
-        for dataset in self._datasets:
-            attributes = Fingerprint.from_dataset(dataset, dataset.schema, {}).to_attributes()
+        for rows in self._mixed:
+            attributes = Fingerprint.from_rows(rows, rows.schema, {}).to_attributes()
             # The records that schema inference sampled do not affect the rows.
             attributes["schema"] = {**attributes["schema"], "sampling": None}
             found.append(attributes)
@@ -427,12 +427,12 @@ class BatchIterator(Iterator[Batch]):
         return {**self.__dict__, "_pipeline": None, "_finalizer": None, "_copier": None, "_turn": (0, None)}
 
 
-def _row_nbytes(dataset: Dataset) -> float:
+def _row_nbytes(rows: Rows) -> float:
     """Estimate the decoded bytes of a row from the first rows."""
-    if not dataset.nrows:
+    if not rows.nrows:
         return 1.0
     try:
-        return max(RowTasks(dataset, "batches").row_sizes().read, 1.0)
+        return max(RowTasks(rows, "batches").row_sizes().read, 1.0)
     except (StorageError, ShardChangedError):
         raise
     except Exception:
@@ -440,22 +440,22 @@ def _row_nbytes(dataset: Dataset) -> float:
         return _UNKNOWN_ROW_NBYTES
 
 
-def _unit_borders(dataset: Dataset, row_nbytes: float) -> NDArray[np.int64]:
+def _unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
     """Return the borders of the units of a data set: those of existing chunks, or parts of chunks that are read."""
-    borders = dataset._borders
+    borders = rows.borders
     assert borders is not None
-    source = dataset._source
+    source = rows.source
     # Assigned columns are existing chunks.
     if source is None:
         return borders
-    rows = max(int(_UNIT_NBYTES / row_nbytes), 1)
-    units = _units(borders, rows)
+    most = max(int(_UNIT_NBYTES / row_nbytes), 1)
+    units = _units(borders, most)
     # A record of many items is read again for each unit that holds some of them: fewer units read it less often.
     first = units[: _SAMPLED_UNITS + 1]
     each, whole = source.cost(np.stack([first[:-1], first[1:]], axis=1)), source.cost(first[[0, -1]][None])
     if each is None or whole is None or not whole.sum():
         return units
-    return _units(borders, int(rows * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
+    return _units(borders, int(most * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
 
 
 def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:

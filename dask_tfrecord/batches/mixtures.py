@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices
 from dask_tfrecord.batches.iterator import BatchIterator, checked_integer
 from dask_tfrecord.batches.rows import RowSequence
@@ -26,24 +26,24 @@ class Mixture:
 
     Parameters
     ----------
-    datasets : sequence of Dataset
-        Data sets with the same columns, whose rows are counted.
+    mixed : sequence of Rows
+        Rows of each data set, which are counted, with the same columns.
     choices : Choices
         Data set of each row.
 
     Attributes
     ----------
-    datasets : tuple of Dataset
-        Data sets of positive weight, each with the columns of the mixture.
+    mixed : tuple of Rows
+        Rows of the data sets of positive weight, each with the columns of the mixture.
     """
 
-    def __init__(self, datasets: Sequence[Dataset], choices: Choices) -> None:
-        self.datasets, self._choices = tuple(datasets), choices
+    def __init__(self, mixed: Sequence[Rows], choices: Choices) -> None:
+        self.mixed, self._choices = tuple(mixed), choices
 
     @property
     def schema(self) -> Schema:
         """Features of the columns."""
-        return self.datasets[0].schema
+        return self.mixed[0].schema
 
     @property
     def nrows(self) -> int:
@@ -94,16 +94,16 @@ class Mixture:
         >>> [len(batch["label"]) for batch in mixture.batches(8, shuffle="full", seed=1)]
         [8, 8, 4]
         """
-        return BatchIterator(self.datasets, batch_size, self._choices, **options)
+        return BatchIterator(self.mixed, batch_size, self._choices, **options)
 
     def as_sequence(self) -> RowSequence:
         """Return the rows of ``batches(shuffle=False)`` as a sequence, as `Dataset.as_sequence` does."""
-        return RowSequence(_MixedReader(self.datasets, self._choices), self.nrows)
+        return RowSequence(_MixedReader(self.mixed, self._choices), self.nrows)
 
     def __repr__(self) -> str:
-        title = f"<dask_tfrecord mixture: {plural(self.nrows, 'row')} of {plural(len(self.datasets), 'data set')}>"
+        title = f"<dask_tfrecord mixture: {plural(self.nrows, 'row')} of {plural(len(self.mixed), 'data set')}>"
         shares = (self._choices.weights / self._choices.weights.sum()).tolist()
-        parts = zip(shares, self.counts, self.datasets, strict=True)
+        parts = zip(shares, self.counts, self.mixed, strict=True)
         lines = [f"weight {share:.4g}: {count:,} of {plural(ds.nrows or 0, 'row')}" for share, count, ds in parts]
         return "\n  ".join([title, *lines, f"columns: {', '.join(self.schema)}"])
 
@@ -111,8 +111,8 @@ class Mixture:
 class _MixedReader(ChainedReader):
     """Reader of the rows of a mixture by their numbers in it."""
 
-    def __init__(self, datasets: Sequence[Dataset], choices: Choices) -> None:
-        super().__init__(datasets)
+    def __init__(self, mixed: Sequence[Rows], choices: Choices) -> None:
+        super().__init__(mixed)
         self._choices = choices
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:
@@ -122,7 +122,7 @@ class _MixedReader(ChainedReader):
 
 
 def sample_from_datasets(
-    datasets: Sequence[Dataset],
+    datasets: Sequence[HasRows],
     weights: Sequence[float] | None = None,
     seed: int | None = None,
     stop_on_empty_dataset: bool = False,
@@ -178,23 +178,24 @@ def sample_from_datasets(
       weight 0.8: 32 of 100 rows
       columns: label
     """
-    if not isinstance(datasets, Sequence) or not all(isinstance(each, Dataset) for each in datasets):
+    if not isinstance(datasets, Sequence) or not all(isinstance(each, HasRows) for each in datasets):
         raise TypeError(f"datasets is a list of Dataset; got {datasets!r:.100}")
     if not datasets:
         raise ValueError("datasets: at least one data set is mixed; got none")
     if not isinstance(stop_on_empty_dataset, bool):
         raise TypeError(f"stop_on_empty_dataset is True or False; got {stop_on_empty_dataset!r:.100}")
+    given = [each.as_rows() for each in datasets]
     chosen = secrets.randbits(63) if seed is None else checked_integer("seed", seed, 0)
     shares = _checked_weights(weights, len(datasets))
     numbers = np.flatnonzero(shares).tolist()
     for number in numbers:
-        if datasets[number].nrows is None:
+        if given[number].nrows is None:
             raise ValueError(
                 f"data set {number}: a mixture needs the number of rows: open with counts='auto', not None"
             )
-    names = _common_columns({number: datasets[number].schema for number in numbers}, columns)
-    kept = [datasets[number][names] for number in numbers]
-    sizes = [dataset.nrows or 0 for dataset in kept]
+    names = _common_columns({number: given[number].schema for number in numbers}, columns)
+    kept = [given[number].select_columns(names) for number in numbers]
+    sizes = [rows.nrows or 0 for rows in kept]
     choices = Choices(sizes, shares[numbers].tolist(), chosen, stop_on_empty_dataset, seed_given=seed is not None)
     return Mixture(kept, choices)
 

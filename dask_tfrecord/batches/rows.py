@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import dask
@@ -14,7 +14,6 @@ import numpy as np
 from dask.base import get_scheduler
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
 from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
@@ -30,10 +29,10 @@ class RowReader:
 
     reads_records = False  # in any order, to memory that nothing else holds
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.backing = dataset._merged()
-        self.names = tuple(dataset)
-        self.schema = dataset.schema
+    def __init__(self, rows: Rows) -> None:
+        self.backing = rows.merged()
+        self.names = rows.names
+        self.schema = rows.schema
         self.reads_records = isinstance(self.backing.source, RecordSource)
 
     def read(
@@ -79,22 +78,14 @@ class RowReader:
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"
 
 
-def images_of(datasets: Sequence[Dataset]) -> dict[str, Any]:
+def images_of(mixed: Sequence[Rows]) -> dict[str, Any]:
     """Return the columns of images, one per row, that all data sets can read as bytes and decode alike."""
-    found = [{} if (source := dataset._source) is None else source.images for dataset in datasets]
+    found = [{} if rows.source is None else rows.source.images for rows in mixed]
     return {
         name: image
         for name, image in found[0].items()
-        if name in datasets[0] and image.count is None and all(each.get(name) == image for each in found)
+        if name in mixed[0].names and image.count is None and all(each.get(name) == image for each in found)
     }
-
-
-def encoded(dataset: Dataset, images: Collection[str]) -> Dataset:
-    """Return a data set whose rows hold the bytes of some images."""
-    source = dataset._source
-    if source is None or not images:
-        return dataset
-    return Dataset(Rows.of_source(source.encoded(tuple(images)), dataset._borders), tuple(dataset))
 
 
 def chunk_scheduler() -> Any:

@@ -16,7 +16,7 @@ from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.storage.shard import Shards

@@ -15,10 +15,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.cli.command_options import output, plain
 from dask_tfrecord.errors import for_commands, plural, redact_url
 from dask_tfrecord.inspection.report import FIELDS_HEADER, HEADER, FeatureReport, Report
+from dask_tfrecord.markup import stack_columns
 from dask_tfrecord.metadata.labels import schema_code
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.schema import Schema, feature_cells, group_lines

@@ -52,7 +52,7 @@ from dask_tfrecord.options import (
 )
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.metadata.splits import ResolvedPath
     from dask_tfrecord.schema import Schema
 
@@ -510,7 +510,8 @@ def _open(
 
     For the `first` rows of a filter, records are not counted, where their number is not needed otherwise.
     """
-    from dask_tfrecord.arrays.read import open_lengths, read_tfrecord
+    from dask_tfrecord.arrays.read import open_lengths
+    from dask_tfrecord.dataset.reading import read_tfrecord
     from dask_tfrecord.schema import Schema
 
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
@@ -603,9 +604,9 @@ def to_tfrecord(
     By default each write unit of the store becomes a shard. Memory is bounded. Fields of messages are written as these
     messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
     """
-    from dask_tfrecord.arrays.read import read_tfrecord
+    from dask_tfrecord.dataset.reading import read_tfrecord
+    from dask_tfrecord.dataset.reading_zarr import from_zarr
     from dask_tfrecord.storage.listing import find_shards, is_zarr_group
-    from dask_tfrecord.stores.zarr.read import from_zarr
 
     with writing(threads):
         is_shard = message is not None and not is_zarr_group(store)

@@ -1,4 +1,4 @@
-"""Inputs of writers as a `Dataset`: mappings of array-likes, xarray Datasets and DataFrames.
+"""Inputs of writers as `Rows`: mappings of array-likes, xarray Datasets and DataFrames.
 
 `Inputs` finds the arrays, the names of dimensions, the coordinates and the attributes. Each array is converted once.
 """
@@ -18,9 +18,8 @@ import numpy as np
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da, from_graph
-from dask_tfrecord.arrays.rows import Chunk, Rows, shared
+from dask_tfrecord.arrays.rows import Chunk, HasRows, Rows, shared
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
 from dask_tfrecord.columns.encode import cast, castable, column_forms
 from dask_tfrecord.columns.user_blocks import (
@@ -50,8 +49,8 @@ _LISTED = 10
 class Inputs:
     """Rows to write, with the names and attributes of their collection."""
 
-    dataset: Dataset
-    rows: str | None = None  # name of the dimension of rows; None if the collection does not name it
+    rows: Rows
+    rows_dimension: str | None = None  # name of the dimension of rows; None if the collection does not name it
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of the other dimensions, by column
     coords: tuple[str, ...] = ()  # columns that are coordinates
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -88,14 +87,14 @@ class Inputs:
             If `arrays` has another type, arrays differ in their number of rows, a dtype does not fit any feature, a
             value is masked or missing, or a part of the collection cannot be written.
         """
-        if isinstance(arrays, Dataset):
-            return cls(arrays)
+        if isinstance(arrays, HasRows):
+            return cls(arrays.as_rows())
         forms = column_forms(features)
         if hasattr(arrays, "data_vars") and hasattr(arrays, "coords"):
             return _from_xarray(arrays, forms, keep_constants, exact)
         if is_frame(arrays):
-            dataset = Dataset(rows_of_frame(arrays, forms, exact=exact))
-            return cls(dataset, collection_attributes=dict(getattr(arrays, "attrs", {})))
+            rows = rows_of_frame(arrays, forms, exact=exact)
+            return cls(rows, collection_attributes=dict(getattr(arrays, "attrs", {})))
         if not isinstance(arrays, Mapping):
             kind = f"{type(arrays).__module__}.{type(arrays).__name__}".removeprefix("builtins.")
             raise SchemaError(
@@ -109,7 +108,7 @@ class Inputs:
 
         Warn of attributes that are not part of them.
         """
-        if self.rows is None:
+        if self.rows_dimension is None:
             self.warn_of_attributes()
             return None
         kept = {name: encodable(each) for name, each in self.attributes.items()}
@@ -122,7 +121,7 @@ class Inputs:
             name: {key: value for key, value in each.items() if key not in ("feature", "feature_class")}
             for name, each in kept.items()
         }
-        return Labels(self.rows, self.axes, self.coords, self.dtypes, own, of_all, self.constants, schema)
+        return Labels(self.rows_dimension, self.axes, self.coords, self.dtypes, own, of_all, self.constants, schema)
 
     def warn_of_attributes(self, names: Sequence[str] | None = None) -> None:
         """Warn of attributes that are not written; by default all."""
@@ -150,7 +149,7 @@ def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature], exact
     labelled = {name: array for name, array in arrays.items() if _is_labelled(array)}
     _dimension_of_rows(labelled)
     dropped = [f"{name}.{coord}" for name, array in labelled.items() for coord in array.coords]
-    dataset = Dataset(columns_from_arrays(arrays, forms, exact=exact))
+    rows = columns_from_arrays(arrays, forms, exact=exact)
     if dropped:
         warnings.warn(
             f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are",
@@ -158,7 +157,7 @@ def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature], exact
             stacklevel=4,
         )
     attributes = {name: dict(array.attrs) for name, array in labelled.items() if array.attrs}
-    return Inputs(dataset, attributes=attributes)
+    return Inputs(rows, attributes=attributes)
 
 
 def _is_labelled(array: Any) -> bool:
@@ -200,13 +199,13 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     # The dtype of dates and durations is a label. NaT is an integer, too.
     dates = {name for name, array in given.items() if array.dtype.kind in "mM" and keep_constants}
     columns = {name: array.astype(np.int64) if name in dates else array for name, array in given.items()}
-    dataset = Dataset(columns_from_arrays(columns, forms, exact=exact))
+    made = columns_from_arrays(columns, forms, exact=exact)
     axes = {name: tuple(map(str, array.dims[1:])) for name, array in columns.items() if len(array.dims) > 1}
     attributes = {name: dict(array.attrs) for name, array in {**given, **constants}.items() if array.attrs}
     dtypes = {name: array.dtype.str for name, array in given.items() if array.dtype.kind in "SUmM"}
     dtypes |= {name: "object" for name, array in columns.items() if array.dtype.kind == "O"}
     values = {name: (tuple(map(str, array.dims)), np.asarray(array.values)) for name, array in constants.items()}
-    return Inputs(dataset, rows, axes, tuple(coords), attributes, dict(arrays.attrs), values, dtypes)
+    return Inputs(made, rows, axes, tuple(coords), attributes, dict(arrays.attrs), values, dtypes)
 
 
 # Decoded bytes of a chunk of arrays without chunks.

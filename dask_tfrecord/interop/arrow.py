@@ -39,8 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError, explain_missing
 from dask_tfrecord.features import Encoded, Feature
@@ -224,17 +223,17 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
 
     Parameters
     ----------
-    dataset : Dataset
+    rows : Rows
         The rows.
     tensors : bool
         Use the tensor type for shapes of several axes; otherwise nested lists.
     """
 
-    def __init__(self, dataset: Dataset, tensors: bool) -> None:
-        make = BatchMaker(dataset.schema, tensors)
-        make.check_columns(dataset.nrows)
+    def __init__(self, rows: Rows, tensors: bool) -> None:
+        make = BatchMaker(rows.schema, tensors)
+        make.check_columns(rows.nrows)
         self._schema = make.arrow
-        super().__init__(dataset._merged(), tuple(dataset), make)
+        super().__init__(rows, rows.names, make)
 
     @property
     def schema(self) -> pa.Schema:
@@ -262,19 +261,19 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
             yield from self
 
 
-def to_dataframe(dataset: Dataset) -> Any:
+def to_dataframe(rows: Rows) -> Any:
     """Return a dask DataFrame; `Dataset.to_dataframe` documents it."""
     with explain_missing("DataFrames need", "pandas", "arrow"):
         import dask.dataframe
-    make = BatchMaker(dataset.schema, tensors=False)
-    make.check_columns(dataset.nrows)
+    make = BatchMaker(rows.schema, tensors=False)
+    make.check_columns(rows.nrows)
     # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.
-    chunks = dataset._merged().chunks(tuple(dataset)).to_delayed(optimize_graph=False).ravel().tolist()
-    borders, divisions = dataset._borders, None
+    chunks = rows.chunks(rows.names).to_delayed(optimize_graph=False).ravel().tolist()
+    borders, divisions = rows.borders, None
     starts = [0] * len(chunks)
     if borders is not None and borders[-1]:
         # Divisions ascend, so chunks without rows have no partition.
-        kept = [number for number, size in enumerate(dataset.chunks) if size]
+        kept = [number for number, size in enumerate(rows.sizes) if size]
         chunks, starts = [chunks[number] for number in kept], [int(borders[number]) for number in kept]
         divisions = (*starts, int(borders[-1]) - 1)
     # A persisted data set has the names of the lazy one, and dask would take one DataFrame for the other.

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk, ChunkIterator
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError, explain_missing
@@ -29,19 +28,19 @@ class AwkwardChunks(ChunkIterator[Any]):
     It is closed at its end, by `close`, by ``with``, and when it is deleted.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, rows: Rows) -> None:
         with explain_missing("to_awkward needs", "awkward", "awkward"):
             import awkward  # noqa: F401
-        for group, members in dataset.schema.groups.items():
-            if group in dataset.schema and group not in members:
+        for group, members in rows.schema.groups.items():
+            if group in rows.schema and group not in members:
                 raise SchemaError(
                     f"group {group!r} and a column have one name, and both would be that field: select the columns of "
                     f"one of them"
                 )
-        make = _ArrayMaker(dataset.schema, dataset._source, dataset._borders)
-        if not dataset.schema and dataset.nrows != 0:
+        make = _ArrayMaker(rows.schema, rows.source, rows.borders)
+        if not rows.schema and rows.nrows != 0:
             raise SchemaError("rows without a column cannot be record arrays: select one column or more")
-        super().__init__(dataset._merged(), tuple(dataset), make)
+        super().__init__(rows, rows.names, make)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.filters import Condition, Filters, filter_rows
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.errors import TFRecordError, explain_missing
 from dask_tfrecord.interop.arrow import ArrowBatches, BatchMaker
 from dask_tfrecord.schema import Schema
@@ -39,42 +39,42 @@ _OPPOSITE = {"==": "!=", "!=": "==", "in": "not in", "<": "not <", "<=": "not <=
 _MOST_ALTERNATIVES = 64
 
 
-def to_polars(dataset: Dataset) -> pl.LazyFrame:
+def to_polars(rows: Rows) -> pl.LazyFrame:
     """Return a LazyFrame; `Dataset.to_polars` documents it."""
-    make = BatchMaker(dataset.schema, tensors=False)
-    make.check_columns(dataset.nrows)
+    make = BatchMaker(rows.schema, tensors=False)
+    make.check_columns(rows.nrows)
     schema = _frame(make.arrow.empty_table()).schema
-    return register_io_source(partial(_read, dataset), schema=schema, is_pure=True)
+    return register_io_source(partial(_read, rows), schema=schema, is_pure=True)
 
 
 def _read(
-    dataset: Dataset, columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, batch_size: int | None
+    rows: Rows, columns: list[str] | None, predicate: pl.Expr | None, most: int | None, batch_size: int | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the frames of a query: the four arguments are those that polars passes to a source."""
-    if rows is not None and dataset.nrows is not None:
-        dataset, rows = dataset.rows[:rows], None
-    if columns == [] and predicate is None and dataset.nrows is not None:
-        yield from _slices(pl.DataFrame(height=dataset.nrows), batch_size)
+    if most is not None and rows.nrows is not None:
+        rows, most = rows.select(slice(most)), None
+    if columns == [] and predicate is None and rows.nrows is not None:
+        yield from _slices(pl.DataFrame(height=rows.nrows), batch_size)
         return
-    names = list(dataset) if columns is None else columns
+    names = list(rows.names) if columns is None else columns
     needed = list(dict.fromkeys([*names, *(predicate.meta.root_names() if predicate is not None else ())]))
-    needed = needed or list(dataset)[:1]
+    needed = needed or list(rows.names[:1])
     # Which rows of uncounted chunks are the first ones is not known before they are read.
-    found = None if predicate is None or rows is not None else _conditions(predicate, dataset.schema)
+    found = None if predicate is None or most is not None else _conditions(predicate, rows.schema)
     if found is not None:
         filters = Filters(found)
-        dataset = Dataset(filter_rows(dataset._merged(), filters, filters.columns, count=False), tuple(dataset))
-    with closing(ArrowBatches(dataset[needed], tensors=False)) as batches:
+        rows = filter_rows(rows, filters, filters.columns, count=False)
+    with closing(ArrowBatches(rows.select_columns(needed), tensors=False)) as batches:
         for batch in batches:
             frame = _frame(batch)
-            if rows is not None:
-                frame = frame.head(rows)
-                rows -= len(frame)
+            if most is not None:
+                frame = frame.head(most)
+                most -= len(frame)
             frame = frame if predicate is None else frame.filter(predicate)
             # A selection of no columns would lose the rows, and one by names would take some names for patterns.
             frame = frame[names] if names else pl.DataFrame(height=len(frame))
             yield from _slices(frame, batch_size)
-            if rows == 0:
+            if most == 0:
                 return
 
 

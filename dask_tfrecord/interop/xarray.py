@@ -13,9 +13,8 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
-from dask_tfrecord.arrays.rows import Chunk, LazyColumn, block_array, column_key
+from dask_tfrecord.arrays.rows import Chunk, LazyColumn, Rows, block_array, column_key
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
@@ -205,25 +204,24 @@ def _boxed(array: NDArray[Any], dtype: np.dtype[Any]) -> BoxedArray:
     return (array.view(_BYTES) if dtype.metadata else array).view(BoxedArray)
 
 
-def boxed_column(dataset: Dataset, name: str, array: da.Array | None = None) -> da.Array:
+def boxed_column(given: Rows, name: str, array: da.Array | None = None) -> da.Array:
     """Return a column as a dask array of `BoxedArray`; `array` is given if it is decoded together with others."""
-    source = dataset._source
-    if array is None and source is not None and dataset._borders is not None:
-        return _BoxedColumn(source, name).in_chunks(dataset.chunks)
-    own = dataset[name] if array is None else array
-    dtype = _boxed_dtype(dataset.schema[name], own.dtype)
+    if array is None and given.source is not None and given.borders is not None:
+        return _BoxedColumn(given.source, name).in_chunks(given.sizes)
+    own = given.array(name) if array is None else array
+    dtype = _boxed_dtype(given.schema[name], own.dtype)
     mapped: da.Array = da.map_blocks(_boxed, own, dtype, dtype=dtype, meta=np.empty((0,) * own.ndim, dtype))
     return mapped
 
 
 def flat_variables(
-    dataset: Dataset, rows: str, dimension_names: Mapping[str, Sequence[str]] | None, labels: Labels | None
+    given: Rows, rows: str, dimension_names: Mapping[str, Sequence[str]] | None, labels: Labels | None
 ) -> dict[str, xarray.Variable]:
     """Count the values of columns, and return their flat arrays with the names and dimensions of `to_zarr`."""
-    schema, borders = dataset.schema, np.asarray(dataset._borders)
+    schema, borders = given.schema, np.asarray(given.borders)
     nrows = int(borders[-1])
     most = max(1, int(np.diff(borders).max(initial=1)))
-    counts = RowTasks(dataset, uuid.uuid4().hex).count_borders(max(1, nrows), most)
+    counts = RowTasks(given, uuid.uuid4().hex).count_borders(max(1, nrows), most)
     grid = RowGrid(max(1, nrows), max(1, nrows), most)
     layout = zarr_layout(schema, nrows, grid, counts, names=Dimensions(dimension_names, rows))
     # Counts of a chunk end with its last row.
@@ -233,17 +231,17 @@ def flat_variables(
     variables = {}
     for spec in layout.arrays:
         attributes = array_attributes(spec, schema, user) | splits.get(spec.name, {})
-        array = _flat_array(dataset, spec, items[spec.feature])
+        array = _flat_array(given, spec, items[spec.feature])
         variables[spec.name] = xarray.Variable(spec.dimensions, array, attributes)
     return variables
 
 
-def _flat_array(dataset: Dataset, spec: ArraySpec, items: NDArray[np.int64]) -> da.Array:
+def _flat_array(given: Rows, spec: ArraySpec, items: NDArray[np.int64]) -> da.Array:
     """Return a flat array; those that are not along the rows have as many chunks as the data set, of equal sizes.
 
     `items` are those of each level before each chunk, and after the last one.
     """
-    levels = Levels.from_feature(dataset.schema[spec.feature])
+    levels = Levels.from_feature(given.schema[spec.feature])
     level, stride = levels.level_and_stride(spec.part)
     sizes = np.diff(items[:, level]) * stride
     starts = np.zeros(len(items) - 1, np.int64)
@@ -251,7 +249,7 @@ def _flat_array(dataset: Dataset, spec: ArraySpec, items: NDArray[np.int64]) -> 
         starts = items[:-1, level + 1]
         sizes[0] += 1
     dtype = np.dtypes.StringDType() if spec.dtype == "string" else np.dtype(spec.dtype)
-    chunks = dataset._merged().chunks([spec.feature])
+    chunks = given.chunks([spec.feature])
     number = levels.splits.index(spec.part) if spec.part in levels.splits else None
     option = (spec.feature, spec.part, number)
     name = column_key(spec.part, spec.feature, tokenize(chunks.name, option, starts))
@@ -293,7 +291,7 @@ def _part(
 
 
 def to_xarray(
-    dataset: Dataset,
+    given: Rows,
     coords: Sequence[str],
     dimension_names: Mapping[str, Sequence[str]] | None,
     together: bool,
@@ -302,37 +300,37 @@ def to_xarray(
     """Return the columns as variables; `Dataset.to_xarray` documents the arguments."""
     if ragged not in ("objects", "flat"):
         raise ValueError(f"ragged is 'objects' or 'flat'; got {ragged!r}")
-    labels = dataset._labels()
-    kept = {*dataset} if ragged == "objects" else {*coords}
+    labels = given.labels()
+    kept = {*given.names} if ragged == "objects" else {*coords}
     # As in a store.
-    flat = [name for name, feature in dataset.schema.items() if is_flat(feature) and name not in kept]
+    flat = [name for name, feature in given.schema.items() if is_flat(feature) and name not in kept]
     axes = {name: each for name, each in (dimension_names or {}).items() if name not in flat}
-    specs = variable_specs(dataset.schema, dataset.nrows, coords, axes, labels)
+    specs = variable_specs(given.schema, given.nrows, coords, axes, labels)
     specs = {name: spec for name, spec in specs.items() if spec.column not in flat}
     names = tuple(spec.column for spec in specs.values())
-    arrays = dict(zip(names, dataset[names], strict=True)) if together else {}
+    arrays = given.arrays(names) if together else {}
     variables = {
-        name: xarray.Variable(spec.dims, _array(dataset, spec, arrays.get(spec.column)), dict(spec.attributes))
+        name: xarray.Variable(spec.dims, _array(given, spec, arrays.get(spec.column)), dict(spec.attributes))
         for name, spec in specs.items()
     }
     if flat:
         rows = next((spec.dims[0] for spec in specs.values()), ROWS if labels is None else labels.rows)
-        given = {name: each for name, each in (dimension_names or {}).items() if name in flat}
-        variables |= flat_variables(dataset[flat], rows, given or None, labels)
+        flat_axes = {name: each for name, each in (dimension_names or {}).items() if name in flat}
+        variables |= flat_variables(given.select_columns(flat), rows, flat_axes or None, labels)
     found = assembled(variables, specs, labels)
     # Assigning the coordinates creates the index of each that has the name of its dimension.
     return found.assign_coords(found.coords.variables)
 
 
-def _array(dataset: Dataset, spec: VariableSpec, array: da.Array | None) -> da.Array:
+def _array(given: Rows, spec: VariableSpec, array: da.Array | None) -> da.Array:
     """Return the array of a variable: decoded on its own, if it is not given."""
-    if dataset.schema[spec.column].block_dtype == spec.dtype and spec.dtype.kind in "OT":
-        return boxed_column(dataset, spec.column, array)
-    array = dataset[spec.column] if array is None else array
+    if given.schema[spec.column].block_dtype == spec.dtype and spec.dtype.kind in "OT":
+        return boxed_column(given, spec.column, array)
+    array = given.array(spec.column) if array is None else array
     if array.dtype == spec.dtype:
         return array
     cast: da.Array = array.astype(spec.dtype)
-    return boxed_column(dataset, spec.column, cast) if spec.dtype == np.dtype(object) else cast
+    return boxed_column(given, spec.column, cast) if spec.dtype == np.dtype(object) else cast
 
 
 def assembled(

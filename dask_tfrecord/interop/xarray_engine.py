@@ -179,7 +179,7 @@ class _Opened:
         dimension_names: Mapping[str, Sequence[str]] | None,
         options: Mapping[str, Any],
     ) -> None:
-        from dask_tfrecord.arrays.read import read_tfrecord
+        from dask_tfrecord.arrays.read import read_rows
         from dask_tfrecord.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.schema import ITEMS, Schema
 
@@ -202,11 +202,11 @@ class _Opened:
         items = kept.get("example_features")
         if isinstance(items, Mapping):
             kept["example_features"] = {key: feature for key, feature in items.items() if remains(f"{ITEMS}/{key}")}
-        rows = read_tfrecord(given, chunks="shard", **kept)
-        rows = rows[[name for name in rows if remains(name)]]
+        rows = read_rows(given, chunks="shard", **kept)
+        rows = rows.select_columns([name for name in rows.names if remains(name)])
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
         coords = coords if isinstance(coords, str) else [name for name in coords if name not in dropped]
-        self.rows, self.labels = rows, rows._labels()
+        self.rows, self.labels = rows, rows.labels()
         self.specs = variable_specs(rows.schema, rows.nrows, coords, dimension_names, self.labels)
 
     def dataset(self, specs: Mapping[str, VariableSpec], *, is_root: bool = True) -> xarray.Dataset:
@@ -214,9 +214,9 @@ class _Opened:
         from dask_tfrecord.errors import redact_url
         from dask_tfrecord.interop.xarray import assembled
 
-        source = self.rows._source
+        source = self.rows.source
         assert source is not None
-        sizes = tuple(int(size) for size in self.rows.chunks if size) or (0,)
+        sizes = tuple(int(size) for size in self.rows.sizes if size) or (0,)
         variables = {}
         for name, spec in specs.items():
             array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, spec.dtype))

@@ -41,7 +41,7 @@ from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table, t
 from dask_tfrecord.storage.streams import write_file
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
+    from dask_tfrecord.arrays.rows import Rows
 
 # Pixels of the longer side of a picture, letters of a text, values of a list, pictures of a row, points of a line.
 _IMAGE_SIDE = 256
@@ -177,28 +177,28 @@ class Preview:
     __repr__ = __str__
 
 
-def preview_dataset(dataset: Dataset, n: int) -> Preview:
-    """Read the first rows of a data set for display; `Dataset.preview` documents it."""
-    schema, nrows = dataset.schema, checked_number("n", n)
-    if dataset.nrows is None:
-        first = dataset.head(nrows)
+def preview_rows(given: Rows, n: int) -> Preview:
+    """Read the first rows for display; `Dataset.preview` documents it."""
+    schema, nrows = given.schema, checked_number("n", n)
+    if given.nrows is None:
+        first = given.head(nrows)
         rows: Mapping[str, Iterable[Any]] = first
         nrows = len(next(iter(first.values()))) if first else 0
     else:
-        nrows = min(nrows, dataset.nrows)
-        rows = _first_rows(dataset, nrows)
+        nrows = min(nrows, given.nrows)
+        rows = _first_rows(given, nrows)
     columns = tuple(
         _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
     )
-    whole = "an unknown number of records" if dataset.nrows is None else plural(dataset.nrows, "record")
-    return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin(dataset)}"), columns)
+    whole = "an unknown number of records" if given.nrows is None else plural(given.nrows, "record")
+    return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin(given)}"), columns)
 
 
-def _origin(dataset: Dataset) -> str:
-    files = dataset.origin.get("files")
+def _origin(given: Rows) -> str:
+    files = given.origin.get("files")
     if isinstance(files, list) and files:
         return f" of {files[0]}" if len(files) == 1 else f" of {plural(len(files), 'file')}"
-    return f" of {dataset.origin['store']}" if "store" in dataset.origin else ""
+    return f" of {given.origin['store']}" if "store" in given.origin else ""
 
 
 def _divided(preview: Preview) -> tuple[list[PreviewColumn], list[PreviewColumn]]:
@@ -599,16 +599,16 @@ def json_value(value: Any) -> Any:
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 
-def _first_rows(dataset: Dataset, nrows: int) -> Mapping[str, Iterable[Any]]:
+def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:
     """Return the first rows of each column; rows that take much memory together are read one by one."""
-    source = dataset._source
-    if source is None or not len(dataset):
-        return dataset.head(nrows)
+    source = given.source
+    if source is None or not given.names:
+        return given.head(nrows)
     limited = source.with_memory_limit(_READ_NBYTES)
     try:
-        return _read(limited, tuple(dataset), 0, nrows)
+        return _read(limited, given.names, 0, nrows)
     except MemoryLimitError:
-        return {name: _single_rows(source, limited, name, nrows) for name in dataset}
+        return {name: _single_rows(source, limited, name, nrows) for name in given.names}
 
 
 def _single_rows(source: Source, limited: Source, name: str, nrows: int) -> Iterator[Any]:

@@ -16,8 +16,7 @@ from typing import Any
 import dask
 import numpy as np
 
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk, shared
+from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.errors import UnknownFeatureError, explain_missing, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import bins_svg, fragment, html_table, page, table, time_text
@@ -42,13 +41,13 @@ _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 _BINS = 20
 
 
-def describe(dataset: Dataset) -> Statistics:
+def describe(rows: Rows) -> Statistics:
     """Summarise all columns; `Dataset.describe` documents it."""
-    names = tuple(dataset)
+    names = rows.names
     if not names:
-        return Statistics(dataset.nrows or 0, ())
-    features = dict(dataset.schema)
-    chunks = dataset._merged().chunks(names).to_delayed(optimize_graph=False).ravel()
+        return Statistics(rows.nrows or 0, ())
+    features = dict(rows.schema)
+    chunks = rows.chunks(names).to_delayed(optimize_graph=False).ravel()
     name = f"tfrecord:describe-{uuid.uuid4().hex}"
     step, option = dask.delayed(_describe_chunk, pure=False), shared(features, "features")
     parts = [step(chunk, option, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]

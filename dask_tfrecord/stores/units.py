@@ -18,8 +18,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.rows import Chunk, Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, probe_rows
 from dask_tfrecord.blocks import (
     ArraysBlock,
@@ -110,13 +109,14 @@ class RowTasks:
     The groups of the schema may differ from those of the data set.
     """
 
-    def __init__(self, dataset: Dataset, token: str, schema: Schema | None = None) -> None:
-        self.dataset, self.schema, self.token = dataset, dataset.schema if schema is None else schema, token
-        self.source = dataset._source
-        self.borders = np.asarray(dataset._borders)
-        self.rows: Any = dataset._merged().chunks(tuple(dataset)) if self.source is None else None
+    def __init__(self, rows: Rows, token: str, schema: Schema | None = None) -> None:
+        self.rows, self.schema, self.token = rows, rows.schema if schema is None else schema, token
+        self.source = rows.source
+        self.borders = np.asarray(rows.borders)
+        # What tasks read: chunks that exist, or a node with the source.
+        self._read: Any = rows.chunks(rows.names) if self.source is None else None
         if self.source is not None:
-            self.rows = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
+            self._read = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)
 
     def build(
         self,
@@ -132,17 +132,17 @@ class RowTasks:
         """
         copies: dict[Any, Any] = {}
         own = [(*values, self._source(*rows, tuple(names), copies)) for rows, names, values in arguments]
-        graph = {**self.rows.__dask_graph__(), **copies}
+        graph = {**self._read.__dask_graph__(), **copies}
         return build_tasks(step, own, last, first, *shared, token=self.token, graph=graph)
 
     def _source(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> Any:
         """Return the source of a task, as in a graph; add tasks to `copies` that copy rows out of chunks."""
         if self.source is not None:
-            return self.rows.key
+            return self._read.key
         number = len(self.borders) - 1
         low = min(int(np.searchsorted(self.borders, start, side="right")) - 1, number - 1)
         high = max(low, int(np.searchsorted(self.borders, stop, side="left")))
-        chunks: list[Any] = [(self.rows.name, chunk) for chunk in range(low, high)]
+        chunks: list[Any] = [(self._read.name, chunk) for chunk in range(low, high)]
         borders = self.borders[low : high + 1].tolist()
         # A task that waits for other chunks would keep this one in memory for a few rows or one column: copy these.
         for index, (begin, end) in enumerate(list(pairwise(borders))):
@@ -205,7 +205,7 @@ class RowTasks:
     def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:
         if self.source is not None:
             return probe_rows(self.source, names)
-        chunks = self.dataset.rows[: limits().probe_rows]._merged().chunks(tuple(self.schema))
+        chunks = self.rows.select(slice(limits().probe_rows)).chunks(tuple(self.schema))
         blocks: Mapping[str, Block] = chunks[:1].compute()[0]
         return len(blocks[names[0]]), {name: block_nbytes(blocks[name]) for name in names}
 

@@ -31,7 +31,6 @@ from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
 # Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.dataset import Dataset
     from dask_tfrecord.arrays.rows import Rows
 
 # Stored bytes and most rows of a block; seconds between publications of a count, and between listings.
@@ -336,9 +335,9 @@ def open_path(
     """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
     name = path if isinstance(path, str) else f"{path[0]} and {len(path) - 1:,} more"
     if isinstance(path, str) and is_zarr_group(path, None):
-        from dask_tfrecord.stores.zarr.read import from_zarr
+        from dask_tfrecord.stores.zarr.read import rows_from_zarr
 
-        return _open_where(from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
+        return _open_where(rows_from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
     known = wanted_schema(features, message=message)
     found = resolve_collection(path, split, compression=compression, storage_options=None)
     report, found_damage = _report(found.shards)
@@ -356,10 +355,10 @@ def open_path(
     # Lengths of the longest record, parts of a split and filters need a data set whose records are counted.
     is_open = any(each.needs_length for each in (known or {}).values())
     if known is not None and (where or found.rows is not None or is_open):
-        from dask_tfrecord.arrays.read import read_tfrecord
+        from dask_tfrecord.arrays.read import read_rows
 
-        dataset = read_tfrecord(path, known, split=split, compression=compression)
-        return _open_where(dataset, cache, name, code, where)
+        rows = read_rows(path, known, split=split, compression=compression)
+        return _open_where(rows, cache, name, code, where)
     viewed = None if known is None else _with_encoded_images(known)
     return Opened(name, code, cache, viewed, found.shards, report=report, found_damage=found_damage)
 
@@ -375,24 +374,27 @@ def filtered_code(code: str, filters: Sequence[Any]) -> str:
     return f"{imported}{code}\n{condition}"
 
 
-def _open_where(dataset: Dataset, cache: BlockCache, name: str, code: str, where: Sequence[Any]) -> Opened:
-    if where:
-        from dask_tfrecord.arrays.filters import as_stored
+def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Sequence[Any]) -> Opened:
+    if filters:
+        from dask_tfrecord.arrays.filters import as_stored, where
 
-        conditions = as_stored(dataset.schema, where)
-        dataset, code = dataset.where(conditions), filtered_code(code, conditions)
-    return open_dataset(dataset, cache, name, code)
+        conditions = as_stored(rows.schema, filters)
+        rows, code = where(rows, conditions), filtered_code(code, conditions)
+    return open_rows(rows, cache, name, code)
 
 
-def open_dataset(dataset: Dataset, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
+def open_rows(rows: Rows, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
     """Open the rows of a `Dataset`. Records of whole shards are opened as shards, for the page of bytes."""
-    rows = dataset._merged()
     source = rows.source
-    if isinstance(source, UncountedSource | RecordSource) and _is_whole(source) and set(source.schema) == set(dataset):
+    if (
+        isinstance(source, UncountedSource | RecordSource)
+        and _is_whole(source)
+        and set(source.schema) == set(rows.names)
+    ):
         schema = _with_encoded_images(source.decoder.schema)
         report, found_damage = _report(source.shards)
         return Opened(name, code, cache, schema, source.shards, report=report, found_damage=found_damage)
-    return Opened(name, code, cache, dataset.schema, rows=rows)
+    return Opened(name, code, cache, rows.schema, rows=rows)
 
 
 def _is_whole(source: UncountedSource | RecordSource) -> bool:

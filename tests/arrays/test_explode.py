@@ -170,7 +170,7 @@ def test_a_record_that_several_spans_divide_is_decoded_once(tmp_path: Path) -> N
         return dict(blocks)
 
     ds = dtf.read_tfrecord(tmp_path, FEATURES_OF_EPISODES).map_blocks(note, FEATURES_OF_EPISODES)
-    source = ds.explode(["steps/reward"])._source
+    source = ds.explode(["steps/reward"]).as_rows().source
     assert source is not None
     seen.clear()
     spans = [(start, start + 10) for start in range(0, 120, 10)]

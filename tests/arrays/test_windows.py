@@ -159,7 +159,7 @@ def test_stores(shards: Path, tmp_path: Path) -> None:
     windows = dtf.read_tfrecord(shards, FEATURES).windows("steps", past=1, future=1, pad="zero", repeat="id")
     back = assert_identity(windows, tmp_path / "a.zarr", chunks=4, shards=8)
     assert_same(back.rows[::-2].compute(), windows.rows[::-2].compute())
-    assert "'window'" in str(windows._rows.origin)
+    assert "'window'" in str(windows.origin)
 
 
 @pytest.mark.parametrize(

@@ -296,9 +296,10 @@ def test_bytes_that_are_to_be_booleans_or_text_are_looked_at(tmp_path: Path) -> 
 
 def test_images_have_their_headers_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": dtf.ImageFeature()})
-    assert ds._source is not None
-    blocks = ds._source.measure().read(["jpeg"], slice(None))
-    assert sizes(blocks["jpeg"]) == sizes(ds._source.read(["jpeg"], slice(None))["jpeg"])
+    source = ds.as_rows().source
+    assert source is not None
+    blocks = source.measure().read(["jpeg"], slice(None))
+    assert sizes(blocks["jpeg"]) == sizes(source.read(["jpeg"], slice(None))["jpeg"])
     assert not any(flat(blocks["jpeg"]).strides)
 
 

@@ -70,7 +70,7 @@ def test_an_index_that_another_process_builds_is_used(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     dtf.to_tfrecord({"x": np.random.default_rng(0).integers(0, 1 << 62, 1 << 16)}, path, compression="gzip")
     early = dtf.read_tfrecord(path, FEATURES)
-    assert not any(early._source.collection.shards.access)
+    assert not any(early.as_rows().source.collection.shards.access)
     expected = early["x"].compute()
     for time in (1, 2):
         (tmp_path / "x.gz.gzidx").unlink(missing_ok=True)
@@ -78,7 +78,7 @@ def test_an_index_that_another_process_builds_is_used(tmp_path: Path) -> None:
         # Same path, another sidecar.
         os.utime(tmp_path / "x.gz.gzidx", (time, time))
         late = dtf.read_tfrecord(path, FEATURES)
-        assert all(late._source.collection.shards.access)
+        assert all(late.as_rows().source.collection.shards.access)
         for dataset in (late, early):
             assert np.array_equal(dataset["x"][-5:].compute(), expected[-5:])
 

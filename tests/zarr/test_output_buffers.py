@@ -48,7 +48,7 @@ def test_values_are_the_same_in_any_buffer(shards: str, tmp_path: Path, kind: st
         case "stored":
             ds.to_zarr(tmp_path / "store.zarr", chunks=40)
             ds = dtf.from_zarr(tmp_path / "store.zarr")
-    source: Any = ds._source
+    source: Any = ds.as_rows().source
     wanted = [ds.rows[start:stop].compute() for start, stop in SPANS]
     buffers: dict[tuple[str, tuple[int, int]], NDArray[Any]] = {}
     for span, blocks in zip(SPANS, source.read_spans(FLAT, SPANS), strict=True):

@@ -29,8 +29,7 @@ from dask.base import tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
-from dask_tfrecord.arrays.dataset import Dataset
-from dask_tfrecord.arrays.rows import Chunk
+from dask_tfrecord.arrays.rows import Chunk, Rows
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
@@ -46,6 +45,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import ImageEncoding, encode_image
+from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import LeRobotOptions, complete, with_options
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
@@ -138,29 +138,29 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
         with explain_missing("LeRobot data sets need", package, "lerobot"):
             __import__(package)
     check_mode(mode, "a data set", resume=resume)
-    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
+    rows = Inputs.from_arrays(arrays, exact=True).rows
     for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise ValueError(f"{name} is a whole number, 1 or more; got {number!r}")
-    if not dataset.nrows:
+    if not rows.nrows:
         raise ValueError("there are no frames, or they are not counted: open with counts='auto'")
-    columns = _Columns.from_schema(dataset.schema, options)
-    lengths = _episode_lengths(dataset[options["episode"]].compute())
+    columns = _Columns.from_schema(rows.schema, options)
+    lengths = _episode_lengths(rows.array(options["episode"]).compute())
     described = {name: options[name] for name in ("fps", "robot_type", "episodes_per_file")}
     described["columns"] = repr(columns)
-    conversion = tokenize(Fingerprint.from_dataset(dataset, dataset.schema, described).to_attributes())
+    conversion = tokenize(Fingerprint.from_rows(rows, rows.schema, described).to_attributes())
     place = _Names.from_path(path, columns.videos, options["storage_options"])
     if resume and place.conversion() == conversion:
         Files(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=conversion).remove_leftovers()
         return
-    tasks = _all_tasks(dataset, columns.task)
+    tasks = _all_tasks(rows, columns.task)
     ends = np.cumsum(lengths)
-    units = joined_parts(([0, *ends.tolist()], max(1, _UNIT_NBYTES // columns.row_nbytes(dataset.schema))))
+    units = joined_parts(([0, *ends.tolist()], max(1, _UNIT_NBYTES // columns.row_nbytes(rows.schema))))
     if episodes_per_file is not None:
         units = [*range(0, len(lengths), episodes_per_file), len(lengths)]
-    info = columns.info(dataset.schema, fps, options["robot_type"], lengths, tasks)
+    info = columns.info(rows.schema, fps, options["robot_type"], lengths, tasks)
     plan = _Plan(place, columns, fps, {text: number for number, text in enumerate(tasks)}, info, conversion)
-    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    row_tasks = RowTasks(rows, uuid.uuid4().hex)
     count = len(units) - 1
     files = _LeRobotFiles(
         row_tasks.token, place, count, mode, compute=True, resumable=conversion if resume else None, plan=plan
@@ -174,7 +174,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
         for unit, (span, (first, past)) in enumerate(zip(spans, pairwise(units), strict=True))
     )
     name = task_name(write_lerobot_unit, files.token)
-    work = WriteWork.of_rows(place.root, name, row_tasks.source, dataset.nrows, len(read), spans)
+    work = WriteWork.of_rows(place.root, name, row_tasks.source, rows.nrows, len(read), spans)
     write_files(files, write_lerobot_unit, (), row_tasks.build, arguments, lambda: work)
 
 
@@ -184,11 +184,11 @@ def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:
     return np.diff(np.concatenate([[0], borders, [len(numbers)]]))
 
 
-def _all_tasks(dataset: Dataset, task: str | None) -> list[str]:
+def _all_tasks(rows: Rows, task: str | None) -> list[str]:
     """Read the tasks of all frames; return each once, in the order of its first frame."""
     if task is None:
         return [""]
-    chunks = dataset._merged().chunks((task,)).to_delayed(optimize_graph=False).ravel()
+    chunks = rows.chunks((task,)).to_delayed(optimize_graph=False).ravel()
     name = f"tfrecord-tasks-{uuid.uuid4().hex}"
     step = dask.delayed(_chunk_tasks, pure=False)
     parts = [step(chunk, task, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]

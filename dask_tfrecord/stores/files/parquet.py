@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dask.delayed import Delayed
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
+from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import ParquetOptions, complete, with_options
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
@@ -86,17 +86,19 @@ def to_parquet(
     options = complete(ParquetOptions, options, "to_parquet")
     check_mode(options["mode"], "a file")
     codec = _checked_codec(options["compression"])
-    dataset = arrays if isinstance(arrays, Dataset) else Dataset.from_arrays(arrays)
-    if dataset.nrows is None:
+    rows = Inputs.from_arrays(arrays, exact=True).rows
+    if rows.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
-    make = BatchMaker(dataset.schema, options["tensors"])
-    make.check_columns(dataset.nrows)
+    make = BatchMaker(rows.schema, options["tensors"])
+    make.check_columns(rows.nrows)
     names = ShardNames.from_directory(path, _TEMPLATE, options["storage_options"])
-    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    row_tasks = RowTasks(rows, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
     files = Files(row_tasks.token, names, len(spans), options["mode"], options["compute"], verify=_check_rows)
     files.check_free()
-    return write_row_files(files, row_tasks, spans, write_parquet_file, make, codec, features=len(dataset), noun="file")
+    return write_row_files(
+        files, row_tasks, spans, write_parquet_file, make, codec, features=len(rows.names), noun="file"
+    )
 
 
 def _checked_codec(compression: str | None) -> str:

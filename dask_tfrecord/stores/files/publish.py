@@ -647,7 +647,7 @@ def write_row_files(
     noun: str,
 ) -> Delayed | None:
     """Write each span of rows to its file by ``step(files, *shared, path, start, stop, source)``."""
-    columns, paths, nrows = list(row_tasks.dataset.schema), files.paths, row_tasks.dataset.nrows or 0
+    columns, paths, nrows = row_tasks.rows.names, files.paths, row_tasks.rows.nrows or 0
     arguments = ((span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True))
     location, name = files.names.display(paths, noun), task_name(step, files.token)
     return write_files(

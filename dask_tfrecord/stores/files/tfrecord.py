@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import borders_by_rows, joined_parts
 from dask_tfrecord.arrays.counting import intact_records, warn_of_damage
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, intact_runs, record_partitions
-from dask_tfrecord.arrays.read import read_tfrecord
+from dask_tfrecord.arrays.read import read_rows
+from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, Source
 from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.codecs.registry import has_access_points, normalize_compression, useless_index
@@ -136,18 +136,18 @@ def to_tfrecord(
     given = given_features(
         options["features"], options["sequence_features"], options["example_features"], options["message"]
     )
-    dataset, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
+    rows, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if tfds is not None and schema.message_type is not None:
         raise SchemaError(f"TFDS reads Examples, and the records are messages {schema.message_type.name}: omit tfds=")
-    if dataset.nrows is None:
+    if rows.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
-    if not schema and dataset.nrows:
-        raise SchemaError(f"{plural(dataset.nrows, 'record')} without a feature would be empty: there is no column")
+    if not schema and rows.nrows:
+        raise SchemaError(f"{plural(rows.nrows, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))
     encoder_class = Encoder if schema.message_type is None else MessageEncoder
     # The pixels of messages have the feature of their column.
-    images = schema if schema.message_type is None else dataset.schema
-    encoder = encoder_class(schema, dataset.schema, _image_encodings(options["encoding"], images))
+    images = schema if schema.message_type is None else rows.schema
+    encoder = encoder_class(schema, rows.schema, _image_encodings(options["encoding"], images))
     _check_pillow(images, encoder.encoding)
     metadata: TFDSMetadata | None = None
     if tfds is None:
@@ -155,7 +155,7 @@ def to_tfrecord(
     else:
         assert isinstance(encoder, Encoder)
         names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
-    row_tasks = RowTasks(dataset, uuid.uuid4().hex)
+    row_tasks = RowTasks(rows, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, options["records_per_shard"], names, lambda: row_tasks.row_sizes().read)
     spans = list(pairwise(borders.tolist()))
     files = Files(
@@ -170,7 +170,7 @@ def to_tfrecord(
         metadata,
     )
     files.check_free()
-    refuse_sources(files, dataset.origin.get("files", ()))
+    refuse_sources(files, rows.origin.get("files", ()))
     return write_row_files(files, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard")
 
 
@@ -196,26 +196,27 @@ def _rows_and_schema(
     given: Schema,
     *,
     keeps_float64: bool,
-) -> tuple[Dataset, Schema, str | None]:
-    """Convert the input to a Dataset; find the features of its records, and the text of its labels."""
-    if isinstance(arrays, Dataset):
-        stored = arrays.origin.get("schema")
+) -> tuple[Rows, Schema, str | None]:
+    """Convert the input to rows; find the features of its records, and the text of its labels."""
+    if isinstance(arrays, HasRows):
+        rows = arrays.as_rows()
+        stored = rows.origin.get("schema")
         read = None if stored is None else Schema.from_json(json.dumps(stored))
         if read is not None and read.message_type is not None and not given and given.message == "Example":
             # Messages are written as what they were read from.
             given = Schema({}, message=read.message_type)
         find = record_schema if given.message_type is None else message_schema
-        schema = find(arrays.schema, read, given)
-        kept = arrays._labels() if given.message_type is None else None
-        return arrays, schema, None if kept is None else kept.of_records(schema).to_json()
+        schema = find(rows.schema, read, given)
+        kept = rows.labels() if given.message_type is None else None
+        return rows, schema, None if kept is None else kept.of_records(schema).to_json()
     if given.message_type is not None:
         inputs = Inputs.from_arrays(arrays, message_schema(dict.fromkeys(arrays), None, given))
         inputs.warn_of_attributes()
-        return inputs.dataset, message_schema(inputs.dataset.schema, None, given), None
+        return inputs.rows, message_schema(inputs.rows.schema, None, given), None
     inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
-    schema = record_schema(inputs.dataset.schema, None, given)
+    schema = record_schema(inputs.rows.schema, None, given)
     specified = {*given}
-    if inputs.rows is not None and keeps_float64:
+    if inputs.rows_dimension is not None and keeps_float64:
         # The labels have the feature, so that readers find the bytes of values that an Example does not list.
         for name, feature in schema.items():
             dtype = feature.item_dtype
@@ -224,7 +225,7 @@ def _rows_and_schema(
     listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
     schema = schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
     labels = inputs.labels(schema)
-    return inputs.dataset, schema, None if labels is None else labels.to_json()
+    return inputs.rows, schema, None if labels is None else labels.to_json()
 
 
 def _stored_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
@@ -488,7 +489,7 @@ def _partitions_of_some(
         warn_of_damage(collection.shards, reports, reading["errors"])
         rows = np.arange(collection.nrows)
     else:
-        source = read_tfrecord(list(shards.paths), features, filters=filters, **reading)._merged().source
+        source = read_rows(list(shards.paths), features, filters=filters, **reading).source
         assert isinstance(source, RecordSource)
         collection, rows = source.collection, np.asarray(source.rows, np.int64)
     if records is not None:

@@ -27,7 +27,7 @@ from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts, row_numbers
-from dask_tfrecord.arrays.read import open_lengths, read_tfrecord
+from dask_tfrecord.arrays.read import open_lengths, read_rows
 from dask_tfrecord.arrays.sources import RecordSource, UncountedSource, shards_origin
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of, zero_rows
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
@@ -595,7 +595,7 @@ def virtual_zarr(
     wanted = wanted_schema(features, sequence_features, example_features, message, storage_options)
     # Parts of splits and lengths of steps need counts; otherwise the records are counted below, in the only pass.
     counts = "auto" if split is not None or open_lengths(wanted or Schema({})) else None
-    dataset = read_tfrecord(
+    given = read_rows(
         urlpath,
         features,
         sequence_features=sequence_features,
@@ -608,7 +608,7 @@ def virtual_zarr(
         compression=compression,
         storage_options=storage_options,
     )
-    source = dataset._source
+    source = given.source
     assert isinstance(source, RecordSource | UncountedSource)
     shards, decoder = source.shards, source.decoder
     schema = decoder.columns

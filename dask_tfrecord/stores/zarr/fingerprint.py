@@ -18,7 +18,7 @@ from typing import Any
 
 from dask.base import tokenize
 
-from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import MappedSource
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
@@ -39,12 +39,10 @@ class Fingerprint:
     functions: Sequence[Mapping[str, str]] = ()
 
     @classmethod
-    def from_dataset(cls, dataset: Dataset, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
+    def from_rows(cls, given: Rows, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
         """Compute the fingerprint of a data set whose rows are counted, with the groups of `schema`."""
-        rows, functions = _rows(dataset)
-        return cls(
-            dict(dataset.origin), json.loads(schema.to_json()), dataset.nrows or 0, dict(options), rows, functions
-        )
+        rows, functions = _rows(given)
+        return cls(dict(given.origin), json.loads(schema.to_json()), given.nrows or 0, dict(options), rows, functions)
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:
@@ -148,12 +146,12 @@ def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str
         yield from _listed([f"{name} of {which} has changed" for name in changed], "parts of functions have changed")
 
 
-def _rows(dataset: Dataset) -> tuple[str, list[dict[str, str]]]:
+def _rows(given: Rows) -> tuple[str, list[dict[str, str]]]:
     """Return a token of the rows of a data set, and digests of their functions, equal in every process."""
-    source, functions = dataset._source, []
+    source, functions = given.source, []
     columns: list[object] = []
     if source is None:
-        return tokenize(dataset), []
+        return tokenize(given), []
     while source.inner is not None:
         columns.append(source.derivation)
         if isinstance(source, MappedSource):

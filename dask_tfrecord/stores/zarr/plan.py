@@ -17,7 +17,6 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rechunked, Rows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
@@ -40,7 +39,7 @@ _STRING_NBYTES = 64
 class ConversionRequest:
     """Validated inputs and options of a conversion."""
 
-    dataset: Dataset
+    rows: Rows
     schema: Schema
     options: ZarrOptions
     chunks: ChunkRequest
@@ -55,23 +54,21 @@ class ConversionRequest:
         """Validate the arguments of a conversion, before any row is read."""
         chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"])
         inputs, groups = Inputs.from_arrays(arrays), options["groups"]
-        dataset = inputs.dataset
-        if dataset.nrows is None:
+        rows = inputs.rows
+        if rows.nrows is None:
             raise ValueError("rows must be counted before they are written: open with counts='auto'")
-        schema = dataset.schema if groups is None else _with_groups(dataset.schema, groups)
+        schema = rows.schema if groups is None else _with_groups(rows.schema, groups)
         check_storable(schema)
         names, attributes = (
             Dimensions.from_inputs(inputs, options["dimension_names"]),
             UserAttributes.from_inputs(inputs),
         )
         inputs.warn_of_attributes(attributes.omitted)
-        images = _images_of_one_size(dataset) if options["encoded_images"] else ()
-        request = cls(dataset, schema, options, chunks, names, attributes, images)
+        images = _images_of_one_size(rows) if options["encoded_images"] else ()
+        request = cls(rows, schema, options, chunks, names, attributes, images)
         request._check()
-        fingerprint = Fingerprint.from_dataset(dataset, schema, request._options_json())
-        if images and dataset._source is not None:
-            dataset = Dataset(Rows.of_source(dataset._source.encoded(images), dataset._borders))
-        return replace(request, dataset=dataset, fingerprint=fingerprint)
+        fingerprint = Fingerprint.from_rows(rows, schema, request._options_json())
+        return replace(request, rows=rows.encoded(images) if images else rows, fingerprint=fingerprint)
 
     def keep_encoded(self, spec: ArraySpec) -> ArraySpec:
         """Return an array, with one encoded image a chunk if its images are not decoded."""
@@ -180,20 +177,20 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
 
     `layout` is that of an interrupted conversion.
     """
-    dataset, schema = request.dataset, request.schema
+    rows, schema = request.rows, request.schema
     workers = Workers.active().with_memory_limit(request.options["memory_limit"])
-    row_tasks = RowTasks(dataset, uuid.uuid4().hex, schema)
+    row_tasks = RowTasks(rows, uuid.uuid4().hex, schema)
     sizes = row_tasks.row_sizes()
     created: Mapping[str, Any] = {}
     if layout is None:
-        nrows = dataset.nrows or 0
+        nrows = rows.nrows or 0
         grid, overrides = request.chunks.resolve(schema, nrows, sizes)
         border_counts = row_tasks.count_borders(grid.unit, grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, request.names)
         layout = replace(layout, arrays=tuple(map(request.keep_encoded, layout.arrays)))
         arguments = request.create_arguments(layout)
         created = run_uninterrupted(lambda: array_metadata(arguments))
-    rechunks = dataset._merged().rechunked
+    rechunks = rows.merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
     ntasks = math.ceil(layout.nrow_units / _row_units_per_task(layout)) if shares_reads else layout.nunits
@@ -239,11 +236,12 @@ def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: s
     }
 
 
-def _images_of_one_size(dataset: Dataset) -> tuple[str, ...]:
+def _images_of_one_size(rows: Rows) -> tuple[str, ...]:
     """Return the columns whose rows are images of one size that can be read as bytes; refuse a data set without one."""
-    source = dataset._source
-    known = {} if source is None else source.images
-    found = tuple(name for name in dataset if name in known and not known[name].ragged_rank and not known[name].count)
+    known = {} if rows.source is None else rows.source.images
+    found = tuple(
+        name for name in rows.names if name in known and not known[name].ragged_rank and not known[name].count
+    )
     if not found:
         raise ValueError(
             "encoded_images=True keeps the bytes of images that are read from shards, one of one size in each row: "
@@ -318,7 +316,7 @@ class Dimensions:
     @classmethod
     def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> Dimensions:
         """Combine the names of the user with those of an xarray Dataset."""
-        rows = "record" if inputs.rows is None else inputs.rows
+        rows = "record" if inputs.rows_dimension is None else inputs.rows_dimension
         # `check` refuses other types.
         merge = inputs.axes and (given is None or isinstance(given, Mapping))
         return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)

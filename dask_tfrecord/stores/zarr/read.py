@@ -17,7 +17,6 @@ from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
 from dask_tfrecord.blocks import (
@@ -46,7 +45,9 @@ _INT64 = np.iinfo(np.int64).max
 _Read = Callable[[str, int, int], NDArray[Any]]
 
 
-def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapping[str, Any] | None = None) -> Dataset:
+def rows_from_zarr(
+    store: Any, *, component: str | None = None, storage_options: Mapping[str, Any] | None = None
+) -> Rows:
     """Open a group that `to_zarr` wrote, with the original names of features.
 
     Parameters
@@ -86,7 +87,7 @@ def from_zarr(store: Any, *, component: str | None = None, storage_options: Mapp
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
     if source.is_virtual:
         borders = _chunk_borders(target, rows)
-    return Dataset(Rows.of_source(source, borders))
+    return Rows.of_source(source, borders)
 
 
 def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:

@@ -32,8 +32,8 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
 from dask_tfrecord.arrays.engine import da
+from dask_tfrecord.arrays.rows import HasRows
 from dask_tfrecord.arrays.sources import OutputBuffer, Source
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled, add_path_to_errors
@@ -149,7 +149,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     True
     """
     options = complete(ZarrWriteOptions, options, "to_zarr")
-    origin = arrays.origin if isinstance(arrays, Dataset) else {}
+    origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
     session = session_of(store)
     if session is None:
         target = open_target(store, origin, options)
@@ -225,7 +225,7 @@ class GroupOutput:
         if identity is None:
             # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
             replaceable = self._resume and target.is_incomplete()
-            mode = target.check_free("w" if replaceable else mode, self._request.dataset.origin)
+            mode = target.check_free("w" if replaceable else mode, self._request.rows.origin)
         planned.check_memory()
         self._identities = {self.token, identity}
 
@@ -311,7 +311,7 @@ class GroupOutput:
     ) -> tuple[Delayed, WriteWork]:
         """Build tasks for the units that are not completed, and describe their work."""
         layout, schema = self._layout, self._schema
-        row_tasks = RowTasks(self._request.dataset, self.token, schema)
+        row_tasks = RowTasks(self._request.rows, self.token, schema)
 
         def numbered(units: Sequence[WriteUnit]) -> list[WriteTask]:
             """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
@@ -741,7 +741,7 @@ class _SessionOutput(GroupOutput):
 
     def begin(self) -> None:
         """Create the group and its arrays."""
-        mode = self._target.check_free(self._mode, self._request.dataset.origin)
+        mode = self._target.check_free(self._mode, self._request.rows.origin)
         planned = self._plan(None)
         planned.check_memory()
         with write_sequentially():

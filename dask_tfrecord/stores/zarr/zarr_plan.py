@@ -12,10 +12,9 @@ from typing import Any, Unpack
 from dask.delayed import Delayed
 from dask.utils import format_bytes
 
-from dask_tfrecord.arrays.dataset import stack_columns
 from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural, printable
-from dask_tfrecord.markup import fragment, table
+from dask_tfrecord.markup import fragment, stack_columns, table
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
@@ -200,7 +199,7 @@ class ZarrPlan:
         if session_of(store) is not None:
             raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
         options = complete(ZarrTargetOptions, options, "to_zarr")
-        target = open_target(store, request.dataset.origin, options)
+        target = open_target(store, request.rows.origin, options)
         output = GroupOutput(target, request, self._conversion, mode=options["mode"], resume=options["resume"])
         return run_write(output, output.build, compute=options["compute"])
 

@@ -1,18 +1,22 @@
-"""`Dataset`: columns of records as lazy dask arrays. It is a dask collection itself."""
+"""`Dataset`: columns of records as lazy dask arrays. It is a dask collection itself.
+
+Methods import their reader or writer when they are called: a program pays for zarr, xarray or pyarrow where it uses
+them.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Unpack, overload
 
 import dask
-import dask.local
-import dask.threaded
 import numpy as np
-from dask.base import DaskMethodsMixin, get_scheduler, is_dask_collection, normalize_token
+from dask.base import DaskMethodsMixin, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import checked_number
@@ -29,19 +33,10 @@ from dask_tfrecord.arrays.filters import (
     filter_rows,
     parse_expression,
 )
-from dask_tfrecord.arrays.rows import Rows, compute_in_place, count_rows, first_rows, gather, without_empty_chunks
-from dask_tfrecord.arrays.sources import (
-    BlockFunction,
-    OnBackend,
-    Source,
-    UncountedSource,
-    infer_template,
-    mapped_schema,
-)
-from dask_tfrecord.blocks import to_array
+from dask_tfrecord.arrays.rows import HasRows, Rows
+from dask_tfrecord.arrays.sources import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.columns.user_blocks import host_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.options import (
     BatchOptions,
@@ -55,7 +50,6 @@ from dask_tfrecord.options import (
     with_options,
 )
 from dask_tfrecord.records.damage import DamageReport
-from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advice
 
 if TYPE_CHECKING:
@@ -64,14 +58,13 @@ if TYPE_CHECKING:
 
     from dask_tfrecord.batches.iterator import BatchIterator
     from dask_tfrecord.batches.rows import RowSequence
-    from dask_tfrecord.metadata.labels import Labels
     from dask_tfrecord.preview.preview import Preview
     from dask_tfrecord.statistics.statistics import Statistics
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
     from dask_tfrecord.view.server import Server
 
 
-class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
+class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
     `read_tfrecord`, `from_zarr` and `from_arrays` create data sets. Arrays requested together are decoded together::
@@ -84,47 +77,22 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     Parameters
     ----------
     rows : Rows
-        The rows, without assigned columns.
-    names : sequence of str
-        Names of the columns, in order.
-    assigned : mapping of str to dask array
-        Columns that `assign` added.
-    features : mapping of str to Feature
-        Features of the assigned columns.
-    backend : str, optional
-        Backend of dask that arrays of numbers are moved to.
+        The columns, and how they are read.
     """
 
-    __slots__ = ("_assigned", "_backend", "_features", "_names", "_rows")
+    __slots__ = ("_rows",)
 
-    def __init__(
-        self,
-        rows: Rows,
-        names: Sequence[str] | None = None,
-        assigned: Mapping[str, da.Array] | None = None,
-        features: Mapping[str, Feature] | None = None,
-        backend: str | None = None,
-    ) -> None:
-        self._rows, self._backend = rows, backend
-        self._names = tuple(rows.schema if names is None else names)
-        self._assigned = {name: without_empty_chunks(array) for name, array in (assigned or {}).items()}
-        self._features = dict(features or {})
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
 
-    @property
-    def _own(self) -> list[str]:
-        """Names of the columns that were not assigned."""
-        return [name for name in self._names if name not in self._assigned]
+    def as_rows(self) -> Rows:
+        """Return the columns as `Rows`, which writers and other outputs take."""
+        return self._rows
 
     @property
     def schema(self) -> Schema:
         """Features of all columns."""
-        own = self._rows.schema
-        features = {name: (self._features if name in self._assigned else own)[name] for name in self._names}
-        whole = not self._assigned and set(self._names) == set(own)
-        kept = {name: own.classes[name] for name in self._own if name in own.classes}
-        groups: dict[str, Any] = {"groups": own.groups_of(self._own), "inner_groups": own.inner_groups}
-        sampling = own.sampling if whole else None
-        return Schema(features, sampling, classes=kept, report=own.report, records=own.records, **groups)
+        return self._rows.schema
 
     @property
     def nrows(self) -> int | None:
@@ -146,40 +114,21 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """Origin of the rows as JSON values: files with sizes and versions, and the schema of the records."""
         return self._rows.origin
 
-    @property
-    def _source(self) -> Source | None:
-        """Source of rows that are read on demand; None after `persist` and for data sets with assigned columns."""
-        return None if self._assigned else self._rows.source
-
-    def _labels(self) -> Labels | None:
-        """Return the labels next to the first shard of records that are read unchanged."""
-        from dask_tfrecord.metadata.labels import read_labels
-
-        source = self._source
-        if source is None or source.inner is not None or source.nrows is None or not source.shards:
-            return None
-        return read_labels(source.shards[0])
-
-    @property
-    def _borders(self) -> NDArray[np.int64] | None:
-        """First row of each chunk, and the number of rows; None if they are not counted."""
-        return self._rows.borders
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._rows.names)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._rows.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._rows.names
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             hint = f"; {EQUIVALENTS[name]}" if name in EQUIVALENTS else ""
             # A copy asks for attributes before it has any.
-            if not name.startswith("_") and name in self._names:
+            if not name.startswith("_") and name in self._rows.names:
                 hint = f"; its column is ds[{name!r}]"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
@@ -204,30 +153,22 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
-            return self._moved(self._assigned[key] if key in self._assigned else self._rows.array(key))
+            return self._rows.array(key)
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
                 f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; {_rows_advice(key)}"
             )
         self._check_names(key)
         if isinstance(key, list):
-            assigned = {name: self._assigned[name] for name in key if name in self._assigned}
-            return Dataset(self._rows, key, assigned, self._features, self._backend)
-        own = [name for name in key if name not in self._assigned]
-        arrays = self._rows.arrays(own) if len(own) != 1 else {own[0]: self._rows.array(own[0])}
-        return tuple(self._moved(self._assigned[name] if name in self._assigned else arrays[name]) for name in key)
-
-    def _moved(self, array: da.Array) -> da.Array:
-        """Move an array of numbers to the backend."""
-        return array if self._backend is None or array.dtype.kind not in "biufc" else array.to_backend(self._backend)
+            return Dataset(self._rows.select_columns(key))
+        arrays = self._rows.arrays(key)
+        return tuple(arrays[name] for name in key)
 
     def _check_names(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self._names:
-                raise UnknownFeatureError(
-                    f"no column {name!r}"
-                    + (unset_advice(name, self._rows.schema.sampling) or near_misses(name, self._names))
-                )
+            if name not in self._rows.names:
+                advice = unset_advice(name, self._rows.stored_schema.sampling) or near_misses(name, self._rows.names)
+                raise UnknownFeatureError(f"no column {name!r}{advice}")
         if len(set(names)) < len(names):
             raise SchemaError(f"columns are picked once each; got {list(names)}")
 
@@ -237,7 +178,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
         Only the selected records are read and decoded.
         """
-        return _RowIndexer(self)
+        return _RowIndexer(self._rows)
 
     def where(self, condition: str | Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
         """Keep the rows that meet a condition.
@@ -286,7 +227,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         mask: Filters | UserMask
         if callable(condition):
-            tested = self._names if columns is None else tuple(columns)
+            tested = self._rows.names if columns is None else tuple(columns)
             self._check_names(tested)
             if not tested:
                 raise SchemaError("where: the function needs at least one column")
@@ -300,7 +241,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
                 raise TypeError("where takes conditions or a function; ds.rows[mask] keeps the rows of a mask")
             mask = Filters.parse(condition).resolve(self.schema)
             tested = mask.columns
-        return Dataset(filter_rows(self._merged(), mask, tested), self._names, backend=self._backend)
+        return Dataset(filter_rows(self._rows, mask, tested))
 
     def rename(self, names: Mapping[str, str] | None = None, **others: str) -> Dataset:
         """Give columns other names.
@@ -332,12 +273,12 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         given = {**(names or {}), **others}
         self._check_names(list(given))
-        renamed = {given.get(name, name): name for name in self._names}
-        if len(renamed) < len(self._names):
-            made = [given.get(name, name) for name in self._names]
+        renamed = {given.get(name, name): name for name in self._rows.names}
+        if len(renamed) < len(self._rows.names):
+            made = [given.get(name, name) for name in self._rows.names]
             twice = sorted({name for name in made if made.count(name) > 1})
             raise SchemaError(f"rename: two columns would have the name {', '.join(map(repr, twice))}")
-        return Dataset(self._merged().rename(renamed), list(renamed), backend=self._backend)
+        return Dataset(self._rows.rename(renamed))
 
     def drop(self, *names: str) -> Dataset:
         """Leave columns out; ``ds[[…]]`` selects columns.
@@ -364,7 +305,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         listed = [each for name in names for each in ([name] if isinstance(name, str) else name)]
         self._check_names(listed)
-        return self[[name for name in self._names if name not in listed]]
+        return self[[name for name in self._rows.names if name not in listed]]
 
     def where_ranges(
         self,
@@ -418,7 +359,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         keys = (key,) if isinstance(key, str) else tuple(key)
         mask = KeptRanges.parse(self.schema, keys, number, separator, ranges, storage_options)
-        return Dataset(filter_rows(self._merged(), mask, mask.columns), self._names, backend=self._backend)
+        return Dataset(filter_rows(self._rows, mask, mask.columns))
 
     def sample(self, n: int, seed: Any = None) -> Dataset:
         """Draw rows at random, uniformly and without replacement.
@@ -469,10 +410,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         from dask_tfrecord.inputs.inputs import aligned_column
 
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
-        features = self._features | {name: feature for name, (feature, _) in added.items()}
-        assigned = self._assigned | {name: array for name, (_, array) in added.items()}
-        names = list(dict.fromkeys([*self._names, *added]))
-        return Dataset(self._rows, names, assigned, features, self._backend)
+        return Dataset(self._rows.assign(added))
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
@@ -500,11 +438,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         ValueError
             If no template is given and the function fails on empty blocks.
         """
-        if self._backend is not None:
-            func = OnBackend(func, self._backend)
-        made = template if template is not None else infer_template(func, self.schema, self._names)
-        schema = mapped_schema(made, self.schema)
-        return Dataset(self._merged().map(func, self._names, schema), list(schema), backend=self._backend)
+        called = func if self._rows.backend is None else OnBackend(func, self._rows.backend)
+        made = template if template is not None else infer_template(called, self.schema, self._rows.names)
+        return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
 
     def to_backend(self, backend: str | None = None) -> Dataset:
         """Move numbers to a backend of dask, such as ``"cupy"`` for arrays on a GPU, as `dask.array.Array.to_backend`.
@@ -538,15 +474,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         backend = dask.config.get("array.backend", None) or "numpy" if backend is None else backend
         # Only now does the import of its library fail in this process.
         da.zeros(1, chunks=1).to_backend(backend)
-        return Dataset(self._rows, self._names, self._assigned, self._features, backend)
-
-    def _merged(self) -> Rows:
-        """Return the rows with all columns, including assigned ones."""
-        if not self._assigned:
-            return self._rows
-        schema = self.schema
-        added = Rows.of_arrays(self._assigned, schema.select(self._assigned), self._rows.sizes, self._rows.origin)
-        return self._rows.join(self._own, added, schema) if self._own else added
+        return Dataset(replace(self._rows, backend=backend))
 
     @classmethod
     def from_arrays(cls, arrays: Any, features: Mapping[str, Any] | None = None) -> Dataset:
@@ -591,7 +519,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.inputs.inputs import Inputs
 
-        return Inputs.from_arrays(arrays, features, exact=True).dataset
+        return Dataset(Inputs.from_arrays(arrays, features, exact=True).rows)
 
     def ragged(self, name: str) -> tuple[da.Array, ...]:
         """Return flat values and row splits of a column whose rows differ in length or shape.
@@ -613,7 +541,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             among the arrays.
         """
         self._check_names([name])
-        return ragged_column(self[[name]]._merged(), name, self.schema[name])
+        return ragged_column(self._rows.select_columns([name]), name, self.schema[name])
 
     def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
         """Pad the ragged rows of a column to a dense array.
@@ -638,20 +566,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
             If the rows are not ragged, or the column has other levels or a dtype that cannot represent `value`.
         """
         self._check_names([name])
-        return padded_column(self[[name]]._merged(), name, self.schema[name], length, value)
+        return padded_column(self._rows.select_columns([name]), name, self.schema[name], length, value)
 
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
         """Compute the first `n` rows, or all if there are fewer: a dict of arrays, which a notebook shows as a table.
 
         Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
         """
-        n = checked_number("n", n)
-        if isinstance(self._source, UncountedSource) and self._names:
-            first = dask.delayed(UncountedSource.first, pure=False)(self._source, tuple(self._names), n)
-            return _FirstRows({name: to_array(block) for name, block in first.compute().items()})
-        if self.nrows is not None:
-            return _FirstRows(self.rows[:n].compute())
-        return _FirstRows(first_rows(self._merged().chunks(self._names), self.schema, n))
+        return _FirstRows(self._rows.head(checked_number("n", n)))
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
@@ -662,14 +584,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
         free the others, copy them.
         """
-        active_client()
-        scheduler = get_scheduler(collections=[self], scheduler=kwargs.get("scheduler"))
-        local = scheduler in (dask.threaded.get, dask.local.get_sync)
-        source, borders = self._rows.source, self._rows.borders
-        if local and borders is not None and source is not None:
-            return compute_in_place(source, borders, self.schema, self._assigned, kwargs)
-        columns: dict[str, NDArray[Any]] = dask.compute(self, **kwargs)[0]
-        return columns
+        return self._rows.compute(**kwargs)
 
     def persist(self, **kwargs: Any) -> Dataset:
         """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
@@ -681,9 +596,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
 
     def count(self) -> int:
         """Return the number of records; count them now if they are not counted (``counts=None``)."""
-        if self.nrows is not None:
-            return self.nrows
-        return count_rows(self._merged().chunks(self._names[:1]))
+        return self._rows.count()
 
     def explode(
         self, group: str | Sequence[str], *, repeat: str | Sequence[str] = (), number: str | None = None
@@ -730,8 +643,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         >>> {name: column.tolist() for name, column in boxes.compute().items()}
         {'score': [0.5, 0.25, 0.75], 'image': [7, 7, 9], 'record': [0, 0, 2]}
         """
-        rows = explode_rows(self._merged(), self.schema, group, repeat, number=number)
-        return Dataset(rows, backend=self._backend)
+        return Dataset(explode_rows(self._rows, group, repeat, number=number))
 
     def windows(
         self,
@@ -797,12 +709,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         [5, 6, 7, 8]
         """
         window = step_window(past, future, stride, pad)
-        rows = explode_rows(self._merged(), self.schema, group, repeat, window, number, items)
-        return Dataset(rows, backend=self._backend)
+        return Dataset(explode_rows(self._rows, group, repeat, window, number, items))
 
     def verify(self) -> DamageReport:
         """Check all records of the current files of the data set; see `dask_tfrecord.verify`."""
-        shards = None if self._source is None else self._source.shards
+        shards = None if self._rows.source is None else self._rows.source.shards
         if shards is None:
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
         return DamageReport(tuple(check_shards(shards)))
@@ -901,7 +812,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.interop.arrow import ArrowBatches
 
-        return ArrowBatches(self, tensors)
+        return ArrowBatches(self._rows, tensors)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the rows by Arrow's PyCapsule protocol, which pyarrow, polars, DuckDB and others read.
@@ -946,7 +857,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.interop.awkward import AwkwardChunks
 
-        return AwkwardChunks(self)
+        return AwkwardChunks(self._rows)
 
     def to_dataframe(self) -> Any:
         """Return a dask DataFrame of the rows, one partition per chunk.
@@ -979,7 +890,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.interop.arrow import to_dataframe
 
-        return to_dataframe(self)
+        return to_dataframe(self._rows)
 
     def to_polars(self) -> Any:
         """Return a polars LazyFrame of the rows, which polars and DuckDB query.
@@ -1012,7 +923,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.interop.polars import to_polars
 
-        return to_polars(self)
+        return to_polars(self._rows)
 
     def to_xarray(
         self,
@@ -1070,7 +981,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.interop.xarray import to_xarray
 
-        return to_xarray(self, coords, dimension_names, together, ragged)
+        return to_xarray(self._rows, coords, dimension_names, together, ragged)
 
     def preview(self, n: int = 16) -> Preview:
         """Read the first rows, and display them as pictures, numbers, text and spark-lines.
@@ -1107,9 +1018,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         1       1   48
         2       2   440, 474
         """
-        from dask_tfrecord.preview.preview import preview_dataset
+        from dask_tfrecord.preview.preview import preview_rows
 
-        return preview_dataset(self, n)
+        return preview_rows(self._rows, n)
 
     def view(self, *, port: int = 0, memory_limit: int | str = "512 MiB") -> Server:
         """Show the rows, statistics, episodes and bytes on a page in the browser, or below the cell of a notebook.
@@ -1141,10 +1052,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         ...     print(view.url.partition(":")[0])
         http
         """
-        from dask_tfrecord.view.opened import BlockCache, open_dataset
+        from dask_tfrecord.view.opened import BlockCache, open_rows
         from dask_tfrecord.view.server import NOTEBOOKS, Server
 
-        return Server([open_dataset(self, BlockCache(memory_limit))], port, NOTEBOOKS)
+        return Server([open_rows(self._rows, BlockCache(memory_limit))], port, NOTEBOOKS)
 
     def describe(self) -> Statistics:
         """Compute statistics of all columns, in one pass over the rows.
@@ -1180,7 +1091,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.statistics.statistics import describe
 
-        return describe(self)
+        return describe(self._rows)
 
     @with_options(BatchOptions)
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
@@ -1223,7 +1134,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.batches.iterator import BatchIterator
 
-        return BatchIterator((self,), batch_size, **options)
+        return BatchIterator((self._rows,), batch_size, **options)
 
     def as_sequence(self) -> RowSequence:
         """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.
@@ -1247,36 +1158,25 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
         """
         from dask_tfrecord.batches.rows import RowReader, RowSequence
 
-        return RowSequence(RowReader(self), self.nrows)
-
-    def _parts(self) -> list[da.Array]:
-        return [self._rows.chunks(self._own), *(self._assigned[name] for name in self._names if name in self._assigned)]
+        return RowSequence(RowReader(self._rows), self.nrows)
 
     def __dask_graph__(self) -> dict[Any, Any]:
-        return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
+        return self._rows.__dask_graph__()
 
     def __dask_keys__(self) -> list[Any]:
-        return [part.__dask_keys__() for part in self._parts()]
+        return self._rows.__dask_keys__()
 
     def __dask_tokenize__(self) -> object:
-        arrays = [array.name for array in self._assigned.values()]
-        return normalize_token(("dask_tfrecord.Dataset", self._rows, self._names, list(self._assigned), arrays))
+        return normalize_token(("dask_tfrecord.Dataset", self._rows))
 
-    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
-    __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
+    __dask_optimize__ = staticmethod(Rows.__dask_optimize__)
+    __dask_scheduler__ = staticmethod(Rows.__dask_scheduler__)
 
     def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
-        finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]
-        names = [name for name in self._names if name in self._assigned]
-        return gather, (self._names, self.schema, dict(zip(names, finalizers, strict=True)))
+        return self._rows.__dask_postcompute__()
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        rebuilders = [part.__dask_postpersist__() for part in self._parts()]
-        rows = self._rows
-        own = rows.schema.select(self._own)
-        assigned = [name for name in self._names if name in self._assigned]
-        state = (own, rows.sizes, rows.origin)
-        return _rebuild, (self._names, assigned, self._features, self._backend, rebuilders, state)
+        return _rebuild, self._rows.__dask_postpersist__()
 
     def __repr__(self) -> str:
         lines = [*align_columns([_HEADER, *_rows(self)]), *group_lines(self.schema), *_hints(self)]
@@ -1285,6 +1185,25 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin):
     def _repr_html_(self) -> str:
         notes = [*group_lines(self.schema), *_hints(self)]
         return html_table(_title(self), _HEADER, _rows(self), notes, more=_chunk_pictures(self))
+
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows]) -> Callable[_Arguments, Dataset]:
+    """Return a public function with the arguments and the documentation of one that opens rows."""
+
+    @wraps(open_rows)
+    def open_dataset(*args: _Arguments.args, **options: _Arguments.kwargs) -> Dataset:
+        return Dataset(open_rows(*args, **options))
+
+    open_dataset.__name__ = open_dataset.__qualname__ = name
+    open_dataset.__module__ = module
+    # Signatures are those of `open_rows`, except for what they return.
+    open_dataset.__annotations__ = {**open_rows.__annotations__, "return": "Dataset"}
+    signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
+    open_dataset.__signature__ = signature  # type: ignore[attr-defined]
+    return open_dataset
 
 
 class _FirstRows(dict[str, NDArray[Any]]):
@@ -1323,11 +1242,10 @@ def _is_mask(given: Any) -> bool:
 class _RowIndexer:
     """Indexer of `Dataset.rows`."""
 
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
 
     def __getitem__(self, key: Any) -> Dataset:
-        dataset = self._dataset
         if isinstance(key, int | np.integer) and not isinstance(key, bool):
             key = [int(key)]
         if isinstance(key, tuple):
@@ -1339,29 +1257,16 @@ class _RowIndexer:
             key = key.compute() if is_dask_collection(key) else key
             key = np.asarray(host_array(key, "the selection of rows"))
             key = key if key.size else key.astype(np.int64)
-        picked = dataset._rows.select(key)
-        assigned = {name: array[key] for name, array in dataset._assigned.items()}
-        return Dataset(picked, dataset._names, assigned, dataset._features, dataset._backend)
+        return Dataset(self._rows.select(key))
 
 
 def _rebuild(
-    dsk: Any,
-    names: Sequence[str],
-    assigned: Sequence[str],
-    features: Mapping[str, Feature],
-    backend: str | None,
-    rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
-    state: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
-    *,
-    rename: Mapping[str, str] | None = None,
+    dsk: Any, rebuild: Callable[..., Rows], options: tuple[Any, ...], *, rename: Mapping[str, str] | None = None
 ) -> Dataset:
-    rebuilt = [rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders]
-    held = dict(zip(assigned, rebuilt[1:], strict=True))
-    return Dataset(Rows.of_chunks(rebuilt[0], *state), names, held, features, backend)
+    return Dataset(rebuild(dsk, *options, rename=rename))
 
 
 _LONGEST = 100
-_INDENT = "    "
 # Code of features that a hint names, and how many of them.
 _DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
 _MOST_HINTS = 3
@@ -1388,54 +1293,6 @@ def _chunk_pictures(dataset: Dataset) -> str:
     rest = f"<p>{plural(left, 'more column')}</p>" if left else ""
     state = " open" if len(figures) <= _OPEN_PICTURES else ""
     return f'<details{state}><summary>chunks</summary><div class="dtf-chunks">{"".join(figures)}</div>{rest}</details>'
-
-
-def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
-    """Lay a table out for a terminal that is narrower than the table.
-
-    The first cell of a row stands above the others, which are indented and aligned. No cell is cut or broken within a
-    word, so only a single word that is too long makes a line longer than `width`.
-
-    Parameters
-    ----------
-    header : sequence of str
-        Names of the columns.
-    rows : sequence of sequence of str
-        Cells.
-    width : int
-        Columns of the terminal.
-    apart : sequence of int
-        Columns of long text: each has lines of its own, which begin with its name.
-
-    Returns
-    -------
-    list of str
-        Lines: those of the header, a rule, those of the rows.
-    """
-    header, *rows = table = [list(map(printable, row)) for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    groups: list[list[int]] = []
-    left = 0
-    for column in range(1, len(header)):
-        if column in apart:
-            continue
-        if not groups or widths[column] > left:
-            groups.append([])
-            left = width - len(_INDENT)
-        groups[-1].append(column)
-        left -= widths[column] + 2
-    lines = []
-    for row in table:
-        aligned = ("  ".join(row[column].ljust(widths[column]) for column in group).rstrip() for group in groups)
-        lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
-        if row is header:
-            lines.append("─" * width)
-            continue
-        for column in apart:
-            text = f"{header[column]} {row[column]}" if row[column] else ""
-            wrapped = textwrap.wrap(text, width - len(_INDENT), break_long_words=False, break_on_hyphens=False)
-            lines += [f"{_INDENT}{line}" for line in wrapped]
-    return lines
 
 
 def _title(dataset: Dataset) -> str:
