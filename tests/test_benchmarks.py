@@ -166,6 +166,7 @@ def test_frames_are_those_of_openpi(episodes: Path) -> None:
         assert line.endswith("0.0000 levels apart in the mean, 0 at most")
 
 
+@pytest.mark.slow
 def test_moved_columns_equal_those_of_numpy(tmp_path: Path) -> None:
     done = run("device.py", tmp_path, "--rows", 160, "--backend", "numpy", "--device", "", "--batch", 7)
     assert done.stdout.count("  yes") == 10

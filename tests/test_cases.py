@@ -8,7 +8,7 @@ import pytest
 from cases import COLUMNS, OUTPUTS
 
 # The columns of "every layout" take each way through an output; the others repeat it with TensorFlow's files.
-QUICK = ("compute", "Zarr", "Awkward")
+QUICK = ("Zarr", "Awkward")
 CASES = [
     (columns, output)
     if columns == "every layout" or output in QUICK

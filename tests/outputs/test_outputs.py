@@ -333,7 +333,7 @@ def read_group(target: Path) -> list[int]:
     return ds["x"].compute().tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]
 )

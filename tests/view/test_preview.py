@@ -199,7 +199,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("feature", "limit"), [(dtf.ImageFeature(), "auto"), (dtf.FixedLenFeature((), "bytes"), "20 MB")], ids=str
+    ("feature", "limit"),
+    [(dtf.ImageFeature(), "auto"), pytest.param(dtf.FixedLenFeature((), "bytes"), "20 MB", marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_large_images_are_reduced_one_by_one(large: Path, feature: Any, limit: str) -> None:
     features = {"png": feature, "jpeg": feature, "label": dtf.FixedLenFeature((), "int64")}
