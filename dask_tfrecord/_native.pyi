@@ -65,9 +65,6 @@ class ValueLayout(enum.Enum):
     TENSOR = 5
     """One bytes value that is a TensorProto."""
 
-    LOCATED = 6
-    """The byte offset of floats, or of one bytes value, of a known size."""
-
 class Cast(enum.Enum):
     """Type that int64 or float32 values are cast to, named after the NumPy dtype."""
 
@@ -171,9 +168,6 @@ class Fault(enum.Enum):
     TENSOR = 12
     """Not a TensorProto, or one of another dtype, shape or size."""
 
-    SCATTERED = 13
-    """Values to be located that are not contiguous."""
-
 class Walk:
     """Result of a walk over the records of a buffer."""
 
@@ -239,6 +233,13 @@ def find_ends(
     ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")],
 ) -> Walk:
     """Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`."""
+
+def record_crcs(
+    buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+) -> None:
+    """Copy the stored CRCs of the payloads of records that end at the bytes `ends` to `out`, four bytes each."""
 
 def read_ranges(
     file: int,
@@ -363,13 +364,8 @@ class Decoder:
         begin: int,
         end: int,
         limit: int,
-        offset: int = 0,
     ) -> Walk:
-        """
-        Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
-
-        `offset` is the position of ``buffer[begin]`` in the stream.
-        """
+        """Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative."""
 
     def feed_on(
         self,
@@ -398,7 +394,6 @@ class Decoder:
         end: int,
         first: int,
         selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        offset: int = 0,
     ) -> Walk:
         """
         Decode the records with the ascending numbers `selected`; `first` is the number of the first record.
@@ -611,13 +606,8 @@ class MessageDecoder:
         begin: int,
         end: int,
         limit: int,
-        offset: int = 0,
     ) -> Walk:
-        """
-        Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.
-
-        `offset` is the position of ``buffer[begin]`` in the stream.
-        """
+        """Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative."""
 
     def feed_on(
         self,
@@ -646,7 +636,6 @@ class MessageDecoder:
         end: int,
         first: int,
         selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        offset: int = 0,
     ) -> Walk:
         """
         Decode the records with the ascending numbers `selected`; `first` is the number of the first record.

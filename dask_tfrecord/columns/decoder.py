@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import os
 import struct
 import threading
@@ -62,7 +61,9 @@ from dask_tfrecord.storage.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64
-# Of columns of lengths and of offsets.
+# Records of a shard in memory that are decoded before memory is allocated for all.
+_FIRST_RECORDS = 64
+# Of columns of lengths.
 _COUNT = FixedLenFeature((), "int64")
 
 
@@ -75,27 +76,26 @@ class Decoder:
     ----------
     schema : Schema
         Schema of the records.
-    measure : {"sizes", "steps", "offsets"}, optional
+    measure : {"sizes", "steps"}, optional
         "sizes": the same columns, for their sizes. Values of rows of variable size are checked and counted, but not
         kept: zeros that share the memory of one replace them. Of images, only the headers are read.
         "steps": the number of steps of each padded feature, of known or unknown length.
-        "offsets": the byte offset of each value in the stream of its shard.
 
     Raises
     ------
     SchemaError
         If a feature class is not supported for records, feature lists or items, two columns have the same name, two
-        features read one key in different ways, or, for offsets, values are not contiguous; see `why_not_located`.
+        features read one key in different ways.
     """
 
     __slots__ = ("columns", "decoders", "measure", "schema")
 
     def __init__(self, schema: Schema, measure: str | None = None) -> None:
         self.measure = measure
-        if measure in ("steps", "offsets"):
+        if measure == "steps":
             # Without sampling: unknown keys are reported when whole records are read.
             self.schema = schema.replaced(schema)
-            self.decoders = _located(schema) if measure == "offsets" else _step_counts(_decoders(schema))
+            self.decoders = _step_counts(_decoders(schema))
             self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
             return
         self.schema = schema
@@ -278,36 +278,6 @@ def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
                 )
 
 
-def _located(schema: Schema) -> dict[str, ColumnDecoder]:
-    located = {}
-    for name, feature in schema.items():
-        reason = why_not_located(name, schema)
-        if reason is not None:
-            raise SchemaError(f"feature {name!r}: {reason}")
-        located[name] = ColumnDecoder(_COUNT, name, feature, (feature.byte_range(name),), None)
-    return located
-
-
-def location_nbytes(feature: Feature) -> int:
-    """Return the bytes of a record's values, for a feature whose values are contiguous."""
-    return math.prod(feature.item_shape) * feature.stored_dtype.itemsize
-
-
-def why_not_located(name: str, schema: Schema) -> str | None:
-    """Return the reason why the values of a feature are not a fixed number of contiguous bytes in every record.
-
-    None if they are, as far as the schema determines it: floats may be packed or not, record by record.
-    """
-    feature = schema[name]
-    reason = feature.reason_without_byte_range()
-    if schema.has_steps(name):
-        values = "steps of a feature list" if schema.message == "SequenceExample" else "items of a list of Examples"
-        return f"the {values} are not contiguous"
-    if reason is None and location_nbytes(feature) == 0:
-        return "its values take no bytes"
-    return reason
-
-
 _log = logging.getLogger(__name__)
 
 # Columns, and a function from their blocks to a mask of the records that are kept.
@@ -378,6 +348,9 @@ class _Shards:
         if _log.isEnabledFor(logging.DEBUG):
             names, path = tuple(job.columns), redact_url(run.shard.path)
             _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
+        if run.spans is not None and run.shard.data is not None:
+            _feed_memory(run, *run.spans, job)
+            return
         if run.spans is not None:
             if self._file is None or self._file.shard != run.shard:
                 if self._file is not None:
@@ -424,11 +397,29 @@ def _read_spans(
             if nbytes <= limits().window_nbytes:
                 _scratch.memory = memory
         file.read_ranges(begins[done:stop], ends[done:stop], memory[:nbytes])
-        walk = job.native.feed(memory, 0, nbytes, stop - done, int(begins[done]))
+        walk = job.native.feed(memory, 0, nbytes, stop - done)
         job.learn(walk.records, walk.consumed)
         if walk.records < stop - done or walk.consumed < nbytes:
             raise _refused_span(run, done + walk.records, job, walk)
         done, before = stop, before + nbytes
+
+
+def _feed_memory(run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob) -> None:
+    """Decode records of a shard in memory, which are not copied; of selected ones, others lie between them."""
+    done, data, stop = 0, run.shard.data, int(ends[-1]) if len(ends) else 0
+    while done < len(begins):
+        # The first records determine how much memory is allocated for all.
+        last = min(done + _FIRST_RECORDS, len(begins)) if job.nbytes else len(begins)
+        begin, end = int(begins[done]), int(ends[last - 1])
+        if run.selected is None:
+            walk = job.native.feed(data, begin, end, last - done)
+        else:
+            walk = job.native.feed_selected(data, begin, end, int(run.selected[done]), run.selected[done:last])
+        if walk.stop is Stop.FEATURE or walk.consumed < end - begin:
+            decoded = int(np.searchsorted(ends, begin + walk.consumed, "right")) - done
+            raise _refused_span(run, done + decoded, job, walk)
+        job.learn(last - done, walk.consumed)
+        done = last
 
 
 def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | None) -> TFRecordError:
@@ -641,7 +632,7 @@ class _FilteredJob(_DecodeJob):
         tested.begin([], None, {})
         tested.runs.append((0, replace(run, first=record)))
         end = window.end if last is None else min(window.end, window.begin + last - window.offset)
-        walk = tested.native.feed(window.buffer, window.begin, end, limit, window.offset)
+        walk = tested.native.feed(window.buffer, window.begin, end, limit)
         tested.learn(walk.records, walk.consumed)
         if walk.stop in (Stop.FEATURE, Stop.FRAMING) or not walk.records:
             window.advance(walk.consumed)
@@ -654,7 +645,7 @@ class _FilteredJob(_DecodeJob):
         before = [] if current.selected is None else [current.selected]
         self.runs[-1] = first, replace(current, selected=np.concatenate([*before, kept]))
         stop = window.begin + walk.consumed
-        found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept, window.offset)
+        found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept)
         self.learn(len(kept), walk.consumed)
         ended = found if found.stop is Stop.FEATURE else walk
         window.advance(ended.consumed)
@@ -731,9 +722,7 @@ class _Reader:
             border = window.offset
             if kept is not None:
                 self._keep_offsets(run, kept)
-            walk = job.native.feed_selected(
-                window.buffer, window.begin, window.end, self.record, selected[done:], border
-            )
+            walk = job.native.feed_selected(window.buffer, window.begin, window.end, self.record, selected[done:])
             if not window.advance(walk.consumed):
                 raise truncation_error(self.shard, border, self.record, walk.records)
             self.record += walk.records
@@ -921,15 +910,6 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     """Describe the found content, and the content that the feature expects."""
     found = refused.found
     match refused.fault:
-        case Fault.MISSING if (
-            spec.layout == ValueLayout.LOCATED and getattr(feature, "default_value", None) is not None
-        ):
-            return f"is missing: the file does not hold the default value of {feature}"
-        case Fault.SCATTERED:
-            return (
-                f"holds its values in several runs of bytes, but a reference to {feature} needs one run: they are not "
-                f"packed, or packed in parts"
-            )
         case Fault.MISSING:
             return f"is missing where {feature} needs it"
         case Fault.KIND:
@@ -950,8 +930,8 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     values = plural(found, "value")
     if spec.layout == ValueLayout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {spec.count}"
-    listed = spec.layout == ValueLayout.FIXED or (spec.layout == ValueLayout.LOCATED and spec.dtype != "bytes")
-    advice = "" if spec.steps or spec.layout == ValueLayout.LOCATED else feature.advice(found)
+    listed = spec.layout == ValueLayout.FIXED
+    advice = "" if spec.steps else feature.advice(found)
     return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
 
 

@@ -76,10 +76,6 @@ class ArrayFeature(EncodedArray):
         """Return why arrays can't be written, if the class has no `encode_value`."""
         return "has no encode_value" if type(self).encode_value is ArrayFeature.encode_value else None
 
-    def reason_without_byte_range(self) -> str | None:
-        """Return why arrays have no byte range."""
-        return "its values are encoded"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Decode each bytes value by `decode_value`."""
         arrays, nbytes, limit = [], 0, decoded.limit

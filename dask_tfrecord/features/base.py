@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, placing
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
@@ -253,23 +251,10 @@ class Feature(ABC):
         sizes = tuple(self.shape) if self.shape else ()
         return f"FixedLenFeature({sizes}, 'float32')", f"RawFeature({sizes}, 'float64')"
 
-    # References to the bytes of a shard.
-
     @property
     def stored_dtype(self) -> np.dtype[Any]:
         """The dtype of the values in the file, byte order included."""
         return self.item_dtype
-
-    def byte_range(self, key: str) -> KeySpec:
-        """Return the spec of the offset of the values; for features of which `reason_without_byte_range` is None."""
-        return KeySpec(key, self.dtype, ValueLayout.LOCATED, math.prod(self.item_shape))
-
-    def reason_without_byte_range(self) -> str | None:
-        """Return the reason why the values are not a fixed number of contiguous bytes in every record.
-
-        None if they are, as far as the feature determines it: floats may be packed or not, record by record.
-        """
-        return "its rows vary in length"
 
     def _set(self, **values: Any) -> None:
         """Set checked arguments of the frozen dataclass, and what follows from them; for constructors only."""

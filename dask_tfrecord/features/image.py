@@ -166,10 +166,6 @@ class ImageFeature(Encoded):
         """Return what reads another number of images."""
         return "; ImageFeature with a shape that begins with -1 reads any number of them"
 
-    def reason_without_byte_range(self) -> str | None:
-        """Return why images have no byte range."""
-        return "images are encoded"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Decode images: one per row, or several.
 

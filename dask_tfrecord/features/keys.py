@@ -34,7 +34,7 @@ class KeySpec:
     key: str
     dtype: str  # of the values after casting; "bytes" for everything that is stored as bytes
     layout: ValueLayout
-    # Fixed: values per record or step; ragged: divisor of their number; raw: bytes; located: floats, or bytes.
+    # Fixed: values per record or step; ragged: divisor of their number; raw: bytes.
     count: int = 1
     swap: int = 1  # raw: bytes per item whose order is reversed
     text: bool = False  # values are UTF-8
@@ -53,8 +53,7 @@ class KeySpec:
         if self.layout == ValueLayout.TENSOR:
             assert self.tensor is not None
             return self.tensor[0] != "bytes" and -1 not in self.tensor[1]
-        is_array = self.layout in (ValueLayout.RAW, ValueLayout.LOCATED)
-        return is_array or (self.layout == ValueLayout.FIXED and self.dtype != "bytes")
+        return self.layout == ValueLayout.RAW or (self.layout == ValueLayout.FIXED and self.dtype != "bytes")
 
     @property
     def kind(self) -> Kind:

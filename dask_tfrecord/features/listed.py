@@ -137,15 +137,6 @@ class FixedLenFeature(Listed):
             return "; a default_value fills it"
         return f"; VarLenFeature({self.dtype!r}) reads any number of them"
 
-    def reason_without_byte_range(self) -> str | None:
-        """Return None for float32, which writers pack."""
-        if self.is_bytes:
-            return "its bytes may have any length: use RawFeature(shape, dtype) if they are an array"
-        if self.item_dtype.kind in "biu":
-            return "integers are stored as varints, of one to ten bytes each"
-        is_stored = self.dtype == "float32"
-        return None if is_stored else f"the file stores float32, which is cast to {self.dtype}: use 'float32'"
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VarLenFeature(Listed):

@@ -144,7 +144,3 @@ class ProtoFeature(Feature):
     def is_message(self) -> bool:
         """Return True."""
         return True
-
-    def reason_without_byte_range(self) -> str | None:
-        """Return why fields have no byte range."""
-        return "fields of a message may be stored in several places"

@@ -165,19 +165,6 @@ class RawFeature(EncodedArray):
         """Return the keys of compressed bytes, and of bool, whose bytes are checked."""
         return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else keys[1:]
 
-    def byte_range(self, key: str) -> KeySpec:
-        """Return the spec of the offset of the array."""
-        is_bool = self.stored_dtype.kind == "b"
-        return KeySpec(key, "bytes", ValueLayout.LOCATED, self.nbytes, boolean=is_bool)
-
-    def reason_without_byte_range(self) -> str | None:
-        """Return None for one array of a known size in each record."""
-        if self.compression_type is not None:
-            return "its values are compressed"
-        if self.count is not None:
-            return "its arrays are in several places"
-        return None if -1 not in self.shape else "its rows vary in length"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Assemble arrays from bytes values, one per row or several, of one size or of a multiple of it."""
         if self.compression_type is not None:

@@ -138,10 +138,6 @@ class TensorFeature(EncodedArray):
         """Return the keys of tensors that the decoder does not parse."""
         return tuple(each for each in keys if not _is_parsed(each))
 
-    def reason_without_byte_range(self) -> str | None:
-        """Return why tensors have no byte range."""
-        return "a serialized tensor has several encodings of its values"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Return tensors that the decoder has parsed, or parse those of each row."""
         output = decoded.keys[0]

@@ -94,10 +94,6 @@ class TextFeature(Encoded):
         """Return what reads another number of strings."""
         return "; a default_value fills it" if not found and not self.shape else Encoded.advice(self, found)
 
-    def reason_without_byte_range(self) -> str | None:
-        """Return why text has no byte range."""
-        return "text varies in length"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Assemble strings, one per row or several."""
         values = decoded.keys[0].encoded()

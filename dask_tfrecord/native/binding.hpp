@@ -149,7 +149,7 @@ protected:
     }
 
     // Decode the records in view in `buffer[begin:end]` and those that follow in the origin by `work`, which gets data,
-    // their size, the most records, and the byte of the stream. `offset` is that of `buffer[begin]`.
+    // their size and the most records. `offset` is that of `buffer[begin]`.
     template <class Work>
     nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t> decode_on(
         const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end, std::uint64_t position,
@@ -168,8 +168,8 @@ protected:
             dtf::Windows windows(buffer.data(), buffer.size(), view, origin.reach, read);
             const std::uint64_t most = limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit);
             return windows.each(most, last ? *last - offset : UINT64_MAX, [&](const std::uint8_t* data, std::size_t size,
-                                                                              std::uint64_t records, std::uint64_t at) {
-                const dtf::Walk found = work(data, size, records, offset + at);
+                                                                              std::uint64_t records, std::uint64_t) {
+                const dtf::Walk found = work(data, size, records);
                 if (found.records > 0 && expected.nbytes > 0) {
                     decoder_.preallocate(expected.factor(found) * 1.05);
                     expected.nbytes = 0;

@@ -31,7 +31,6 @@ enum class ValueLayout : int {
     skipped = 3,  // a known key whose values are not decoded
     unset = 4,    // a key that must not hold values
     tensor = 5,   // one bytes value that is a TensorProto
-    located = 6,  // the byte offset of a known number of floats, or of one bytes value of a known size
 };
 
 enum class Fault : int {
@@ -48,7 +47,6 @@ enum class Fault : int {
     full = 10,        // the output buffer is full, or the memory limit of the column is reached
     cast = 11,        // a value outside the range of the type that it is cast to
     tensor = 12,      // not a TensorProto, or one of another dtype, shape or size
-    scattered = 13,   // values to be located that are not contiguous
 };
 
 struct Problem {
@@ -63,11 +61,10 @@ struct ColumnSpec {
     std::string key;
     Kind kind = Kind::none;
     ValueLayout layout = ValueLayout::skipped;
-    std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes;
-                            // located: floats, or bytes of the one bytes value
+    std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes
     std::size_t swap = 1;   // raw: bytes per item whose order is reversed; 1 for none
     bool text = false;      // bytes values are UTF-8
-    bool boolean = false;   // raw, located: every byte is 0 or 1
+    bool boolean = false;   // raw: every byte is 0 or 1
     bool list = false;      // a feature list of steps, each a Feature, or a key of items; fixed or ragged
     bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
     bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
@@ -154,7 +151,6 @@ public:
 
     // Bytes of one record in a buffer of fixed-size rows; `count` is below 2^59.
     std::size_t slot() const {
-        if (spec_.layout == ValueLayout::located) return sizeof(std::int64_t);
         if (spec_.layout == ValueLayout::raw) return spec_.count;
         if (spec_.layout == ValueLayout::tensor) return nbytes(spec_.tensor);
         return spec_.count * item();
@@ -171,12 +167,6 @@ public:
         if (seen_ == record) rollback_record();
         seen_ = never;
         if (has_rows()) row_splits.truncate((static_cast<std::size_t>(record) + 1) * sizeof(std::int64_t));
-    }
-
-    // Records follow from memory that holds the stream from byte `offset` on.
-    void begin_block(const std::uint8_t* data, std::uint64_t offset) {
-        block_ = data;
-        block_offset_ = offset;
     }
 
     // Start an entry of the key. It discards an earlier entry of the same record: the last one wins.
@@ -274,7 +264,6 @@ public:
     }
 
     bool add_float(const std::uint8_t* bits) {
-        if (spec_.layout == ValueLayout::located) return locate(bits, sizeof(float), 1);
         return wanted(1) == 0 ? counted(1) : store(load<std::uint32_t>(bits));
     }
 
@@ -299,7 +288,6 @@ public:
     bool add_packed_float(Cursor packed) {
         if (packed.left() % sizeof(float) != 0) return false;
         const std::size_t count = packed.left() / sizeof(float);
-        if (spec_.layout == ValueLayout::located) return locate(packed.here(), packed.left(), count);
         const std::size_t size = wanted(count) * sizeof(float);
         return target().append(packed.take(size), size) && counted(count);
     }
@@ -309,10 +297,6 @@ public:
         if (spec_.layout == ValueLayout::tensor) {
             encoded_ = value;
             return counted(1);
-        }
-        if (spec_.layout == ValueLayout::located) {
-            bytes_found_ = size;
-            return locate(value.here(), size, 1);
         }
         if (spec_.layout == ValueLayout::raw) {
             bytes_found_ = size;
@@ -350,7 +334,7 @@ public:
         return close_one(problem);
     }
 
-    Buffer values;        // as stored: numbers of the type of the column, or bytes; located: int64; empty if counted
+    Buffer values;        // as stored: numbers of the type of the column, or bytes; empty if counted
     Buffer value_splits;  // int64: splits of the bytes values
     Buffer step_splits;   // int64: splits of the values by step
     Buffer row_splits;    // int64: splits of the values, or the steps, by record
@@ -412,21 +396,10 @@ private:
             if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
             return check_boolean(values.data() + record_.target, values.size() - record_.target, problem);
         }
-        if (spec_.layout == ValueLayout::located) return close_located(problem);
         if (spec_.layout == ValueLayout::fixed && values_found_ != spec_.count) {
             return fail(problem, Fault::count, values_found_);
         }
         return check_text(problem) && finish(problem);
-    }
-
-    bool close_located(Problem& problem) {
-        const bool bytes = spec_.kind == Kind::bytes;
-        if (values_found_ != (bytes ? 1 : spec_.count)) return fail(problem, Fault::count, values_found_);
-        if (bytes && bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
-        if (scattered_) return fail(problem, Fault::scattered, 0);
-        if (!check_boolean(run_, spec_.count, problem)) return false;
-        const auto within = static_cast<std::uint64_t>(run_ - block_);
-        return values.push(static_cast<std::int64_t>(block_offset_ + within)) || fail(problem, Fault::full, 0);
     }
 
     bool close_tensor(Problem& problem) {
@@ -595,18 +568,6 @@ private:
     }
 
     // Count values that were read.
-    bool locate(const std::uint8_t* values_at, std::size_t size, std::size_t count) {
-        if (count == 0) return true;
-        if (values_found_ == 0) {
-            run_ = values_at;
-            scattered_ = false;
-        } else if (values_at != run_end_) {
-            scattered_ = true;
-        }
-        run_end_ = values_at + size;
-        return counted(count);
-    }
-
     bool counted(std::size_t count) {
         values_found_ += count;
         return true;
@@ -672,11 +633,6 @@ private:
     std::uint64_t bad_step_ = 0;
     Cursor encoded_{nullptr, 0};  // of the current record
     Derived derived_from_;
-    const std::uint8_t* block_ = nullptr;  // the bytes being decoded; block_offset_ is their position in the stream
-    std::uint64_t block_offset_ = 0;
-    const std::uint8_t* run_ = nullptr;  // located: begin and end of the values of this record
-    const std::uint8_t* run_end_ = nullptr;
-    bool scattered_ = false;
     Fault step_fault_ = Fault::none;
 };
 

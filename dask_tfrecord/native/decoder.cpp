@@ -25,14 +25,10 @@ void check(const dtf::ColumnSpec& spec) {
     using dtf::ValueLayout;
     const bool fixed = spec.layout == ValueLayout::fixed;
     const bool encoded = spec.layout == ValueLayout::raw || spec.layout == ValueLayout::tensor;
-    const bool located = spec.layout == ValueLayout::located;
     if ((encoded || spec.text) && spec.kind != Kind::bytes) {
         throw nb::value_error("raw, tensor and text columns need Kind.BYTES");
     }
-    if (spec.text && (encoded || located)) throw nb::value_error("text columns have a fixed or ragged layout");
-    if (located && (spec.kind == Kind::int64 || spec.kind == Kind::none || spec.count == 0)) {
-        throw nb::value_error("located columns need Kind.FLOATS or Kind.BYTES and a count of at least 1");
-    }
+    if (spec.text && encoded) throw nb::value_error("text columns have a fixed or ragged layout");
     if (spec.count > dtf::most_values) throw nb::value_error("count exceeds 2**59");
     if (spec.swap == 0 || (spec.layout == ValueLayout::raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("the count of a raw column must be a multiple of swap");
@@ -161,10 +157,9 @@ public:
         outputs_.append(memory);
     }
 
-    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t offset) {
-        check_offset(offset);
+    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
         return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit), offset);
+            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
         });
     }
 
@@ -172,16 +167,15 @@ public:
                  std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
                  std::uint64_t nbytes, std::int64_t rows) {
         return decode_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows},
-                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t at) {
-                             return decoder_.feed(data, size, most, at);
+                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most) {
+                             return decoder_.feed(data, size, most);
                          });
     }
 
     dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
-                            const Integers& selected, std::uint64_t offset) {
-        check_offset(offset);
+                            const Integers& selected) {
         return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed_selected(data, size, first, selected.data(), selected.size(), offset);
+            return decoder_.feed_selected(data, size, first, selected.data(), selected.size());
         });
     }
 
@@ -204,10 +198,6 @@ public:
     }
 
 private:
-    static void check_offset(std::uint64_t offset) {
-        if (offset > dtf::absurd_length) throw nb::value_error("offset exceeds 2**62");
-    }
-
     // The column that `memory` becomes the output buffer of.
     dtf::Column& aligned(std::size_t index, const OutputBytes& memory) {
         dtf::Column& column = writable(index);
@@ -308,16 +298,15 @@ void binding::add_decoder(nb::module_& module) {
              "Decode a dense column to `memory`, which holds all rows.")
         .def("offer_output", &PyDecoder::offer_output, "column"_a, "memory"_a.noconvert(),
              "Decode the values of a ragged column to `memory`, or to memory of the decoder once they do not fit.")
-        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0,
-             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.\n\n"
-             "`offset` is the position of ``buffer[begin]`` in the stream.")
+        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a,
+             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.")
         .def("feed_on", &PyDecoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
              "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
              "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
              "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
              "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
         .def("feed_selected", &PyDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
-             "selected"_a.noconvert(), "offset"_a = 0,
+             "selected"_a.noconvert(),
              "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
              "Other records are skipped by their headers.")
         .def("preallocate", &PyDecoder::preallocate, "factor"_a,

@@ -65,17 +65,15 @@ public:
         for (Column& column : columns_) column.preallocate(factor);
     }
 
-    // Decode at most `limit` records of the block, which starts at byte `offset` of the stream.
-    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit, std::uint64_t offset = 0) {
-        begin_block(data, offset);
+    // Decode at most `limit` records of the block.
+    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
         return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
     // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
     Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
-              std::size_t count, std::uint64_t offset = 0) {
-        begin_block(data, offset);
+              std::size_t count) {
         return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
     }
 
@@ -87,10 +85,6 @@ private:
     bool fail(Fault fault) {
         problem_.fault = fault;
         return false;
-    }
-
-    void begin_block(const std::uint8_t* data, std::uint64_t offset) {
-        for (Column& column : columns_) column.begin_block(data, offset);
     }
 
     // Decode a record; false if it is refused.

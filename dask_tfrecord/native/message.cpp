@@ -86,7 +86,7 @@ public:
         outputs_.append(memory);
     }
 
-    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit, std::uint64_t) {
+    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
         return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
             return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
         });
@@ -96,13 +96,13 @@ public:
                  std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
                  std::uint64_t nbytes, std::int64_t rows) {
         return decode_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows},
-                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t) {
+                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most) {
                              return decoder_.feed(data, size, most);
                          });
     }
 
     dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
-                            const Integers& selected, std::uint64_t) {
+                            const Integers& selected) {
         return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
             return decoder_.feed_selected(data, size, first, selected.data(), selected.size());
         });
@@ -271,16 +271,15 @@ void add_message_decoder(nb::module_& module) {
              "Decode a column of numbers with one value per record to `memory`, which holds all rows.")
         .def("offer_output", &PyMessageDecoder::offer_output, "column"_a, "memory"_a.noconvert(),
              "Decode the values of any other column to `memory`, or to memory of the decoder once they do not fit.")
-        .def("feed", &PyMessageDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "offset"_a = 0,
-             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.\n\n"
-             "`offset` is the position of ``buffer[begin]`` in the stream.")
+        .def("feed", &PyMessageDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a,
+             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.")
         .def("feed_on", &PyMessageDecoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
              "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
              "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
              "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
              "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
         .def("feed_selected", &PyMessageDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
-             "selected"_a.noconvert(), "offset"_a = 0,
+             "selected"_a.noconvert(),
              "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
              "Other records are skipped by their headers.")
         .def("feed_values", &PyMessageDecoder::feed_values, "values"_a.noconvert(), "splits"_a.noconvert(),

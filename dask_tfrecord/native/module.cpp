@@ -3,6 +3,8 @@
 #include "example.hpp"
 #include "files.hpp"
 
+#include <cstring>
+
 namespace nb = nanobind;
 using namespace nb::literals;
 using binding::Bytes;
@@ -23,6 +25,21 @@ dtf::Walk find_ends(const Bytes& buffer, std::size_t begin, std::size_t end, boo
     return binding::without_gil([&] {
         return dtf::Framing(check_crc).ends(buffer.data() + begin, end - begin, ends.data(), ends.size());
     });
+}
+
+// Copy the stored CRCs of the payloads of records that end at `ends`.
+void record_crcs(const Bytes& buffer, const Integers& ends, const OutputBytes& out) {
+    constexpr auto size = static_cast<std::int64_t>(dtf::footer_size);
+    if (out.size() != ends.size() * dtf::footer_size) throw nb::value_error("out must have four bytes for each record");
+    const bool within = binding::without_gil([&] {
+        for (std::size_t i = 0; i < ends.size(); ++i) {
+            const std::int64_t end = ends.data()[i];
+            if (end < size || static_cast<std::size_t>(end) > buffer.size()) return false;
+            std::memcpy(out.data() + i * dtf::footer_size, buffer.data() + end - size, dtf::footer_size);
+        }
+        return true;
+    });
+    if (!within) throw nb::index_error("records must end within the buffer");
 }
 
 // Read the ranges of a file one after the other to `out`. Ranges that follow each other are read at once.
@@ -84,8 +101,7 @@ void add_enumerations(nb::module_& module) {
         .value("RAW", ValueLayout::raw, "One bytes value of a known size, copied to its slot.")
         .value("SKIPPED", ValueLayout::skipped, "A known key whose values are not decoded.")
         .value("UNSET", ValueLayout::unset, "A key that must not hold values.")
-        .value("TENSOR", ValueLayout::tensor, "One bytes value that is a TensorProto.")
-        .value("LOCATED", ValueLayout::located, "The byte offset of floats, or of one bytes value, of a known size.");
+        .value("TENSOR", ValueLayout::tensor, "One bytes value that is a TensorProto.");
     nb::enum_<Cast>(module, "Cast", "Type that int64 or float32 values are cast to, named after the NumPy dtype.")
         .value("NONE", Cast::none)
         .value("BOOL", Cast::boolean)
@@ -129,8 +145,7 @@ void add_enumerations(nb::module_& module) {
         .value("BOOLEAN", Fault::boolean, "A raw bool that is neither 0 nor 1.")
         .value("FULL", Fault::full, "The output buffer of a column is full, or its memory limit is reached.")
         .value("CAST", Fault::cast, "A value outside the range of the type that it is cast to.")
-        .value("TENSOR", Fault::tensor, "Not a TensorProto, or one of another dtype, shape or size.")
-        .value("SCATTERED", Fault::scattered, "Values to be located that are not contiguous.");
+        .value("TENSOR", Fault::tensor, "Not a TensorProto, or one of another dtype, shape or size.");
 }
 
 }  // namespace
@@ -160,6 +175,8 @@ NB_MODULE(_native, module) {
                "Walk the headers in ``buffer[begin:end]``, at most `limit` of them if it is not negative.");
     module.def("find_ends", &find_ends, "buffer"_a.noconvert(), "begin"_a, "end"_a, "check_crc"_a, "ends"_a.noconvert(),
                "Walk the headers in ``buffer[begin:end]`` and write the bytes up to the end of each record to `ends`.");
+    module.def("record_crcs", &record_crcs, "buffer"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
+               "Copy the stored CRCs of the payloads of records that end at the bytes `ends` to `out`, four bytes each.");
     module.def("read_ranges", &read_ranges, "file"_a, "begins"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
                "Read ranges of a file, by its descriptor, one after the other to `out`.\n\n"
                "Returns -1, or the size of a file that ends before the last of them.");

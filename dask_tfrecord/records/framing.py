@@ -141,7 +141,7 @@ class Window:
         arrived = self._stream.arrived()
         if arrived is None:
             end = self.end if last is None else min(self.end, self.begin + last - self.offset)
-            walk = decoder.feed(self.buffer, self.begin, end, limit, self.offset)
+            walk = decoder.feed(self.buffer, self.begin, end, limit)
             if walk.records and nbytes:
                 factor = nbytes / walk.consumed
                 decoder.preallocate((factor if rows is None else min(factor, rows / walk.records)) * 1.05)

@@ -62,17 +62,12 @@ inline dtf::ColumnSpec column_for(const Seen& seen, Random& random) {
         if (random.below(30) == 0) return steps(spec(seen.key, Kind::none, ValueLayout::unset));
         return varied(steps(list_column(seen, random)), random);
     }
-    const std::size_t located = seen.kind == Kind::floats ? seen.count : seen.kind == Kind::bytes ? seen.size : 0;
     if (seen.dtype != nullptr && random.below(2) == 0) return tensor_column(seen, random);
     switch (random.below(10)) {
         case 0: return spec(seen.key, Kind::none, ValueLayout::skipped);
         case 1: return spec(seen.key, Kind::none, ValueLayout::unset);
         case 2:
-            if (located == 0) break;
-            return spec(seen.key, seen.kind, ValueLayout::located, located, 1, false,
-                        seen.kind == Kind::bytes && random.below(4) == 0);
         case 3:
-        case 4:
             if (seen.kind == Kind::bytes) return raw_column(seen, random);
             break;
         default: break;
@@ -91,18 +86,6 @@ inline Specs some_columns(const Sample& sample, Random& random) {
     return specs;
 }
 
-// Located columns, and the same columns with values.
-inline std::pair<Specs, Specs> places_and_values(const Sample& sample, Random& random) {
-    std::pair<Specs, Specs> both;
-    for (const dtf::ColumnSpec& one : some_columns(sample, random)) {
-        if (one.layout != ValueLayout::located) continue;
-        both.first.push_back(one);
-        both.second.push_back(one);
-        both.second.back().layout = one.kind == Kind::bytes ? ValueLayout::raw : ValueLayout::fixed;
-    }
-    return both;
-}
-
 // Check that the output and the fault of a record do not depend on preceding records, and that a refused one leaves no
 // values.
 inline void check_alone(const Specs& specs, const std::string& bytes, bool check, bool closed, Message message) {
@@ -112,8 +95,8 @@ inline void check_alone(const Specs& specs, const std::string& bytes, bool check
         const Exact block(std::string_view(bytes).substr(at));
         dtf::Decoder alone(specs, check, closed, message);
         const std::string before = contents(together), nothing = contents(alone);
-        const dtf::Walk one = alone.feed(block.data(), block.size(), 1, at);
-        const dtf::Walk another = together.feed(block.data(), block.size(), 1, at);
+        const dtf::Walk one = alone.feed(block.data(), block.size(), 1);
+        const dtf::Walk another = together.feed(block.data(), block.size(), 1);
         REQUIRE(one.stop == another.stop && one.records == another.records && one.consumed == another.consumed);
         if (one.stop == Stop::feature) {
             REQUIRE(said_of(alone.problem()) == said_of(together.problem()));

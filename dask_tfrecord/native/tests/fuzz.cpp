@@ -59,37 +59,14 @@ std::string mutated_block(const Sample& sample, const Sample& other, Random& ran
     return block;
 }
 
-// Record by record: located bytes equal the decoded values, and both decoders refuse the same records.
-void check_places(const Sample& sample, const std::string& bytes, bool check, Random& random) {
-    const auto [places, values] = places_and_values(sample, random);
-    std::size_t at = 0;
-    for (int record = 0; record < 8; ++record) {
-        const Exact block(std::string_view(bytes).substr(at));
-        const std::uint64_t offset = random.below(std::size_t{1} << 60);
-        dtf::Decoder finder(places, check, false, sample.message), reader(values, check, false, sample.message);
-        const dtf::Walk found = finder.feed(block.data(), block.size(), 1, offset);
-        const dtf::Walk read = reader.feed(block.data(), block.size(), 1);
-        const bool scattered = finder.problem().fault == dtf::Fault::scattered;
-        REQUIRE(scattered || (found.stop == read.stop && finder.problem().fault == reader.problem().fault));
-        if (found.stop != Stop::limit && found.stop != Stop::feature) return;
-        for (std::size_t i = 0; i < places.size() && found.records == 1; ++i) {
-            const std::string expected = text(reader.columns()[i].values);
-            const auto place = static_cast<std::uint64_t>(finder.columns()[i].values.at<std::int64_t>(0)) - offset;
-            REQUIRE(place <= block.size() && expected.size() <= block.size() - place);
-            REQUIRE(view_of(block, static_cast<std::size_t>(place), expected.size()) == expected);
-        }
-        at += 16 + static_cast<std::size_t>(dtf::load<std::uint64_t>(block.data()));
-    }
-}
-
 // Record by record: splits are the same whether values are kept or counted, and what is refused is refused either way.
 void check_counts(const Specs& specs, const std::string& bytes, bool check, bool closed, Message message) {
     dtf::Decoder counter(counting(specs), check, closed, message), reader(specs, check, closed, message);
     std::size_t at = 0;
     for (int record = 0; record < 8; ++record) {
         const Exact block(std::string_view(bytes).substr(at));
-        const dtf::Walk counted = counter.feed(block.data(), block.size(), 1, at);
-        const dtf::Walk read = reader.feed(block.data(), block.size(), 1, at);
+        const dtf::Walk counted = counter.feed(block.data(), block.size(), 1);
+        const dtf::Walk read = reader.feed(block.data(), block.size(), 1);
         REQUIRE(counted.stop == read.stop && counted.records == read.records && counted.consumed == read.consumed);
         REQUIRE(said_of(counter.problem()) == said_of(reader.problem()));
         REQUIRE(splits_in(counter) == splits_in(reader));
@@ -138,7 +115,7 @@ void check_picks(const std::function<dtf::Decoder()>& make, const std::string& b
         at += walk.consumed;
         if (walk.stop == Stop::limit) {
             const Exact block = rest();
-            walk = alone.feed(block.data(), block.size(), 1, at);
+            walk = alone.feed(block.data(), block.size(), 1);
             passed += walk.records;
             at += walk.consumed;
         }
@@ -151,7 +128,7 @@ void check_picks(const std::function<dtf::Decoder()>& make, const std::string& b
     dtf::Walk walk;
     for (bool more = true; more;) {
         const Exact block(begin < end ? std::string_view(bytes).substr(begin, end - begin) : std::string_view());
-        walk = picked.feed_selected(block.data(), block.size(), first, wanted.data() + done, wanted.size() - done, begin);
+        walk = picked.feed_selected(block.data(), block.size(), first, wanted.data() + done, wanted.size() - done);
         REQUIRE(walk.stop != Stop::more || walk.consumed > block.size() || walk.need > block.size() - walk.consumed);
         first += walk.records;
         begin += walk.consumed;
@@ -189,7 +166,6 @@ void execute(const std::vector<Sample>& corpus, Random& random) {
         REQUIRE(static_cast<std::uint64_t>(ends[i]) == scan_by_definition(bytes, check, i + 1).consumed);
     }
 
-    check_places(sample, bytes, check, random);
     check_alone(specs, bytes, check, closed, message);
     check_counts(specs, bytes, check, closed, message);
     check_picks([&] { return dtf::Decoder(specs, check, closed, message); }, bytes, check, random);

@@ -66,14 +66,13 @@ inline void check_splits(dtf::Buffer& splits, std::uint64_t last) {
 inline std::size_t item_of(const dtf::ColumnSpec& spec) {
     if (spec.layout == ValueLayout::raw) return spec.count;
     if (spec.layout == ValueLayout::tensor) return spec.tensor.item;
-    if (spec.layout == ValueLayout::located) return sizeof(std::int64_t);
     if (spec.cast != dtf::Cast::none) return dtf::item_size(spec.cast);
     return spec.kind == Kind::int64 ? 8 : 4;
 }
 
 // Values in each row, or step, where that is known.
 inline std::uint64_t values_each(const dtf::ColumnSpec& spec) {
-    if (spec.layout == ValueLayout::raw || spec.layout == ValueLayout::located) return 1;
+    if (spec.layout == ValueLayout::raw) return 1;
     if (spec.layout != ValueLayout::tensor) return spec.count;
     std::uint64_t product = 1;
     for (const std::int64_t size : spec.tensor.shape) product *= static_cast<std::uint64_t>(size);
@@ -205,7 +204,7 @@ inline Outcome run(dtf::Decoder& decoder, const std::string& bytes, bool check,
     for (bool framing = false; !framing;) {
         const Exact block(std::string_view(bytes).substr(begin, end - begin));
         const std::uint64_t most = limit();
-        const dtf::Walk walk = decoder.feed(block.data(), block.size(), most, begin);
+        const dtf::Walk walk = decoder.feed(block.data(), block.size(), most);
         check_walk(decoder, walk, block, most, check);
         outcome.records += walk.records;
         if (most != UINT64_MAX) decoder.preallocate(static_cast<double>(most));

@@ -571,47 +571,6 @@ void raw_columns() {
     CHECK(empty.whole() && empty.column().values.size() == 0);
 }
 
-void located_columns() {
-    const std::string one = tag(1, 5) + little_endian(0.5f), two = delimited(1, little_endian(2.0f));
-    const std::string both = delimited(2, delimited(1, little_endian(1.0f) + little_endian(2.0f)));
-    const auto f = spec("f", Kind::floats, ValueLayout::located, 2);
-    const auto r = spec("r", Kind::bytes, ValueLayout::located, 3, 1, false, true);
-    const std::string good = entry("f", both) + entry("r", bytes_list({std::string_view("\1\0\1", 3)}));
-    const std::vector<std::string> records{
-        example(good),
-        example(entry("f", float_list({7, 7, 7})) + entry("r", "") + good),                 // the last entry counts
-        example(entry("r", int64_list({1}) + bytes_list({std::string_view("\0\0\1", 3)})) +  // and the last kind
-                entry("f", float_list({}) + bytes_list({"x"}) + both + float_list({}))),
-    };
-    std::string bytes;
-    for (const std::string& record : records) bytes += framed(record);
-    Fed fed({f, r}, records);
-    CHECK(fed.whole() && fed.walk.records == 3);
-    const Ints floats = items<std::int64_t>(fed.column(0).values), raw = items<std::int64_t>(fed.column(1).values);
-    const std::string last[] = {"\1", "\1", {"\0", 1}};
-    for (std::size_t i = 0; i < 3; ++i) {
-        CHECK(bytes.substr(static_cast<std::size_t>(floats[i]), 8) == little_endian(1.0f) + little_endian(2.0f));
-        CHECK(bytes.substr(static_cast<std::size_t>(raw[i]), 3) == last[i] + std::string("\0\1", 2));
-    }
-    const Exact block(framed(records[0]));
-    dtf::Decoder further({f, r}, true, false);
-    CHECK(further.feed(block.data(), block.size(), 1, 1000).records == 1);
-    CHECK(further.columns()[0].values.at<std::int64_t>(0) == floats[0] + 1000);
-    // A value that is not packed is contiguous; two of them are not, nor are two packed runs.
-    CHECK(Fed({spec("f", Kind::floats, ValueLayout::located)}, {example(entry("f", delimited(2, one)))}).whole());
-    for (const std::string& list : {one + one, two + two, one + two, delimited(1, "") + two + two}) {
-        CHECK(Fed({f}, {example(entry("f", delimited(2, list)))}).fault() == Fault::scattered);
-    }
-    CHECK(Fed({f}, {example(entry("f", float_list({1}) + float_list({2})))}).fault() == Fault::scattered);
-    CHECK(Fed({f}, {example(entry("f", delimited(2, delimited(1, "") + delimited(1, ""))))}).fault() == Fault::count);
-    CHECK(Fed({f}, {example(entry("f", float_list({1, 2, 3})))}).fault() == Fault::count);
-    CHECK(Fed({f}, {example(entry("f", int64_list({1, 2})))}).fault() == Fault::kind);
-    CHECK(Fed({f}, {example("")}).fault() == Fault::missing);
-    CHECK(Fed({r}, {example(entry("r", bytes_list({"ab"})))}).fault() == Fault::size);
-    CHECK(Fed({r}, {example(entry("r", bytes_list({"abc", "abc"})))}).fault() == Fault::count);
-    CHECK(Fed({r}, {example(entry("r", bytes_list({"abc"})))}).fault() == Fault::boolean);
-}
-
 void one_message_in_many_encodings() {
     const std::string minus_two = varint(static_cast<std::uint64_t>(-2));
     const std::string i = varint(1) + minus_two + varint(300);
@@ -998,7 +957,6 @@ const checks::Test tests[] = {
     TEST(fixed_columns),
     TEST(ragged_columns),
     TEST(raw_columns),
-    TEST(located_columns),
     TEST(one_message_in_many_encodings),
     TEST(overridden_values_leave_no_output),
     TEST(keys_in_any_order_find_their_columns),

@@ -177,17 +177,6 @@ void numbers_ascend() {
     CHECK(pick(decoder, records.bytes, {3, 9}, 3).stop == Stop::more);
 }
 
-void offsets_are_those_of_the_stream() {
-    const Records records(3);
-    const std::uint64_t offset = std::uint64_t{1} << 50;
-    const Exact block(records.bytes);
-    dtf::Decoder decoder({spec("t", Kind::bytes, ValueLayout::located, 14)}, true, false);
-    const std::int64_t wanted[] = {2};
-    CHECK(decoder.feed_selected(block.data(), block.size(), 0, wanted, 1, offset).stop == Stop::limit);
-    const auto place = static_cast<std::uint64_t>(items<std::int64_t>(decoder.columns()[0].values)[0]) - offset;
-    CHECK(place > records.ends[2] && records.bytes.substr(static_cast<std::size_t>(place), 14) == std::string(14, 't'));
-}
-
 const checks::Test tests[] = {
     TEST(picked_records_are_decoded_as_if_alone),
     TEST(blocks_cut_anywhere_give_the_same),
@@ -196,7 +185,6 @@ const checks::Test tests[] = {
     TEST(the_walk_stops_at_a_refused_record),
     TEST(excessive_lengths_are_refused),
     TEST(numbers_ascend),
-    TEST(offsets_are_those_of_the_stream),
 };
 
 }  // namespace
