@@ -43,6 +43,7 @@ from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.storage.streams import write_file
 from dask_tfrecord.stores.units import BorderCounts, Levels, check_group_lengths, flat_levels
 from dask_tfrecord.stores.zarr.codec import (
+    CHUNKS,
     UNEQUAL_CHUNKS,
     TFRecordCodec,
     chunk_lengths,
@@ -87,7 +88,7 @@ class VirtualArray:
     spec : ArraySpec
         Name, shape, dtype and dimensions.
     codec : TFRecordCodec
-        The codec, with the checksums of the chunks.
+        The codec, with checksums and places of the chunks.
     attributes : mapping
         Attributes of the array.
     edges, files, offsets, nbytes : ndarray of int64
@@ -447,11 +448,13 @@ class VirtualZarr:
         for array in self.arrays:
             found: Any = group[array.name]
             codec, edges = found.serializer, chunk_lengths(found)
-            if replace(codec, checksums=b"") != replace(array.codec, checksums=b""):
+            if replace(codec, chunks=b"") != replace(array.codec, chunks=b""):
                 raise SchemaError(f"array {array.name!r} has other options of the codec", target.location)
             before[array.name] = len(edges)
             spec = replace(array.spec, shape=(found.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
-            codec = replace(codec, checksums=codec.checksums + array.codec.checksums)
+            more = np.frombuffer(array.codec.chunks, CHUNKS).copy()
+            more["shard"] += len(old["source"]["files"])
+            codec = replace(codec, chunks=codec.chunks + more.tobytes())
             arrays.append(replace(array, spec=spec, codec=codec, edges=np.append(edges, array.edges)))
         _check_grids(arrays, {})
         rows = np.append(_repeated(old["chunk_rows"]), _repeated(new["chunk_rows"]))
@@ -747,6 +750,13 @@ class _Chunks:
         """Number of records."""
         return int(self.counts.sum())
 
+    def of_codec(self) -> NDArray[Any]:
+        """Return what the codec knows of each chunk."""
+        chunks = np.empty(len(self.counts), CHUNKS)
+        for name, values in zip(CHUNKS.names or (), (self.checksums, self.files, self.first, self.begins), strict=True):
+            chunks[name] = values
+        return chunks
+
     def run(self, shards: Shards, number: int) -> Run:
         """Return the run of the records of a chunk."""
         first, begin, end = int(self.first[number]), int(self.begins[number]), int(self.ends[number])
@@ -836,7 +846,7 @@ def _arrays(
             "rows" if spec.part == "dense" else "values",
             check_crc,
             compression,
-            chunks.checksums[kept].astype("<u4").tobytes(),
+            chunks.of_codec()[kept].tobytes(),
         )
         places = chunks.files[kept], chunks.offsets[kept], chunks.nbytes[kept]
         arrays.append(VirtualArray(spec, codec, attributes, edges[kept], *places))

@@ -26,7 +26,7 @@ from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 from dask_tfrecord.arrays.sources import memory_limit
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
 from dask_tfrecord.columns.decoder import Decoder, decode
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, plural
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.framing import Window
@@ -36,7 +36,9 @@ from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
 
 _PARTS = ("rows", "values", "lengths")
-_CHECKSUMS = np.dtype("<u4")
+# Of a chunk: the checksum of its records, the number of its shard among those of the group, and, in the shard, the
+# number of its first record and the first byte of that record.
+CHUNKS = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
 
 
 def records_checksum(crcs: NDArray[np.uint8]) -> int:
@@ -46,8 +48,35 @@ def records_checksum(crcs: NDArray[np.uint8]) -> int:
     return int(crc32c.crc32c(crcs.tobytes()))
 
 
+class _ReadOnlyCodec(ArrayBytesCodec):
+    """Codec of chunks of any size that only decodes, in a thread where zarr awaits it."""
+
+    is_fixed_size = False
+    _writer: str  # what writes the chunks
+
+    def evolve_from_array_spec(self, array_spec: Any) -> Any:
+        """Return the codec: it depends on no array."""
+        return self
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
+        """Refuse: chunks have any size."""
+        raise NotImplementedError("chunks have any size")
+
+    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        raise NotImplementedError(f"the codec {self.to_dict()['name']} only reads: {self._writer}")
+
+    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+
+    def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
+class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
     """Codec from whole records to rows of one column; only for reading.
 
     Of a selection of rows, only their records are decoded, and their CRCs checked.
@@ -65,8 +94,9 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         Check the CRCs of records, and the checksums.
     compression : {None, "gzip", "zlib", "zstd"}
         Compression of chunks, which are whole shards then.
-    checksums : bytes
-        A uint32 for each chunk along the first axis, in little-endian order; see `records_checksum`.
+    chunks : bytes
+        An entry of dtype `CHUNKS` for each chunk along the first axis; without any, records are not compared, and
+        errors name the chunk instead of the shard.
     """
 
     feature: str
@@ -74,9 +104,9 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
     part: str = "rows"
     check_crc: bool = True
     compression: str | None = None
-    checksums: bytes = b""
+    chunks: bytes = b""
 
-    is_fixed_size = False
+    _writer = "its chunks are records of shards, which to_tfrecord writes; to_zarr writes values"
 
     def __post_init__(self) -> None:
         if self.part not in _PARTS:
@@ -87,8 +117,8 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         """Read the metadata of an array."""
         options = dict(data["configuration"])
         feature = json.dumps(options.pop("feature"), ensure_ascii=False)
-        checksums = base64.b64decode(options.pop("checksums", ""))
-        return cls(feature, checksums=checksums, **options)
+        chunks = base64.b64decode(options.pop("chunks", ""))
+        return cls(feature, chunks=chunks, **options)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metadata of an array."""
@@ -98,29 +128,9 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
             "part": self.part,
             "check_crc": self.check_crc,
             "compression": self.compression,
-            "checksums": base64.b64encode(self.checksums).decode(),
+            "chunks": base64.b64encode(self.chunks).decode(),
         }
         return {"name": "tfrecord", "configuration": options}
-
-    def evolve_from_array_spec(self, array_spec: Any) -> TFRecordCodec:
-        """Return the codec: it depends on no array."""
-        return self
-
-    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Refuse: records have any size."""
-        raise NotImplementedError("records have any size")
-
-    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        return self._encode_sync(chunk_data, chunk_spec)
-
-    def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        raise NotImplementedError(
-            "the codec tfrecord only reads: its chunks are records of shards, which to_tfrecord writes; to_zarr writes "
-            "values"
-        )
-
-    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         found = self._decode(chunk_data, None, chunk_spec, None)
@@ -140,20 +150,25 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         return self._decode_selection(data, byte_getter, selection, chunk_spec)
 
     def _decode_selection(self, data: Any, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
-        if data is None:
-            raise CorruptRecordError(
-                "the store has no bytes for this chunk: the shard that it refers to is missing",
-                Location(str(byte_getter)),
-            )
-        found = self._decode(data, byte_getter, chunk_spec, selection)
+        number = _chunk_number(byte_getter, len(chunk_spec.shape))
+        known = np.frombuffer(self.chunks, CHUNKS)
+        chunk = known[number] if number is not None and number < len(known) else None
+        try:
+            if data is None:
+                raise CorruptRecordError(
+                    "the store has no bytes for this chunk: the shard that it refers to is missing",
+                    Location(str(byte_getter)),
+                )
+            found = self._decode(data, chunk, chunk_spec, selection)
+        except TFRecordError as error:
+            raise self._in_shard(error, byte_getter, chunk, len(chunk_spec.shape)) from None
         return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
 
-    def _decode(self, data: Any, byte_getter: Any, chunk_spec: Any, selection: Any) -> NDArray[Any]:
-        """Decode the selected rows of a chunk, by default all that it has."""
-        name = f"a chunk of column {self.column!r}" if byte_getter is None else str(byte_getter)
+    def _decode(self, data: Any, chunk: Any, chunk_spec: Any, selection: Any) -> NDArray[Any]:
+        """Decode the selected rows of a chunk, by default all that it has; errors have places in the chunk."""
         stored = np.frombuffer(data.as_numpy_array(), np.uint8)
-        shard = _inflated(Shard(name, len(stored), "", self.compression, data=stored))
-        ends = self._check_records(shard, _chunk_number(byte_getter, len(chunk_spec.shape)))
+        shard = _inflated(Shard(f"a chunk of column {self.column!r}", len(stored), "", self.compression, data=stored))
+        ends = self._check_records(shard, chunk)
         rows, *inner = selection or (slice(None),)
         picked = None
         if self.part == "rows":
@@ -169,27 +184,36 @@ class TFRecordCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         if len(array) > shape[0] or (array.size and array.shape[1:] != shape[1:]):
             raise CorruptRecordError(
                 f"the chunk decodes to shape {array.shape}, more than the {shape} of the grid: the shard was changed",
-                Location(name, feature=self.column),
+                Location(shard.path, feature=self.column),
             )
         # An ellipsis makes an array of a single value, too.
         return array[(rows, *inner, ...)].astype(dtype, copy=False)
 
-    def _check_records(self, shard: Shard, number: int | None) -> NDArray[np.int64]:
+    def _check_records(self, shard: Shard, chunk: Any) -> NDArray[np.int64]:
         """Compare the records of a chunk with its checksum, or with those of all chunks; return where they end."""
         ends, crcs = records_in_memory(shard)
-        known = np.frombuffer(self.checksums, _CHECKSUMS)
-        expected = known if number is None else known[number : number + 1]
-        if self.check_crc and len(known) and records_checksum(crcs) not in expected:
+        known = np.frombuffer(self.chunks, CHUNKS)["checksum"]
+        expected = known if chunk is None else chunk["checksum"]
+        if self.check_crc and len(known) and records_checksum(crcs) not in np.atleast_1d(expected):
             raise CorruptRecordError(
                 f"the {plural(len(ends), 'record')} of this chunk are not those that the store refers to: the shard "
                 f"was changed, replaced or truncated; make the references again",
-                Location(shard.path, feature=self.column),
+                Location(shard.path, 0, 0, self.column),
             )
         return ends
 
+    def _in_shard(self, error: TFRecordError, byte_getter: Any, chunk: Any, axes: int) -> TFRecordError:
+        """Return an error whose place is that in the shard, or, if it is unknown, in the chunk."""
+        place = error.place or Location("")
+        known = None if chunk is None else _shard_name(byte_getter, int(chunk["shard"]), axes)
+        if chunk is None or known is None:
+            return type(error)(error.message, replace(place, file=str(byte_getter)))
+        record, byte = int(chunk["record"]) + (place.record or 0), int(chunk["byte"]) + (place.offset or 0)
+        return type(error)(error.message, Location(known, record, byte, place.feature or self.column))
+
 
 @dataclass(frozen=True)
-class ImageCodec(ArrayBytesCodec):
+class ImageCodec(_ReadOnlyCodec):
     """Codec from the bytes of an image, one a chunk, to its pixels, as `ImageFeature` decodes them; only for reading.
 
     Parameters
@@ -200,7 +224,7 @@ class ImageCodec(ArrayBytesCodec):
 
     feature: str
 
-    is_fixed_size = False
+    _writer = "to_zarr(…, encoded_images=True) writes images"
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ImageCodec:
@@ -210,25 +234,6 @@ class ImageCodec(ArrayBytesCodec):
     def to_dict(self) -> dict[str, Any]:
         """Return the metadata of an array."""
         return {"name": "dask_tfrecord.image", "configuration": {"feature": json.loads(self.feature)}}
-
-    def evolve_from_array_spec(self, array_spec: Any) -> ImageCodec:
-        """Return the codec: it depends on no array."""
-        return self
-
-    def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Refuse: images have any size."""
-        raise NotImplementedError("encoded images have any size")
-
-    async def _encode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        return self._encode_sync(chunk_data, chunk_spec)
-
-    def _encode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        raise NotImplementedError(
-            "the codec dask_tfrecord.image only reads: to_zarr(…, encoded_images=True) writes images"
-        )
-
-    async def _decode_single(self, chunk_data: Any, chunk_spec: Any) -> Any:
-        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
 
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         feature = _decoder(self.feature).schema["image"]
@@ -259,7 +264,19 @@ def check_images(name: str, feature: Feature, files: Any, first: int) -> None:
 
 @lru_cache(maxsize=64)
 def _decoder(feature: str) -> Decoder:
-    return Decoder(Schema.from_json(feature))
+    """Return the decoder of a feature, whose text in UTF-8 is checked but not converted from bytes."""
+    decoder = Decoder(Schema.from_json(feature))
+    decoder.decoders = {
+        name: replace(column, assembler=_text_as_bytes)
+        if column.specs[0].text and column.assembler is type(column.parsed).assemble
+        else column
+        for name, column in decoder.decoders.items()
+    }
+    return decoder
+
+
+def _text_as_bytes(feature: Any, decoded: Decoded) -> Block:
+    return decoded.in_rows(feature, decoded.keys[0].encoded())
 
 
 def _inflated(shard: Shard) -> Shard:
@@ -279,6 +296,22 @@ def _chunk_number(byte_getter: Any, axes: int) -> int | None:
     return int(parts[0]) if len(parts) == axes and parts[0].isdecimal() else None
 
 
+def _shard_name(byte_getter: Any, number: int, axes: int) -> str | None:
+    """Return the name of a shard from the attributes of the group of a chunk; None if they can't be read."""
+    from dask_tfrecord.stores.zarr.store import values_of_attribute
+
+    # The key of a chunk: ``GROUP/ARRAY/c/3/0``, or ``GROUP/ARRAY/3.0``.
+    parts = byte_getter.path.split("/")
+    inner = 1 if "." in parts[-1] else axes
+    inner += len(parts) > inner and parts[-inner - 1] == "c"
+    try:
+        group = zarr.open_group(byte_getter.store, mode="r", path="/".join(parts[: -inner - 1]), zarr_format=3)
+        return str(values_of_attribute(group.attrs.asdict())["source"]["files"][number])
+    except Exception:
+        # The error of the chunk matters, not why the name of its shard is not found.
+        return None
+
+
 def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
     """Return the rows to decode for a selection of rows, None for all of them, and the selection among those."""
     if isinstance(rows, slice):
@@ -295,25 +328,11 @@ def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
 def _run(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int64] | None) -> Run:
     """Return the run of the records to decode."""
     begins = np.append(0, ends[:-1])[: len(ends)]
-    if picked is None:
-        return Run(shard, 0, len(ends), 0, 0, shard.size, ends_shard=True)
-    if not len(picked):
-        return Run(shard, 0, 0, 0, 0, 0, ends_shard=False)
-    first, last = int(picked[0]), int(picked[-1])
-    if last - first + 1 == len(picked):
-        return Run(shard, first, len(picked), first, int(begins[first]), int(ends[last]), ends_shard=False)
-    spans = begins[picked], ends[picked]
-    return Run(
-        shard,
-        first,
-        len(picked),
-        first,
-        int(spans[0][0]),
-        int(spans[1][-1]),
-        ends_shard=False,
-        selected=picked,
-        spans=spans,
-    )
+    if picked is not None:
+        begins, ends = begins[picked], ends[picked]
+    first, stop = (int(begins[0]), int(ends[-1])) if len(ends) else (0, 0)
+    number = 0 if picked is None or not len(picked) else int(picked[0])
+    return Run(shard, number, len(ends), number, first, stop, ends_shard=False, selected=picked, spans=(begins, ends))
 
 
 def _values(block: Block, part: str) -> NDArray[Any]:
