@@ -406,7 +406,7 @@ def _read_spans(
 
 def _feed_memory(run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob) -> None:
     """Decode records of a shard in memory, which are not copied; of selected ones, others lie between them."""
-    done, data, stop = 0, run.shard.data, int(ends[-1]) if len(ends) else 0
+    done, data = 0, run.shard.data
     while done < len(begins):
         # The first records determine how much memory is allocated for all.
         last = min(done + _FIRST_RECORDS, len(begins)) if job.nbytes else len(begins)

@@ -37,7 +37,7 @@ from support.virtual_groups import UNEQUAL, arrays_of, assert_group, one_chunk_o
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.stores.virtual.references import VirtualZarr
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
@@ -284,27 +284,70 @@ KINDS = ("a bit of a payload", "a bit of a length", "within a record", "between 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
-    """Also a shard whose records are intact and as long as before."""
+    """Also a shard whose records are intact and as long as before; the error names shard, record and byte."""
     for number in range(2):
         records = [example(k=[np.int64(100 + number).tobytes() * 3, bytes([row])][:1]) for row in range(10)]
         write_oracle(tmp_path / f"{number}", records)
     features = {"k": dtf.FixedLenFeature((), "bytes")}
-    virtual = dtf.virtual_zarr([tmp_path / "0", tmp_path / "1"], features, rows_per_chunk=10)
+    virtual = dtf.virtual_zarr([tmp_path / "0", tmp_path / "1"], features, rows_per_chunk=5)
     first, second = ((tmp_path / name).read_bytes() for name in "01")
-    (tmp_path / "0").write_bytes(changed(kind, first, second))
+    (tmp_path / "1").write_bytes(changed(kind, second, first))
     options = {"fo": virtual.references()}
     array: Any = zarr.open_group("reference://", mode="r", storage_options=options)["k"]
-    reads = [lambda: array[:], dtf.from_zarr("reference://", storage_options=options).compute, lambda: array[8:9]]
-    # Payloads are checked where they are read.
-    for read in reads[: 2 if "payload" in kind else 3]:
+    # Of ten records of one size, a chunk is five. Records that are intact are those of another chunk.
+    record = {"within a record": 7, "between records": 5, "nothing left": 0}.get(kind, 0)
+    chunk = 10 + record // 5 * 5
+    rows = slice(chunk, chunk + 5)
+    reads = [lambda: array[:], dtf.from_zarr("reference://", storage_options=options).compute, lambda: array[rows][1:]]
+    for read in reads:
         with pytest.raises(CorruptRecordError) as raised:
             read()
         place = raised.value.place
-        assert place is not None and place.file.endswith("k/c/0")
+        if kind != "nothing left":
+            # Both chunks of a swapped shard are wrong, and one of them is read first.
+            found = place.record if kind == "swapped" and place.record == 5 else record
+            assert place == Location(f"{tmp_path}/1", found, found * len(second) // 10, "k")
         assert pickle.loads(pickle.dumps(raised.value)).place == place
-    assert len(array[10:]) == 10
-    unchecked = dtf.virtual_zarr([tmp_path / "1"], features, check_crc=False)
-    assert unchecked.arrays[0].codec.check_crc is False
+    if "payload" in kind:
+        assert len(array[12:]) == 8  # payloads are checked where they are read
+    assert len(array[:10]) == 10
+    unchecked = dtf.virtual_zarr([tmp_path / "1"], features, check_crc=False) if kind == "swapped" else virtual
+    assert unchecked.arrays[0].codec.check_crc is (kind != "swapped")
+
+
+@pytest.mark.parametrize("output", ["json", "parquet", "icechunk", "gzip"])
+def test_errors_name_the_shard(tmp_path: Path, output: str) -> None:
+    """A record that does not fit is named by its number and byte in its shard, however the group is stored."""
+    compression = output if output == "gzip" else None
+    features: Any = {"k": dtf.FixedLenFeature((2,), "int64"), "other": dtf.FixedLenFeature((), "int64", 0)}
+    for number in range(3):
+        records = [example(k=[1, row], other=[1]) for row in range(8)]
+        records[6] = example(k=[1, 2] if number < 2 else [1, 2, 3])
+        write_oracle(tmp_path / f"{number}", records, compression)
+    parts = [
+        dtf.virtual_zarr(urls, features, rows_per_chunk=4)
+        for urls in ([tmp_path / "0"], [tmp_path / "1", tmp_path / "2"])
+    ]
+    both = dtf.virtual_zarr([tmp_path / name for name in "012"], features, rows_per_chunk=4)
+    options: Any = None
+    match output:
+        case "json" | "gzip":
+            store, component, options = "reference://", None, {"fo": both.references()}
+        case "parquet":
+            both.to_parquet(tmp_path / "refs.parquet")
+            store, component, options = "reference://", None, {"fo": by_pyarrow(tmp_path / "refs.parquet")}
+        case _:
+            repository, component = repository_of(tmp_path, both), "a/b"
+            parts[0].to_icechunk(repository.writable_session("main"), component=component)
+            parts[1].to_icechunk(repository.writable_session("main"), component=component, append_dim="record")
+            store = repository.readonly_session("main").store
+    group: Any = zarr.open_group(store, mode="r", path=component, storage_options=options)
+    byte = 6 * (16 + len(example(k=[1, 1], other=[1])))
+    for read in (lambda: group["k"][:], dtf.from_zarr(store, component=component, storage_options=options).compute):
+        with pytest.raises(FeatureError, match="feature 'k' holds 3 values where") as raised:
+            read()
+        assert raised.value.place == Location(f"{tmp_path}/2", 6, byte, "k")
+    assert group["k"][:22].tolist() == [[1, row % 8] if row % 8 != 6 else [1, 2] for row in range(22)] or compression
 
 
 def test_a_missing_shard_raises(tmp_path: Path) -> None:

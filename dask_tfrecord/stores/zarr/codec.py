@@ -268,7 +268,7 @@ def _decoder(feature: str) -> Decoder:
     decoder = Decoder(Schema.from_json(feature))
     decoder.decoders = {
         name: replace(column, assembler=_text_as_bytes)
-        if column.specs[0].text and column.assembler is type(column.parsed).assemble
+        if getattr(column.specs[0], "text", False) and column.assembler is type(column.parsed).assemble
         else column
         for name, column in decoder.decoders.items()
     }
