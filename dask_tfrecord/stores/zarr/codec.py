@@ -298,15 +298,14 @@ def _chunk_number(byte_getter: Any, axes: int) -> int | None:
 
 def _shard_name(byte_getter: Any, number: int, axes: int) -> str | None:
     """Return the name of a shard from the attributes of the group of a chunk; None if they can't be read."""
-    from dask_tfrecord.stores.zarr.store import values_of_attribute
-
     # The key of a chunk: ``GROUP/ARRAY/c/3/0``, or ``GROUP/ARRAY/3.0``.
     parts = byte_getter.path.split("/")
     inner = 1 if "." in parts[-1] else axes
     inner += len(parts) > inner and parts[-inner - 1] == "c"
     try:
         group = zarr.open_group(byte_getter.store, mode="r", path="/".join(parts[: -inner - 1]), zarr_format=3)
-        return str(values_of_attribute(group.attrs.asdict())["source"]["files"][number])
+        own: Any = group.attrs["dask_tfrecord"]
+        return str(json.loads(own)["source"]["files"][number])
     except Exception:
         # The error of the chunk matters, not why the name of its shard is not found.
         return None
