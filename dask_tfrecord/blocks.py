@@ -451,7 +451,7 @@ def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def weightless(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
+def broadcast_zeros(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
     """Return zeros of any shape that share the memory of one: values of blocks whose splits alone are needed."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 

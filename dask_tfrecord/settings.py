@@ -68,7 +68,7 @@ class Limits:
     # Decoded bytes of rows that a writer reads at once.
     read_nbytes: int = 8 << 20
     # Decoded bytes of rows between two counts of their items.
-    granule_nbytes: int = 512 << 10
+    item_count_interval_nbytes: int = 512 << 10
     # Decoded bytes of a write unit, and of a chunk without shards.
     write_unit_nbytes: int = 8 << 20
     # Decoded bytes of a chunk within a Zarr shard.

@@ -288,14 +288,14 @@ class ByteChunks:
 
     @classmethod
     def by_size(
-        cls, shards: Shards, ratio: float, size: float, closed: NDArray[np.bool_], *, coalesce: bool
+        cls, shards: Shards, ratio: float, size: float, unsplittable: NDArray[np.bool_], *, coalesce: bool
     ) -> ByteChunks:
         """Plan chunks of a size as `borders_by_bytes` does, for a ratio of decoded to stored bytes.
 
-        Shards that are `closed` can only be read from their start.
+        Shards that are `unsplittable` can only be read from their start.
         """
         each = np.full(len(shards), ratio)
-        each[closed] = np.minimum(each[closed], 0.999 * size / np.maximum(shards.sizes[closed], 1))
+        each[unsplittable] = np.minimum(each[unsplittable], 0.999 * size / np.maximum(shards.sizes[unsplittable], 1))
         collection = Collection.from_counts(shards, shards.sizes.tolist())
         return cls(shards, borders_by_bytes(collection, each, size, coalesce=coalesce))
 

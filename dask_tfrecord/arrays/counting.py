@@ -171,16 +171,16 @@ def index_entries_of_shards(
     return shards.resolved(kinds, [index.access for index in indexes]), indexes
 
 
-def closed_shards(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
+def find_unsplittable(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
     """Find the compressed shards larger than `nbytes`, which can only be read from their start."""
-    closed = np.zeros(len(shards), bool)
+    unsplittable = np.zeros(len(shards), bool)
     numbers = np.flatnonzero(shards.sizes > nbytes)
     if numbers.size and shards.compression == "infer":
         calls = [partial(detected_compression, shards[number]) for number in numbers.tolist()]
-        closed[numbers] = [each is not None for each in compute_with_progress(calls, "Inspecting shards")]
+        unsplittable[numbers] = [each is not None for each in compute_with_progress(calls, "Inspecting shards")]
     elif shards.compression is not None:
-        closed[numbers] = True
-    return closed
+        unsplittable[numbers] = True
+    return unsplittable
 
 
 def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
@@ -188,8 +188,8 @@ def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]
     numbers = np.flatnonzero((shards.sizes > 2 * limits().count_task_nbytes) & wanted)
     if not numbers.size:
         return {}
-    closed = closed_shards(shards, 2 * limits().count_task_nbytes)
-    numbers = numbers[~closed[numbers]]
+    unsplittable = find_unsplittable(shards, 2 * limits().count_task_nbytes)
+    numbers = numbers[~unsplittable[numbers]]
     # A damaged first header is reported at once; the tasks of splits would search all bytes first.
     calls = [partial(begins_with_header, _plain(shards[number])) for number in numbers.tolist()]
     held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
@@ -341,6 +341,15 @@ def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) 
     if any(report.lost for report in reports):
         total = DamageReport(tuple(reports)).total
         _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
+
+
+def intact_runs(shards: Shards) -> Callable[[int], Iterator[Run]]:
+    """Return a function that checks a shard, and returns the runs of its intact records."""
+
+    def runs_of(number: int) -> Iterator[Run]:
+        return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
+
+    return runs_of
 
 
 def runs_of_shard(collection: Collection, number: int) -> Iterator[Run]:

@@ -184,17 +184,17 @@ def explode_rows(
     repeat: str | Sequence[str],
     window: StepWindow | None = None,
     number: str | None = None,
-    alone: str | Sequence[str] = (),
+    unwindowed: str | Sequence[str] = (),
 ) -> Rows:
     """Divide rows into items, or windows around them; see `Dataset.explode`."""
     schema, backend, rows = rows.schema, rows.backend, rows.merged()
-    single = _group_columns(schema, alone) if alone else ()
+    single = _group_columns(schema, unwindowed) if unwindowed else ()
     names = _group_columns(schema, group)
     if both := [name for name in single if name in names]:
         raise SchemaError(f"windows: column {both[0]!r} is in group and in items; give it once")
     plan = _plan_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
     if window is not None:
-        plan = _with_window(replace(plan, alone=single), window)
+        plan = _with_window(replace(plan, unwindowed=single), window)
     items = _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
     return replace(items, backend=backend)
 
@@ -255,7 +255,7 @@ def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
     features: dict[str, Feature] = dict(items)
     none = np.zeros((0, 1 + window.past + window.future), np.int64)
     for name in plan.group:
-        if name in plan.alone:
+        if name in plan.unwindowed:
             continue
         features[name] = feature_of(window.around(zero_rows(items[name]), none, none == 0), f"windows: column {name!r}")
     if window.pad != "drop":

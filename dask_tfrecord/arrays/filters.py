@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.arrays.sources import Source, fill, located, unknown_column, user_blocks
+from dask_tfrecord.arrays.sources import Source, fill, note_rows_on_error, unknown_column, user_blocks
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -359,7 +359,7 @@ class FilteredSource(Source):
         """Read a chunk, and keep the rows for which the mask is true."""
 
         def mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-            with located(lambda: self.describe(key), "where"):
+            with note_rows_on_error(lambda: self.describe(key), "where"):
                 return self.mask(blocks)
 
         return fill([self.source.read_where(names, self._key(key), (self.tested, mask))], out)
@@ -396,7 +396,7 @@ _Option = tuple[Mask, tuple[str, ...], tuple[float, ...], str]
 
 def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[np.bool_]:
     mask, tested, sizes, files = option
-    with located(lambda: describe_chunk(sizes, files, int(number[0])), "where"):
+    with note_rows_on_error(lambda: describe_chunk(sizes, files, int(number[0])), "where"):
         return mask({name: frozen(chunk.blocks[name]) for name in tested})
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
-from dask_tfrecord.arrays.counting import Attempts, intact_records, raise_first, runs_of_shard
+from dask_tfrecord.arrays.counting import Attempts, intact_runs, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
@@ -104,8 +104,8 @@ def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
 def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     stored = collection.nbytes.astype(np.float64)
     # Each part of a shard without access points would decompress the shard from its start.
-    closed = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)
-    stored[closed] = np.minimum(stored, size)[closed]
+    unsplittable = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)
+    stored[unsplittable] = np.minimum(stored, size)[unsplittable]
     return borders_by_bytes(collection, stored / np.maximum(collection.counts, 1), size, coalesce=coalesce)
 
 
@@ -342,15 +342,6 @@ def inspect_records(
     found = None if message is None else MessageType.of(message)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
     return inspect_shards(shards, sample, found, None if errors == "raise" else intact_runs(shards))
-
-
-def intact_runs(shards: Shards) -> RunsOf:
-    """Return a function that checks a shard, and returns the runs of its intact records."""
-
-    def runs_of(number: int) -> Iterator[Run]:
-        return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
-
-    return runs_of
 
 
 def inspect_shards(

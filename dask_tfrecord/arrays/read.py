@@ -28,7 +28,7 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.counting import (
     SAMPLE,
-    closed_shards,
+    find_unsplittable,
     index_entries_of_shards,
     index_shards,
     intact_records,
@@ -303,8 +303,8 @@ def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks
         byte_chunks = ByteChunks.by_shard(shards)
     else:
         ratio = decoded_ratio(shards, plan, check_crc)
-        closed = closed_shards(shards, size / ratio)
-        byte_chunks = ByteChunks.by_size(shards, ratio, size, closed, coalesce=chunks != "auto")
+        unsplittable = find_unsplittable(shards, size / ratio)
+        byte_chunks = ByteChunks.by_size(shards, ratio, size, unsplittable, coalesce=chunks != "auto")
     source = UncountedSource(byte_chunks, plan, check_crc)
     _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
     return Rows.of_source(source, None, len(byte_chunks.borders) - 1)

@@ -48,7 +48,7 @@ from dask_tfrecord.arrays.sources import (
     Source,
     UncountedSource,
     apply,
-    located,
+    note_rows_on_error,
 )
 from dask_tfrecord.blocks import (
     Block,
@@ -719,7 +719,7 @@ def _apply(
 ) -> Chunk:
     function, schema, sizes, files = option
     blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
-    with located(partial(describe_chunk, sizes, files, block_id[0])):
+    with note_rows_on_error(partial(describe_chunk, sizes, files, block_id[0])):
         return Chunk(apply(function, blocks, schema, tuple(schema)))
 
 
@@ -835,7 +835,7 @@ def compute_in_place(
     written: dict[str, list[int]] = {name: [] for name in schema}
     if own:
         stored, order = _in_stored_order(source)
-        filler = _Filler(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
+        filler = _ReadIntoResults(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
         name = f"tfrecord-compute-{uuid.uuid4().hex}"
         tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
     if assigned:
@@ -882,7 +882,7 @@ class _Unmasked:
             self.written.append(len(target))
 
 
-class _Filler:
+class _ReadIntoResults:
     """Array-like with one element per read; indexing decodes the rows into the results.
 
     Errors are elements, so that the first in the order of the rows is raised.

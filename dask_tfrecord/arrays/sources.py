@@ -525,7 +525,7 @@ def _machine_memory() -> int | None:
 # Stored bytes of the records that are decoded to estimate the ratio of decoded to stored bytes.
 _RATIO_NBYTES = 256 << 10
 # Bytes read beyond a split: the last record of most splits ends within them.
-_BEYOND = 64 << 10
+_READ_PAST_SPLIT_NBYTES = 64 << 10
 # Assumed ratio of decompressed to compressed bytes.
 _INFLATION = 10
 
@@ -649,7 +649,7 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
 
 
 def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
-    past = shard.size if split is None else min(shard.size, split.stop + _BEYOND)
+    past = shard.size if split is None else min(shard.size, split.stop + _READ_PAST_SPLIT_NBYTES)
     record = entry.record or 0
     return Run(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
 
@@ -861,7 +861,7 @@ class MappedSource(Source):
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows and call the function on them."""
         blocks = self.source.read(self.columns, key)
-        with located(partial(self.describe, key)):
+        with note_rows_on_error(partial(self.describe, key)):
             made = apply(self.function, blocks, self.schema, names)
         return fill([made], out)
 
@@ -871,7 +871,7 @@ class MappedSource(Source):
         """Yield the rows of each span; the function is called once per span."""
         spans, again = tee(spans)
         for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
-            with located(partial(self.describe, key)):
+            with note_rows_on_error(partial(self.describe, key)):
                 made = apply(self.function, blocks, self.schema, names)
             yield fill([made], into)
 
@@ -965,7 +965,7 @@ class RenamedSource(Source):
 
 
 @contextmanager
-def located(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
+def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
     """Add a note with the rows to an exception that the function of `map_blocks` or `where` raises.
 
     The exception keeps its class, so that callers can catch it. Notes survive pickling.
@@ -1179,7 +1179,7 @@ class ExplodedSource(Source):
     def images(self) -> Mapping[str, Any]:
         """Images of the items, without windows of images."""
         plan = self.plan
-        names = [name for name in plan.encoded if plan.window is None or name in plan.alone]
+        names = [name for name in plan.encoded if plan.window is None or name in plan.unwindowed]
         return {name: each for name in names if (each := plan.item_schema[name]).is_image}
 
     def encoded(self, names: Sequence[str]) -> ExplodedSource:

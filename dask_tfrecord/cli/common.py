@@ -152,7 +152,8 @@ def inspect_sample(
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
     from rich.console import Console
 
-    from dask_tfrecord.arrays.partitions import inspect_shards, intact_runs
+    from dask_tfrecord.arrays.counting import intact_runs
+    from dask_tfrecord.arrays.partitions import inspect_shards
     from dask_tfrecord.message_types import MessageType
 
     type_ = None if message is None else MessageType.of(message)

@@ -398,7 +398,7 @@ def _read_spans(
                 _scratch.memory = memory
         file.read_ranges(begins[done:stop], ends[done:stop], memory[:nbytes])
         walk = job.native.feed(memory, 0, nbytes, stop - done)
-        job.learn(walk.records, walk.consumed)
+        job.preallocate_from_first_records(walk.records, walk.consumed)
         if walk.records < stop - done or walk.consumed < nbytes:
             raise _refused_span(run, done + walk.records, job, walk)
         done, before = stop, before + nbytes
@@ -418,7 +418,7 @@ def _feed_memory(run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], j
         if walk.stop is Stop.FEATURE or walk.consumed < end - begin:
             decoded = int(np.searchsorted(ends, begin + walk.consumed, "right")) - done
             raise _refused_span(run, done + decoded, job, walk)
-        job.learn(last - done, walk.consumed)
+        job.preallocate_from_first_records(last - done, walk.consumed)
         done = last
 
 
@@ -533,7 +533,7 @@ class _DecodeJob:
             self.runs = list(zip(accumulate((run.count or 0 for run in runs), initial=0), runs, strict=False))
             raise located_error(error, self._locate(error.row, column.source)) from None
 
-    def learn(self, records: int, consumed: int) -> None:
+    def preallocate_from_first_records(self, records: int, consumed: int) -> None:
         """Count records; the first of them determine how much memory is allocated for all."""
         self.records += records
         if records and self.nbytes:
@@ -633,7 +633,7 @@ class _FilteredJob(_DecodeJob):
         tested.runs.append((0, replace(run, first=record)))
         end = window.end if last is None else min(window.end, window.begin + last - window.offset)
         walk = tested.native.feed(window.buffer, window.begin, end, limit)
-        tested.learn(walk.records, walk.consumed)
+        tested.preallocate_from_first_records(walk.records, walk.consumed)
         if walk.stop in (Stop.FEATURE, Stop.FRAMING) or not walk.records:
             window.advance(walk.consumed)
             return walk, tested
@@ -646,7 +646,7 @@ class _FilteredJob(_DecodeJob):
         self.runs[-1] = first, replace(current, selected=np.concatenate([*before, kept]))
         stop = window.begin + walk.consumed
         found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept)
-        self.learn(len(kept), walk.consumed)
+        self.preallocate_from_first_records(len(kept), walk.consumed)
         ended = found if found.stop is Stop.FEATURE else walk
         window.advance(ended.consumed)
         return ended, self
@@ -728,7 +728,7 @@ class _Reader:
             self.record += walk.records
             decoded = int(np.searchsorted(selected, self.record)) - done
             done += decoded
-            job.learn(decoded, walk.consumed)
+            job.preallocate_from_first_records(decoded, walk.consumed)
             self._check(walk, job)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
                 raise self._ended(int(selected[-1]) + 1 - self.record)

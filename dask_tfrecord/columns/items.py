@@ -144,12 +144,12 @@ class ItemPlan:
     encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
     window: StepWindow | None = None
     number: str | None = None  # column of the number of each item in its record
-    alone: tuple[str, ...] = ()  # columns of the group without a window
+    unwindowed: tuple[str, ...] = ()  # columns of the group without a window
 
     def __dask_tokenize__(self) -> object:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
         window = () if self.window is None else (astuple(self.window),)
-        added = () if self.number is None and not self.alone else (self.number, self.alone)
+        added = () if self.number is None and not self.unwindowed else (self.number, self.unwindowed)
         return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window, *added
 
     def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
@@ -160,8 +160,8 @@ class ItemPlan:
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows as JSON values."""
         window = {} if self.window is None else {"window": asdict(self.window)}
-        alone = {"alone": [*self.alone]} if self.alone else {}
-        return {"exploded": [*self.group], **window, **alone}
+        unwindowed = {"alone": [*self.unwindowed]} if self.unwindowed else {}
+        return {"exploded": [*self.group], **window, **unwindowed}
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
@@ -205,7 +205,7 @@ class ItemPlan:
         window = self.window
         if window is None:
             return self._items(names, blocks, lengths, picked, first_record, decode)
-        around = [name for name in names if name in self.group and name not in self.alone]
+        around = [name for name in names if name in self.group and name not in self.unwindowed]
         own = [name for name in names if name not in around and (name != MASK or name in self.records)]
         made = self._items(own, blocks, lengths, picked, first_record, decode)
         items = np.arange(picked.start, picked.stop) if isinstance(picked, slice) else picked

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from html import escape
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Unpack, overload
 
 import dask
@@ -36,8 +35,8 @@ from dask_tfrecord.arrays.filters import (
 from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.arrays.sources import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.columns.user_blocks import host_array
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.markup import html_table
+from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.options import (
     BatchOptions,
     LeRobotOptions,
@@ -50,7 +49,7 @@ from dask_tfrecord.options import (
     with_options,
 )
 from dask_tfrecord.records.damage import DamageReport
-from dask_tfrecord.schema import Schema, align_columns, group_lines, unset_advice
+from dask_tfrecord.schema import Schema, unset_advice
 
 if TYPE_CHECKING:
     import xarray
@@ -573,7 +572,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
         """
-        return _FirstRows(self._rows.head(checked_number("n", n)))
+        return FirstRows(self._rows.head(checked_number("n", n)))
 
     def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
@@ -1179,12 +1178,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return _rebuild, self._rows.__dask_postpersist__()
 
     def __repr__(self) -> str:
-        lines = [*align_columns([_HEADER, *_rows(self)]), *group_lines(self.schema), *_hints(self)]
-        return "\n".join([_title(self), *(f"  {line}" for line in lines)])
+        return as_text(self._rows)
 
     def _repr_html_(self) -> str:
-        notes = [*group_lines(self.schema), *_hints(self)]
-        return html_table(_title(self), _HEADER, _rows(self), notes, more=_chunk_pictures(self))
+        return as_html(self._rows)
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -1204,25 +1201,6 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
     signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
     open_dataset.__signature__ = signature  # type: ignore[attr-defined]
     return open_dataset
-
-
-class _FirstRows(dict[str, NDArray[Any]]):
-    """Columns of a few rows, which a notebook shows as a table."""
-
-    def _repr_html_(self) -> str:
-        rows = [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]
-        return html_table(plural(len(rows), "row"), tuple(map(printable, self)), rows, [])
-
-
-# Values of a row, and letters, that a cell shows.
-_CELL_VALUES, _CELL_LETTERS = 6, 60
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.size > _CELL_VALUES:
-        return f"{value.dtype} of shape {value.shape}"
-    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
-    return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")
 
 
 def _rows_advice(key: Any) -> str:
@@ -1264,85 +1242,3 @@ def _rebuild(
     dsk: Any, rebuild: Callable[..., Rows], options: tuple[Any, ...], *, rename: Mapping[str, str] | None = None
 ) -> Dataset:
     return Dataset(rebuild(dsk, *options, rename=rename))
-
-
-_LONGEST = 100
-# Code of features that a hint names, and how many of them.
-_DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
-_MOST_HINTS = 3
-# Columns whose chunks are drawn, the number up to which they are visible at once, and dask's size of a drawing.
-_MOST_PICTURES = 24
-_OPEN_PICTURES = 8
-_PICTURE = 90
-_HEADER = ("column", "dtype", "shape", "read as")
-
-
-def _chunk_pictures(dataset: Dataset) -> str:
-    """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
-    if not dataset.nrows or not dataset.schema:
-        return ""
-    from dask.array.svg import svg
-
-    rows, figures = tuple(map(int, dataset.chunks)), []
-    for name, feature in list(dataset.schema.items())[:_MOST_PICTURES]:
-        shape = (dataset.nrows, *feature.block_shape)
-        # dask draws no axis of length 0.
-        picture = svg((rows, *((size,) for size in feature.block_shape)), size=_PICTURE) if all(shape) else ""
-        figures.append(f"<figure><figcaption>{escape(printable(name))}</figcaption>{picture}</figure>")
-    left = len(dataset.schema) - len(figures)
-    rest = f"<p>{plural(left, 'more column')}</p>" if left else ""
-    state = " open" if len(figures) <= _OPEN_PICTURES else ""
-    return f'<details{state}><summary>chunks</summary><div class="dtf-chunks">{"".join(figures)}</div>{rest}</details>'
-
-
-def _title(dataset: Dataset) -> str:
-    rows = "unknown number of rows" if dataset.nrows is None else plural(dataset.nrows, "row")
-    title = f"<dask_tfrecord.Dataset: {rows} in {plural(dataset.npartitions, 'chunk')}"
-    if dataset.nrows is not None:
-        sizes = np.asarray(dataset.chunks, np.int64)
-        low, high = int(sizes.min()), int(sizes.max())
-        title += f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
-    return f"{title}, {_files(dataset.origin)}>"
-
-
-def _files(origin: Mapping[str, object]) -> str:
-    files = origin.get("files")
-    if not isinstance(files, list):
-        return printable(f"from {origin.get('store', 'memory')}")
-    return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
-
-
-def _hints(dataset: Dataset) -> list[str]:
-    """Return a line with the features that decode bytes in which inference recognised images or tensors, if any."""
-    schema, report = dataset.schema, dataset.schema.report
-    if report is None:
-        return []
-    different: list[str] = report.different_shards()
-    found = [
-        (feature.name, suggestion)
-        for feature in report.features
-        for suggestion in feature.suggestions
-        if schema.get(feature.name) == feature.feature and (suggestion.feature or "").startswith(_DECODED)
-    ]
-    if not found:
-        return different
-    held = ", ".join(f"{name!r} holds {suggestion.what}" for name, suggestion in found[:_MOST_HINTS])
-    spec = ", ".join(f"{name!r}: {suggestion.feature}" for name, suggestion in found[:_MOST_HINTS])
-    rest = ", …" if len(found) > _MOST_HINTS else ""
-    given = f"{spec}{rest} in features=" if report.sequences else f"features={{**ds.schema, {spec}{rest}}}"
-    return [f"hint: {held}{rest}; decode with {given}", *different]
-
-
-def _rows(dataset: Dataset) -> list[tuple[str, str, str, str]]:
-    rows: str = "n" if dataset.nrows is None else str(dataset.nrows)
-    table, schema = [], dataset.schema
-    for name, feature in schema.items():
-        shape = f"({', '.join([rows, *map(str, feature.block_shape)])}{',' if not feature.block_shape else ''})"
-        dtype = "text" if isinstance(feature.block_dtype, np.dtypes.StringDType) else str(feature.block_dtype)
-        read_as = repr(feature)
-        if len(read_as) > _LONGEST:  # defaults may be whole arrays
-            read_as = f"{read_as[: _LONGEST - 1]}…"
-        if name in schema.classes:
-            read_as += f", {len(schema.classes[name]):,} classes"
-        table.append((name, dtype, shape, read_as))
-    return table

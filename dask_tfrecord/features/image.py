@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, placing, splits_of, weightless
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    broadcast_zeros,
+    placing,
+    splits_of,
+)
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
@@ -192,10 +201,10 @@ class ImageFeature(Encoded):
         """Assemble images of the correct sizes whose pixels are zero, without allocating them."""
         files = decoded.keys[0].encoded()
         if not self.own_shapes:
-            return decoded.in_rows(self, weightless(self.item_dtype, (len(files), *self.value_shape)))
+            return decoded.in_rows(self, broadcast_zeros(self.item_dtype, (len(files), *self.value_shape)))
         shapes = self._image_shapes(files, decoded)
         splits = splits_of(shapes.prod(axis=1))
-        return decoded.in_rows(self, ArraysBlock(weightless(self.item_dtype, int(splits[-1])), splits, shapes))
+        return decoded.in_rows(self, ArraysBlock(broadcast_zeros(self.item_dtype, int(splits[-1])), splits, shapes))
 
     def _image_shapes(self, files: BytesBlock, decoded: Decoded) -> NDArray[np.int64]:
         """Read the shape of each decoded image, and compare it with the shape of the self."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
-from dask_tfrecord.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, place, weightless
+from dask_tfrecord.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, broadcast_zeros, place
 from dask_tfrecord.features.dtypes import numpy_dtype, stored_kind
 
 _CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
@@ -124,7 +124,7 @@ class KeyOutput(NamedTuple):
     def encoded(self) -> BytesBlock:
         """Return the bytes values."""
         assert self.value_splits is not None
-        values = weightless(np.uint8, self.total) if self.values is None else self.values
+        values = broadcast_zeros(np.uint8, self.total) if self.values is None else self.values
         return BytesBlock(values, self.value_splits, (len(self.value_splits) - 1,))
 
     def flat(self, dtype: np.dtype[Any], shape: tuple[int, ...] = ()) -> Any:
@@ -132,7 +132,7 @@ class KeyOutput(NamedTuple):
         if self.value_splits is not None:
             values = self.encoded()
             return values.reshape((len(values) // math.prod(shape), *shape))
-        numbers = weightless(dtype, self.total) if self.values is None else self.values.view(dtype)
+        numbers = broadcast_zeros(dtype, self.total) if self.values is None else self.values.view(dtype)
         return numbers.reshape(-1, *shape)
 
 

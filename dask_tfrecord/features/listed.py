@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
-from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, first_true, splits_of, take_rows, weightless
+from dask_tfrecord.blocks import (
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    broadcast_zeros,
+    first_true,
+    splits_of,
+    take_rows,
+)
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import (
@@ -381,7 +390,7 @@ class FixedLenSequenceFeature(Listed):
         ends = splits_of(sizes)
         values = given.values
         if output.values is None:
-            values = weightless(np.uint8, int(ends[-1]))
+            values = broadcast_zeros(np.uint8, int(ends[-1]))
         elif len(filling):
             is_value = np.repeat(is_step, sizes)
             values = np.empty(len(is_value), np.uint8)

@@ -20,9 +20,9 @@ from dask_tfrecord.blocks import (
     RaggedBlock,
     RowError,
     RowLimitError,
+    broadcast_zeros,
     first_true,
     place,
-    weightless,
 )
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key
@@ -180,7 +180,7 @@ class RawFeature(EncodedArray):
             number, _ = place(files.splits, at)
             raise decoded.error(self, number, f"holds a byte {files.values[at]}; {self} accepts 0 and 1")
         if decoded.keys[0].values is None:
-            numbers = weightless(self.item_dtype, int(files.splits[-1]) // dtype.itemsize)
+            numbers = broadcast_zeros(self.item_dtype, int(files.splits[-1]) // dtype.itemsize)
         else:
             numbers = files.values.view(dtype).astype(self.item_dtype, copy=False)
         if not is_open:

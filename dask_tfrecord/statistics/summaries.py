@@ -272,7 +272,7 @@ def _thinned(
     return points, weights
 
 
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix64(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Hash 64 bits to 64 bits, one to one: the finalizer of https://prng.di.unimi.it/splitmix64.c."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits ^= bits >> np.uint64(30)
@@ -309,14 +309,14 @@ def _number_hashes(values: NDArray[Any]) -> NDArray[np.uint64]:
             # Negative zero equals zero.
             part = part[~np.isnan(part)] + part.dtype.type(0)
         bits = part.view(f"u{part.dtype.itemsize}").astype(np.uint64)
-        kept = smallest_hashes(_mixed(bits), kept)
+        kept = smallest_hashes(splitmix64(bits), kept)
     return np.empty(0, np.uint64) if kept is None else kept
 
 
 def _bytes_hashes(block: BytesBlock) -> NDArray[np.uint64]:
     """Hash each bytes value."""
     sizes = np.diff(block.splits)
-    hashes = _mixed(sizes.astype(np.uint64))
+    hashes = splitmix64(sizes.astype(np.uint64))
     short = sizes <= _SHORT_NBYTES
     for start in range(0, len(sizes), _SLICE):
         part = slice(start, start + _SLICE)
@@ -328,7 +328,7 @@ def _bytes_hashes(block: BytesBlock) -> NDArray[np.uint64]:
         words.view(np.uint8)[is_byte] = held if short[part].all() else held[np.repeat(short[part], sizes[part])]
         for number, column in enumerate(words.T):
             # Padding of a longer value nearby is no part of a value.
-            hashes[part] = np.where(wide > 8 * number, _mixed(hashes[part] ^ column), hashes[part])
+            hashes[part] = np.where(wide > 8 * number, splitmix64(hashes[part] ^ column), hashes[part])
     for number in np.flatnonzero(~short).tolist():
         value = block.values[block.splits[number] : block.splits[number + 1]]
         hashes[number] = int.from_bytes(hashlib.blake2b(value.tobytes(), digest_size=8).digest(), "little")

@@ -255,14 +255,14 @@ def count_items(
 def _count_block(
     blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]
 ) -> BorderCounts:
-    """Count the items of blocks: at the borders of units, within units, and at least every `Limits.granule_nbytes`."""
+    """Count the items of blocks: at the borders of units, within units, and at an interval of bytes."""
     items = {name: each.items(blocks[name]) for name, each in levels.items()}
     sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
     count = len(sizes) - 1
     regular = [np.arange(-first % rows, count, rows) for rows in every]
-    granule = limits().granule_nbytes
-    granules = np.searchsorted(sizes, np.arange(granule, sizes[-1], granule), side="right") - 1
-    borders = np.unique(np.concatenate([[0], *regular, granules, [count]]))
+    interval = limits().item_count_interval_nbytes
+    intervals = np.searchsorted(sizes, np.arange(interval, sizes[-1], interval), side="right") - 1
+    borders = np.unique(np.concatenate([[0], *regular, intervals, [count]]))
     before = {name: np.stack([each[borders] for each in found], axis=1) for name, found in items.items()}
     return BorderCounts(borders + first, before, sizes[borders])
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
+from dask_tfrecord.arrays.counting import intact_runs
 from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
@@ -414,8 +415,6 @@ def _report(shards: Shards) -> tuple[Report | str, bool]:
         try:
             found = survey_sample(shards, sample)
         except CorruptRecordError:
-            from dask_tfrecord.arrays.partitions import intact_runs
-
             is_damaged = True
             found = survey_sample(shards, sample, runs_of=intact_runs(shards))
         return Report.from_survey(found, shards.paths), is_damaged

@@ -31,7 +31,7 @@ WORDS = st.lists(
 # Limits so small that few rows make many units, tasks, pieces and chunks.
 SMALL = {
     "read_nbytes": [1, 400, 100_000],
-    "granule_nbytes": [1, 300, 100_000],
+    "item_count_interval_nbytes": [1, 300, 100_000],
     "probe_rows": [1, 3, 64],
     "write_unit_nbytes": [8, 56, 500],
     "chunk_nbytes": [8, 24],

@@ -1,0 +1,127 @@
+"""How a `Dataset` is displayed: its columns as text and HTML, its first rows as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.arrays.rows import Rows
+from dask_tfrecord.errors import plural, printable
+from dask_tfrecord.markup import html_table
+from dask_tfrecord.schema import align_columns, group_lines
+
+_LONGEST = 100
+# Code of features that a hint names, and how many of them.
+_DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
+_MOST_HINTS = 3
+# Columns whose chunks are drawn, the number up to which they are visible at once, and dask's size of a drawing.
+_MOST_PICTURES = 24
+_OPEN_PICTURES = 8
+_PICTURE = 90
+_HEADER = ("column", "dtype", "shape", "read as")
+
+
+def as_text(given: Rows) -> str:
+    """Return the columns as an aligned table, with their groups and hints."""
+    lines = [*align_columns([_HEADER, *_table(given)]), *group_lines(given.schema), *_hints(given)]
+    return "\n".join([_title(given), *(f"  {line}" for line in lines)])
+
+
+def as_html(given: Rows) -> str:
+    """Return the columns as a table for notebooks, with pictures of their chunks."""
+    notes = [*group_lines(given.schema), *_hints(given)]
+    return html_table(_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))
+
+
+def _chunk_pictures(given: Rows) -> str:
+    """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
+    if not given.nrows or not given.schema:
+        return ""
+    from dask.array.svg import svg
+
+    rows, figures = tuple(map(int, given.sizes)), []
+    for name, feature in list(given.schema.items())[:_MOST_PICTURES]:
+        shape = (given.nrows, *feature.block_shape)
+        # dask draws no axis of length 0.
+        picture = svg((rows, *((size,) for size in feature.block_shape)), size=_PICTURE) if all(shape) else ""
+        figures.append(f"<figure><figcaption>{escape(printable(name))}</figcaption>{picture}</figure>")
+    left = len(given.schema) - len(figures)
+    rest = f"<p>{plural(left, 'more column')}</p>" if left else ""
+    state = " open" if len(figures) <= _OPEN_PICTURES else ""
+    return f'<details{state}><summary>chunks</summary><div class="dtf-chunks">{"".join(figures)}</div>{rest}</details>'
+
+
+def _title(given: Rows) -> str:
+    rows = "unknown number of rows" if given.nrows is None else plural(given.nrows, "row")
+    title = f"<dask_tfrecord.Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
+    if given.nrows is not None:
+        sizes = np.asarray(given.sizes, np.int64)
+        low, high = int(sizes.min()), int(sizes.max())
+        title += f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
+    return f"{title}, {_files(given.origin)}>"
+
+
+def _files(origin: Mapping[str, object]) -> str:
+    files = origin.get("files")
+    if not isinstance(files, list):
+        return printable(f"from {origin.get('store', 'memory')}")
+    return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
+
+
+def _hints(given: Rows) -> list[str]:
+    """Return a line with the features that decode bytes in which inference recognised images or tensors, if any."""
+    schema, report = given.schema, given.schema.report
+    if report is None:
+        return []
+    different: list[str] = report.different_shards()
+    found = [
+        (feature.name, suggestion)
+        for feature in report.features
+        for suggestion in feature.suggestions
+        if schema.get(feature.name) == feature.feature and (suggestion.feature or "").startswith(_DECODED)
+    ]
+    if not found:
+        return different
+    held = ", ".join(f"{name!r} holds {suggestion.what}" for name, suggestion in found[:_MOST_HINTS])
+    spec = ", ".join(f"{name!r}: {suggestion.feature}" for name, suggestion in found[:_MOST_HINTS])
+    rest = ", …" if len(found) > _MOST_HINTS else ""
+    argument = f"{spec}{rest} in features=" if report.sequences else f"features={{**ds.schema, {spec}{rest}}}"
+    return [f"hint: {held}{rest}; decode with {argument}", *different]
+
+
+def _table(given: Rows) -> list[tuple[str, str, str, str]]:
+    rows: str = "n" if given.nrows is None else str(given.nrows)
+    table, schema = [], given.schema
+    for name, feature in schema.items():
+        shape = f"({', '.join([rows, *map(str, feature.block_shape)])}{',' if not feature.block_shape else ''})"
+        dtype = "text" if isinstance(feature.block_dtype, np.dtypes.StringDType) else str(feature.block_dtype)
+        read_as = repr(feature)
+        if len(read_as) > _LONGEST:  # defaults may be whole arrays
+            read_as = f"{read_as[: _LONGEST - 1]}…"
+        if name in schema.classes:
+            read_as += f", {len(schema.classes[name]):,} classes"
+        table.append((name, dtype, shape, read_as))
+    return table
+
+
+class FirstRows(dict[str, NDArray[Any]]):
+    """Columns of a few rows, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]
+        return html_table(plural(len(rows), "row"), tuple(map(printable, self)), rows, [])
+
+
+# Values of a row, and letters, that a cell shows.
+_CELL_VALUES, _CELL_LETTERS = 6, 60
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.size > _CELL_VALUES:
+        return f"{value.dtype} of shape {value.shape}"
+    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
+    return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")
