@@ -225,6 +225,10 @@ class FeatureError(TFRecordError, ValueError):
     """A record is intact, but a feature contradicts the schema, or the payload is not an Example."""
 
 
+class FeatureValueError(FeatureError):
+    """A value has the kind and number of its feature, but can't be decoded: ``value_errors`` of `read_tfrecord`."""
+
+
 class SchemaError(TFRecordError, ValueError):
     """A schema contradicts itself, the data, or the requested columns."""
 

@@ -35,9 +35,10 @@ from dask_tfrecord.arrays.counting import (
     runs_of_shard,
     warn_of_damage,
 )
-from dask_tfrecord.arrays.filters import Filters, where
+from dask_tfrecord.arrays.filters import Filters, filter_rows, where
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
+from dask_tfrecord.arrays.value_errors import ValueErrors, checked_modes
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature
@@ -110,6 +111,7 @@ def read_rows(
     counts: str | Sequence[int] | None = "auto",
     compression: str | None = "infer",
     errors: str = "raise",
+    value_errors: Mapping[str, str] | str = "raise",
     fill_values: Mapping[str, Any] | None = None,
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -168,10 +170,18 @@ def read_rows(
         default values: as many as were lost if an index tells (see `build_index`), else one per damaged range of bytes.
         Both check all records now, in parallel on the active scheduler, so that the number of rows is exact; they
         cannot be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
-        damage. An intact record that does not match the features always raises.
+        damage. An intact record that does not match the features always raises, unless `value_errors` accepts it.
+    value_errors : {"raise", "fill", "mark", "skip"} or mapping of str to these, default "raise"
+        Handling of values of the right kind and number that can't be decoded, such as a truncated JPEG, bytes of
+        another length than those of a `RawFeature`, or text that is no UTF-8; by column, or for all. ``"skip"`` leaves
+        out the rows of these values. ``"fill"`` replaces them by fill values, and the other values of a `group` of
+        ragged columns with them; ``"mark"`` also adds a column ``NAME.valid``, False for filled values. The columns are
+        decoded now, in parallel on the active scheduler, so that the number of rows is exact, after the columns of
+        `filters` and for the rows that these keep. What is filled or left out is logged with its number and the first
+        error. It cannot be combined with ``counts=None``.
     fill_values : mapping of str to value, optional
-        For ``errors="fill"``: values of lost rows, for columns whose feature has no ``default_value`` or to override
-        it.
+        For ``errors="fill"`` and `value_errors`: values of filled rows, for columns whose feature has no
+        ``default_value`` or to override it.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional
@@ -205,7 +215,8 @@ def read_rows(
     # Arguments are checked before files are opened.
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
-    _check_errors(errors, fill_values, check_crc, counts)
+    tolerated = checked_modes(value_errors, counts)
+    _check_errors(errors, tolerated, fill_values, check_crc, counts)
     if filters is not None:
         Filters.parse(filters)
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
@@ -224,10 +235,32 @@ def read_rows(
             source = FilledSource.from_reports(records, reports, fill_values)
         found.check(source.collection.counts)
         rows = _plan_chunks(source, found, rows_or_bytes)
+    if tolerated != "raise":
+        return _tolerant(rows, tolerated, fill_values, columns, filters)
     if filters is None:
         return rows
     kept = where(rows, filters)
     return kept if columns is None else kept.select_columns(columns)
+
+
+def _tolerant(
+    rows: Rows,
+    modes: Mapping[str, str] | str,
+    fill_values: Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    filters: Sequence[Any] | None,
+) -> Rows:
+    """Handle values that can't be decoded, those of columns with filters first."""
+    assert isinstance(rows.source, RecordSource | FilledSource)
+    wanted = tuple(rows.schema) if columns is None else tuple(columns)
+    if filters is None:
+        return ValueErrors.parse(rows.source.decoder, modes, fill_values, wanted).apply(rows, wanted)
+    mask = Filters.parse(filters).resolve(rows.schema)
+    tolerance = ValueErrors.parse(rows.source.decoder, modes, fill_values, {*wanted, *mask.columns})
+    kept = filter_rows(tolerance.apply(rows, mask.columns), mask, mask.columns)
+    kept = tolerance.apply(kept, [name for name in wanted if name not in mask.columns])
+    marks = [name for name in kept.schema if name.removesuffix(".valid") in wanted and name not in rows.schema]
+    return kept.select_columns([*wanted, *marks])
 
 
 def _open(
@@ -330,12 +363,17 @@ def _check_columns(columns: Sequence[str] | None) -> None:
 
 
 def _check_errors(
-    errors: str, fill_values: Mapping[str, Any] | None, check_crc: bool, counts: str | Sequence[int] | None
+    errors: str,
+    tolerated: Mapping[str, str] | str,
+    fill_values: Mapping[str, Any] | None,
+    check_crc: bool,
+    counts: str | Sequence[int] | None,
 ) -> None:
     if errors not in ("raise", "skip", "fill"):
         raise ValueError(f"errors is 'raise', 'skip' or 'fill'; got {errors!r}")
-    if fill_values is not None and errors != "fill":
-        raise ValueError(f"fill_values are for errors='fill'; got errors={errors!r}")
+    modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
+    if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:
+        raise ValueError(f"fill_values are for errors='fill' or value_errors='fill'; got errors={errors!r}")
     if errors == "raise":
         return
     if not check_crc:
@@ -459,6 +497,6 @@ def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
     probed, nbytes_probed = probe_rows(source, tuple(source.schema))
     stored = collection.nbytes / np.maximum(collection.counts, 1)
     shard = int(np.flatnonzero(collection.counts)[0])
-    ratio = sum(nbytes_probed.values()) / probed / stored[shard]
+    ratio = sum(nbytes_probed.values()) / max(probed, 1) / stored[shard]
     nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
     return nbytes

@@ -59,6 +59,7 @@ from dask_tfrecord.columns.user_blocks import conform, feature_of, host_array, s
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
+    FeatureValueError,
     Location,
     MemoryLimitError,
     SchemaError,
@@ -452,14 +453,23 @@ def shards_origin(shards: Shards) -> Mapping[str, Any]:
 
 
 def probe_rows(source: Source, names: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column."""
+    """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column.
+
+    Values that can't be decoded are errors of whoever reads their rows: here the next rows are tried.
+    """
     rows, found = 0, dict.fromkeys(names, 0)
     cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]
-    spans = ((start, stop) for start, stop in pairwise(cuts) if start < stop)
     # Values of ragged rows are not decoded: small records may decode to large ones.
-    for blocks in source.measure().read_spans(names, spans):
+    measured = source.measure()
+    for start, stop in (*pairwise(cuts), *pairwise(range(1, cuts[-1] + 1))):
+        if start == stop or (rows and stop - start == 1):
+            continue
+        try:
+            blocks = measured.read(names, slice(start, stop))
+        except FeatureValueError:
+            continue
         found = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in found.items()}
-        rows += len(next(iter(blocks.values())))
+        rows += stop - start
         if sum(found.values()) >= _PROBE_NBYTES:
             break
     return rows, found
@@ -763,40 +773,51 @@ class FilledSource(Source):
         return fill([filled], out)
 
 
-def fillers(decoder: Decoder, fill_values: Mapping[str, Any] | None) -> dict[str, Block]:
-    """Return a block of one row per column: its fill value, else the default value of its feature, or no items."""
+def fillers(
+    decoder: Decoder,
+    fill_values: Mapping[str, Any] | None,
+    names: Iterable[str] | None = None,
+    option: str = "errors='fill'",
+) -> dict[str, Block]:
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
+
+    `names` are the columns, by default all; `option` is the argument that needs them, for errors.
+    """
     given = dict(fill_values or {})
     for name in given:
         if name not in decoder.decoders:
             raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
     rows = {}
-    for name, column in decoder.decoders.items():
+    for name in decoder.decoders if names is None else names:
+        column = decoder.decoders[name]
         if name not in given and decoder.schema.message_type is not None:
-            rows[name] = _row_of_no_fields(decoder, name)
+            rows[name] = _row_of_no_fields(decoder, name, option)
         else:
-            rows[name] = _row(name, column.feature, given[name] if name in given else _default(name, column))
+            rows[name] = _row(name, column.feature, given[name] if name in given else _default(name, column, option))
     return rows
 
 
-def _row_of_no_fields(decoder: Decoder, name: str) -> Block:
+def _row_of_no_fields(decoder: Decoder, name: str, option: str) -> Block:
     try:
         return rows_of_no_fields(decoder, name)
     except SchemaError as error:
-        raise SchemaError(
-            f"column {name!r}: errors='fill' needs a value for lost records, and {error}; give "
-            f"fill_values={{{name!r}: ...}}, or errors='skip'"
-        ) from error
+        raise SchemaError(_no_value(name, option, str(error))) from error
 
 
-def _default(name: str, column: ColumnDecoder) -> Any:
+def _no_value(name: str, option: str, reason: str) -> str:
+    what = "lost records" if option.startswith("errors") else "what can't be decoded"
+    return (
+        f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "
+        f"{option.partition('=')[0]}='skip'"
+    )
+
+
+def _default(name: str, column: ColumnDecoder, option: str) -> Any:
     if column.unit == "item":
         return []  # defaults are those of items, and a lost record has none
     value = getattr(column.parsed, "default_value", None)
     if value is None or name != column.source:
-        raise SchemaError(
-            f"column {name!r}: errors='fill' needs a value for lost records, and {column.parsed} has no "
-            f"default_value; give fill_values={{{name!r}: ...}}, or errors='skip'"
-        )
+        raise SchemaError(_no_value(name, option, f"{column.parsed} has no default_value"))
     return value
 
 
@@ -1371,7 +1392,7 @@ def length_error(error: LengthError, source: Source, key: Any) -> FeatureError |
         where = f"{source.describe(key)}: row {error.row} of the chunk"
         return FeatureError(f"{where}: feature {error.name!r} " + error.message)
     row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
-    return located_error(error, source.locate(row, error.name))
+    return located_error(error, source.locate(row, error.name), kind=FeatureError)
 
 
 def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:

@@ -334,6 +334,14 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         show_default=True,
         help="Damaged records: end with an error, skip them, or fill their rows with default values.",
     ),
+    "value_errors": click.option(
+        "--value-errors",
+        type=click.Choice(["raise", "skip", "fill", "mark"], case_sensitive=False),
+        default="raise",
+        show_default=True,
+        help="Values that can't be decoded: end with an error, skip their records, fill them with default values, or "
+        "also add columns NAME.valid.",
+    ),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
     "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
     "port": click.option(

@@ -343,7 +343,19 @@ def schema(
 @tfrecord.command()
 @pattern_argument()
 @options(
-    *("number", "rows_json", "split", "features", "message", "sample", "columns", "where", "compression", "errors"),
+    *(
+        "number",
+        "rows_json",
+        "split",
+        "features",
+        "message",
+        "sample",
+        "columns",
+        "where",
+        "compression",
+        "errors",
+        "value_errors",
+    ),
     *("threads",),
 )
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
@@ -413,6 +425,7 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
     *("preview_number", "split", "features", "message", "sample", "columns", "where", "overwrite", "compression"),
     *(
         "errors",
+        "value_errors",
         "threads",
     ),
 )
@@ -440,7 +453,7 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
 @pattern_argument()
 @options(
     *("split", "features", "message", "sample", "columns", "where"),
-    *("statistics_json", "html", "tfmd", "overwrite", "errors", "compression", "threads"),
+    *("statistics_json", "html", "tfmd", "overwrite", "errors", "value_errors", "compression", "threads"),
 )
 def describe(
     *,
@@ -517,7 +530,7 @@ def _open(
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
     if not where:
         return read_tfrecord(pattern, schema, columns=columns, **reading)
-    is_counted = reading["split"] is not None or reading["errors"] != "raise"
+    is_counted = reading["split"] is not None or {reading["errors"], reading.get("value_errors", "raise")} != {"raise"}
     if first and not is_counted and isinstance(schema, Schema) and not open_lengths(schema):
         reading["counts"] = None
     return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
@@ -529,7 +542,7 @@ def _open(
 @options(
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
-    *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "threads"),
+    *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
 )
 def to_zarr(
     *,
@@ -656,7 +669,7 @@ def virtual(
 @click.argument("target")
 @options(
     *("split", "features", "message", "sample", "columns", "where"),
-    *("file_chunks", "overwrite", "parquet_compression", "errors", "threads"),
+    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads"),
 )
 def to_parquet(
     *,
@@ -685,7 +698,7 @@ def to_parquet(
 @options(
     *("split", "features", "sample", "columns", "where", "steps", "repeat", _lerobot("fps")),
     *(_lerobot("task"), "rename", _lerobot("robot_type"), "video", "images", "overwrite", _lerobot("resume")),
-    *("compression", "errors", "threads"),
+    *("compression", "errors", "value_errors", "threads"),
 )
 def to_lerobot(
     *,

@@ -35,6 +35,7 @@ from dask_tfrecord.errors import (
     FEATURES,
     CorruptRecordError,
     FeatureError,
+    FeatureValueError,
     Location,
     MemoryLimitError,
     SchemaError,
@@ -61,6 +62,8 @@ from dask_tfrecord.storage.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64
+# Faults of one value, not of a feature that is missing or of another form.
+_VALUE_FAULTS = (Fault.SIZE, Fault.UTF8, Fault.BOOLEAN, Fault.CAST, Fault.TENSOR)
 # Records of a shard in memory that are decoded before memory is allocated for all.
 _FIRST_RECORDS = 64
 # Of columns of lengths.
@@ -819,11 +822,13 @@ class _Reader:
         return _unknown_error(key, problem, job.schema, location)
 
 
-def located_error(error: RowError, place: Location, unit: str = "value") -> FeatureError | MemoryLimitError:
+def located_error(
+    error: RowError, place: Location, unit: str = "value", kind: type[FeatureError] = FeatureValueError
+) -> FeatureError | MemoryLimitError:
     """Return the public error of a row at a location."""
-    kind = MemoryLimitError if isinstance(error, RowLimitError) else FeatureError
     item = "" if error.item is None else f" in {unit} {error.item}"
-    return kind(f"feature {place.feature!r}{item} " + error.message, place)
+    message = f"feature {place.feature!r}{item} " + error.message
+    return MemoryLimitError(message, place) if isinstance(error, RowLimitError) else kind(message, place)
 
 
 def locate_record(run: Run, record: int, feature: str) -> Location:
@@ -860,7 +865,8 @@ def _refused_error(
     if refused.fault == Fault.MISSING:
         message += _found_keys(spec, refused, payload, is_list=schema.message == "ExampleListWithContext")
     message += _hint(schema.sampling)
-    return FeatureError(message, replace(location, feature=column.source))
+    kind = FeatureValueError if refused.fault in _VALUE_FAULTS else FeatureError
+    return kind(message, replace(location, feature=column.source))
 
 
 def _place(refused: _native.Problem, unit: str) -> str:

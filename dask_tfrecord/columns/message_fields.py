@@ -29,7 +29,7 @@ from dask_tfrecord.blocks import (
     placing,
     splits_of,
 )
-from dask_tfrecord.errors import FeatureError, Location, SchemaError, near_misses
+from dask_tfrecord.errors import FeatureError, FeatureValueError, Location, SchemaError, near_misses
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -577,7 +577,8 @@ class MessageTables:
 
     def error(self, problem: _native.MessageProblem, location: Location) -> FeatureError:
         """Return the error of a record that the decoder refused."""
-        return FeatureError(self.describe(problem), replace(location, feature=self.field(problem) or None))
+        kind = FeatureValueError if problem.fault is Fault.UTF8 else FeatureError
+        return kind(self.describe(problem), replace(location, feature=self.field(problem) or None))
 
     def describe(self, problem: _native.MessageProblem) -> str:
         """Describe content that the decoder refused, in a message that begins with that of its feature."""

@@ -125,6 +125,11 @@ class Feature(ABC):
         return ""
 
     @property
+    def refuses_values(self) -> bool:
+        """Values of the right kind and number may still be refused: they are decoded, cast or checked."""
+        return True
+
+    @property
     def keeps_values(self) -> bool:
         """The flat values of a block are those of the decoder, unchanged."""
         return False
@@ -338,6 +343,11 @@ class ColumnDecoder:
         varies = bool(self.feature.ragged_rank) or self.feature.is_bytes
         whole = varies and self.parsed.keeps_values and self.is_own and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
+
+    @property
+    def refuses_values(self) -> bool:
+        """Values of the right kind and number may still be refused."""
+        return self.prepare is not None or self.parsed.refuses_values
 
     @property
     def is_own(self) -> bool:

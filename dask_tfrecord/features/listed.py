@@ -52,6 +52,11 @@ class Listed(Feature):
         """The dtype of the values of a block: object for bytes."""
         return values_dtype(self.dtype)
 
+    @property
+    def refuses_values(self) -> bool:
+        """Values may not fit the dtype that they are cast to."""
+        return bool(self.dtype != self.stored)
+
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return no key: the numbers of values are enough."""
         return ()

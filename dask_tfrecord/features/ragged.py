@@ -117,6 +117,11 @@ class RaggedFeature(Listed):
         self._set(dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate))
 
     @property
+    def refuses_values(self) -> bool:
+        """Values of several keys may contradict each other."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """-1 for each level of rows, then the sizes of the innermost uniform partitions."""
         inner = self.item_shape

@@ -75,6 +75,11 @@ class SparseFeature(Listed):
         self._set(index_key=keys, dtype=dtype, size=size, already_sorted=bool(self.already_sorted))
 
     @property
+    def refuses_values(self) -> bool:
+        """Values of several keys may contradict each other."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
         return self.size
