@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         VarLenFeature,
         register_feature,
     )
+    from dask_tfrecord.images.codecs import ImageFormat
+    from dask_tfrecord.images.registry import register_image_format
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
@@ -56,6 +58,7 @@ __all__ = [
     "FixedLenSequenceFeature",
     "FunctionFeature",
     "ImageFeature",
+    "ImageFormat",
     "Pad",
     "ProtoFeature",
     "RaggedBlock",
@@ -83,6 +86,7 @@ __all__ = [
     "read_tfrecord",
     "register_compression",
     "register_feature",
+    "register_image_format",
     "repair",
     "resize_images",
     "sample_from_datasets",
@@ -113,6 +117,8 @@ _PUBLIC = {
         *("RaggedFeature", "RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
         "register_feature",
     ),
+    "images.codecs": ("ImageFormat",),
+    "images.registry": ("register_image_format",),
     "records.framing": ("RecordWriter", "read_records"),
     "runtime.workers": ("check_workers",),
     "schema": ("Schema",),

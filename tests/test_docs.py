@@ -27,6 +27,7 @@ from support.programs import run_program, run_python
 
 import dask_tfrecord
 from dask_tfrecord.codecs import registry
+from dask_tfrecord.images import registry as images
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -48,8 +49,9 @@ def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xar
     shutil.copytree(samples, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     settings = copy.deepcopy(dask.config.get("tfrecord", {}))
-    # A compression that a page registers would be found by other tests of this process.
+    # A compression or a format that a page registers would be found by other tests of this process.
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    monkeypatch.setattr(images, "_registered", dict(images._registered))
     # Processes, which compute bags by default, take seconds to start.
     with dask.config.set(scheduler="threads"):
         yield tmp_path

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
@@ -21,6 +22,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dask_tfrecord.errors import describe_error
 
 Pixels: TypeAlias = "NDArray[np.uint8 | np.uint16]"
 
@@ -56,6 +59,89 @@ class EncodedImage:
         out = np.empty((self.height, self.width, self.channels), np.uint8)
         self.decode_into(out)
         return out
+
+
+Sizes: TypeAlias = tuple[int | None, int | None, int | None]
+
+
+class ImageFormat:
+    """A format of images in bytes. `register_image_format` makes a subclass known, so that `ImageFeature` decodes it.
+
+    Attributes
+    ----------
+    name : str
+        Name in reports and errors.
+    media_type : str or None
+        Media type, if browsers display the format; else displays convert it.
+
+    See Also
+    --------
+    register_image_format : Make a format known, with an example.
+    """
+
+    name: str
+    media_type: str | None = None
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether bytes begin an image of this format."""
+        raise NotImplementedError
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return height, width and channels by the header: None for one that it does not determine.
+
+        Every exception becomes an error that names the record.
+        """
+        raise NotImplementedError
+
+    def decode(self, data: bytes) -> NDArray[np.uint8]:
+        """Return the pixels, of the shape that the header states. Every exception becomes an error of the record."""
+        raise NotImplementedError
+
+    def read_header(self, data: bytes) -> tuple[int, Sizes] | None:
+        """Return bits per channel and shape, with None for what is unknown; None if the bytes are something else."""
+        try:
+            return 8, self.read_shape(data)
+        except Exception:
+            return 8, (None, None, None)
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check an image and prepare its decoding; `fast` and `least` are for JPEG."""
+        with self._naming_format():
+            shape = self.read_shape(data)
+        height, width, found = (size or 0 for size in shape)
+        check_channels(self.name, channels, (found,))
+        check_pixel_count(self.name, height, width)
+        return EncodedImage(self.name, height, width, found, lambda wide: self._pixels(data, (height, width, found)))
+
+    def _pixels(self, data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+        with self._naming_format():
+            pixels = np.asarray(self.decode(data))
+        if pixels.dtype != np.uint8 or pixels.shape != shape:
+            raise ImageError(
+                f"a {self.name} image that is decoded to {pixels.dtype} of shape {pixels.shape}; its header states "
+                f"uint8 and {shape}"
+            )
+        return pixels
+
+    @contextmanager
+    def _naming_format(self) -> Iterator[None]:
+        try:
+            yield
+        except (ImageError, MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            raise ImageError(f"a {self.name} image that can't be decoded: {describe_error(error)}") from error
+
+    def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
+        """Return the pixels that a display decodes of an image of so many, and the most that it may decode."""
+        return pixels, SHOWN_PIXELS
+
+
+# Pixels of an image that displays decode, which takes at most 0.6 GB and a second. A sequential JPEG is decoded at a
+# fraction of its size, which takes a small part of that.
+SHOWN_PIXELS, _SHOWN_JPEG_PIXELS = 1 << 25, 1 << 27
+# Scans of a progressive JPEG; encoders write about ten. Each takes the time of all pixels, and a few bytes.
+_SHOWN_SCANS = 100
 
 
 @cache
@@ -187,6 +273,36 @@ def open_jpeg(data: bytes, channels: int, fast: bool, least: tuple[int, int] | N
         return EncodedImage("JPEG", *whole, found, partial(_decode_inks, data, header))
     size = _reduced(whole, least) if least else whole
     return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
+
+
+class JPEG(ImageFormat):
+    """JPEG."""
+
+    name = "JPEG"
+    media_type = "image/jpeg"
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether the bytes begin with a marker after that of the start."""
+        return data.startswith(b"\xff\xd8\xff")
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return the shape; zero lines are unknown, as a marker after the first scan has the height."""
+        header = read_jpeg_header(data)
+        return header.height or None, header.width, header.components if header.components in (1, 3) else None
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check a JPEG and prepare its decoding."""
+        return open_jpeg(data, channels, fast, least)
+
+    def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
+        """Return the pixels of half of each side, if the decoder reduces the image; refuse very many scans."""
+        header = read_jpeg_header(data)
+        if header.is_sequential:
+            # Of each side at most half is decoded.
+            return pixels // 4, _SHOWN_JPEG_PIXELS // 4
+        if (scans := data.count(b"\xff\xda", header.scan - 2)) > _SHOWN_SCANS:
+            raise ImageError(f"a JPEG image of {scans:,} scans; displays decode at most {_SHOWN_SCANS}")
+        return pixels, SHOWN_PIXELS
 
 
 def _reduced(whole: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
@@ -322,6 +438,25 @@ def open_gif(data: bytes, channels: int) -> EncodedImage:
     return EncodedImage("GIF", height, width, 3, partial(_decode_gif, data, frames[0], (height, width)))
 
 
+class GIF(ImageFormat):
+    """GIF, of which the first frame is decoded."""
+
+    name = "GIF"
+    media_type = "image/gif"
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether the bytes begin with the signature of both versions."""
+        return data.startswith(b"GIF8")
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return the shape of the canvas."""
+        return *canvas_shape(read_gif_frames(data)), 3
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check a GIF and prepare its decoding."""
+        return open_gif(data, channels)
+
+
 def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool) -> NDArray[np.uint8]:
     size = frame.width, frame.height
     count = len(frame.palette) // 3
@@ -401,6 +536,33 @@ def open_bmp(data: bytes, channels: int) -> EncodedImage:
     return EncodedImage("BMP", height, width, found, partial(_decode_bmp, pixels, found))
 
 
+class BMP(ImageFormat):
+    """BMP."""
+
+    name = "BMP"
+    media_type = "image/bmp"
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether the bytes begin with "BM", as text may."""
+        return data.startswith(b"BM")
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return the shape, with unknown channels of a palette."""
+        header = read_bmp_header(data)
+        return abs(header.height), header.width, {24: 3, 32: 4}.get(header.bits)
+
+    def read_header(self, data: bytes) -> tuple[int, Sizes] | None:
+        """Return bits per channel and shape; None for text."""
+        try:
+            return (8, self.read_shape(data)) if read_bmp_header(data).is_known else None
+        except ImageError:
+            return None
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check a BMP and prepare its decoding."""
+        return open_bmp(data, channels)
+
+
 def _decode_bmp(stored: NDArray[np.uint8], channels: int, wide: bool) -> NDArray[np.uint8]:
     # BGR to RGB; a single channel is kept or repeated.
     order = {1: [0] * min(channels, 3), 3: [2, 1, 0], 4: [2, 1, 0, 3]}[stored.shape[2]][:channels]
@@ -451,6 +613,25 @@ def open_webp(data: bytes, channels: int) -> EncodedImage:
     check_channels("WebP", channels, shape[2:])
     check_pixel_count("WebP", shape[0], shape[1])
     return EncodedImage("WebP", *shape, partial(_decode_webp, data[:end], shape))
+
+
+class WebP(ImageFormat):
+    """WebP, of which the first frame is decoded."""
+
+    name = "WebP"
+    media_type = "image/webp"
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether the bytes begin a RIFF file of WebP."""
+        return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return the shape."""
+        return read_webp_shape(data)
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check a WebP and prepare its decoding."""
+        return open_webp(data, channels)
 
 
 def _decode_webp(data: bytes, shape: tuple[int, int, int], wide: bool) -> NDArray[np.uint8]:

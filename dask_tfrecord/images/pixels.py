@@ -21,78 +21,22 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import SchemaError, printable
-from dask_tfrecord.images.codecs import (
-    EncodedImage,
-    ImageError,
-    Pixels,
-    canvas_shape,
-    open_bmp,
-    open_gif,
-    open_jpeg,
-    open_webp,
-    read_bmp_header,
-    read_gif_frames,
-    read_jpeg_header,
-    read_webp_shape,
-    require_pillow,
-)
-from dask_tfrecord.images.png import open_png, read_png_header
+from dask_tfrecord.images.codecs import SHOWN_PIXELS, EncodedImage, ImageError, Pixels, Sizes, require_pillow
+from dask_tfrecord.images.registry import detect_format, format_names
 
-_SIGNATURES = {
-    b"\xff\xd8\xff": "JPEG",
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"GIF8": "GIF",
-    b"RIFF": "WebP",
-    b"BM": "BMP",
-}
-_OPENERS: dict[str, Callable[[bytes, int], EncodedImage]] = {
-    "PNG": open_png,
-    "GIF": open_gif,
-    "WebP": open_webp,
-    "BMP": open_bmp,
-}
 # Pixels of a side that the native core filters: its weights grow with the longer side.
 LONGEST_SIDE = 1 << 20
 _JPEG_XL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 
 
-def read_header(data: bytes) -> tuple[str, int, tuple[int | None, int | None, int | None]] | None:
+def read_header(data: bytes) -> tuple[str, int, Sizes] | None:
     """Return format, bits per channel and shape of an image, without Pillow; None for other bytes.
 
     The shape is (height, width, channels), with None for what the header does not determine.
     """
-    format = _format_of(data)
-    try:
-        match format:
-            case "JPEG":
-                jpeg = read_jpeg_header(data)
-                # Zero lines: a marker after the first scan has the height.
-                channels = jpeg.components if jpeg.components in (1, 3) else None
-                return format, 8, (jpeg.height or None, jpeg.width, channels)
-            case "PNG":
-                png = read_png_header(data)
-                # `ImageFeature` cannot request gray with alpha.
-                channels = None if png.channels == 2 else png.channels
-                return format, 16 if png.depth == 16 else 8, (png.height, png.width, channels)
-            case "GIF":
-                return format, 8, (*canvas_shape(read_gif_frames(data)), 3)
-            case "BMP":
-                bmp = read_bmp_header(data)
-                return (format, 8, (abs(bmp.height), bmp.width, {24: 3, 32: 4}.get(bmp.bits))) if bmp.is_known else None
-            case "WebP":
-                return format, 8, read_webp_shape(data)
-    except ImageError:
-        # Text may begin with "BM".
-        return None if format == "BMP" else (str(format), 8, (None, None, None))
-    return None
-
-
-def _format_of(data: bytes) -> str | None:
-    """Return the format that the first bytes determine."""
-    for signature, format in _SIGNATURES.items():
-        if data.startswith(signature):
-            return None if format == "WebP" and data[8:12] != b"WEBP" else format
-    return None
+    found = detect_format(data)
+    header = None if found is None else found.read_header(data)
+    return None if found is None or header is None else (found.name, *header)
 
 
 class Decoding(Protocol):
@@ -182,38 +126,25 @@ def _open(
     require_pillow()
     # Encoded images are small, and the codecs need `find` and slices of bytes.
     file = bytes(data)
-    format = _format_of(file)
-    if format == "JPEG":
-        return open_jpeg(file, channels, fast, least)
-    if format is not None:
-        return _OPENERS[format](file, channels)
+    found = detect_format(file)
+    if found is not None:
+        return found.open(file, channels, fast, least)
     if file.startswith(_JPEG_XL):
         raise ImageError("a JPEG XL image, which Pillow cannot decode")
     if not file:
         raise ImageError("no bytes; expected an encoded image")
-    raise ImageError(f"bytes that begin with {file[:8]!r}; expected a JPEG, PNG, GIF, BMP or WebP image")
+    *names, last = format_names()
+    raise ImageError(f"bytes that begin with {file[:8]!r}; expected a {', '.join(names)} or {last} image")
 
 
-# Pixels of an image that displays decode, which takes at most 0.6 GB and a second. A sequential JPEG is decoded at a
-# fraction of its size, which takes a small part of that.
-_SHOWN_PIXELS, _SHOWN_JPEG_PIXELS = 1 << 25, 1 << 27
-# Scans of a progressive JPEG; encoders write about ten. Each takes the time of all pixels, and a few bytes.
-_SHOWN_SCANS = 100
-
-
-def check_shown(data: bytes, format: str, height: int, width: int) -> int:
+def check_shown(data: bytes, height: int, width: int) -> int:
     """Return the pixels to decode for a display; raise ImageError if that takes much more memory than the file."""
-    pixels, most = height * width, _SHOWN_PIXELS
-    if format == "JPEG":
-        header = read_jpeg_header(data)
-        if header.is_sequential:
-            # Of each side at most half is decoded.
-            pixels, most = pixels // 4, _SHOWN_JPEG_PIXELS // 4
-        elif (scans := data.count(b"\xff\xda", header.scan - 2)) > _SHOWN_SCANS:
-            raise ImageError(f"a JPEG image of {scans:,} scans; displays decode at most {_SHOWN_SCANS}")
-    if pixels > most:
-        raise ImageError(f"a {format} image of {width:,} x {height:,} pixels, more than displays decode")
-    return pixels
+    pixels, found = height * width, detect_format(data)
+    shown, most = (pixels, SHOWN_PIXELS) if found is None else found.shown_pixels(data, pixels)
+    if shown > most:
+        name = "" if found is None else f"{found.name} "
+        raise ImageError(f"a {name}image of {width:,} x {height:,} pixels, more than displays decode")
+    return shown
 
 
 def shrink_image(data: bytes, width: int) -> bytes:
@@ -224,10 +155,10 @@ def shrink_image(data: bytes, width: int) -> bytes:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with _open_to_draw(data) as opened:
             format = opened.format
             # Pillow draws the whole screen of a GIF, whose frames may be small.
-            check_shown(data, str(format), opened.height, opened.width)
+            check_shown(data, opened.height, opened.width)
             if format == "JPEG":
                 opened.draft(None, (width, max(1, opened.height * width // max(1, opened.width))))
             drawn: Any = opened if opened.mode in ("L", "RGB", "RGBA") else opened.convert("RGB")
@@ -240,6 +171,19 @@ def shrink_image(data: bytes, width: int) -> bytes:
             return out.getvalue()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ImageError(f"the image cannot be decoded: {printable(str(error))[:200]}") from error
+
+
+def _open_to_draw(data: bytes) -> Any:
+    """Open an image with Pillow, or by its format where Pillow does not know it."""
+    from PIL import Image
+
+    found = detect_format(data)
+    if found is None or found.media_type is not None:
+        return Image.open(io.BytesIO(data))
+    image = found.open(data, 0, False, None)
+    check_shown(data, image.height, image.width)
+    pixels = image.pixels(wide=False)
+    return Image.fromarray(pixels[..., 0] if image.channels == 1 else pixels)
 
 
 def scale_pixels(pixels: NDArray[Any], factor_to_uint16: int, out: NDArray[Any]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.images.codecs import EncodedImage, ImageError, Pixels, check_pixel_count
+from dask_tfrecord.images.codecs import EncodedImage, ImageError, ImageFormat, Pixels, Sizes, check_pixel_count
 
 isal_zlib: ModuleType | None
 try:
@@ -104,6 +104,31 @@ def open_png(data: bytes, channels: int) -> EncodedImage:
         decode_into=partial(_decode_into, header, stream) if is_stored else None,
         depth=16 if header.depth == 16 else 8,
     )
+
+
+class PNG(ImageFormat):
+    """PNG."""
+
+    name = "PNG"
+    media_type = "image/png"
+
+    def is_start(self, data: bytes) -> bool:
+        """Return whether the bytes begin with the signature."""
+        return data.startswith(b"\x89PNG\r\n\x1a\n")
+
+    def read_shape(self, data: bytes) -> Sizes:
+        """Return the shape; `ImageFeature` cannot request the channels of gray with alpha."""
+        header = read_png_header(data)
+        return header.height, header.width, None if header.channels == 2 else header.channels
+
+    def read_header(self, data: bytes) -> tuple[int, Sizes] | None:
+        """Return bits per channel and shape."""
+        bits, shape = ImageFormat.read_header(self, data) or (8, (None, None, None))
+        return (16 if shape[0] is not None and read_png_header(data).depth == 16 else bits), shape
+
+    def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
+        """Check a PNG and prepare its decoding."""
+        return open_png(data, channels)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -76,6 +76,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         "counts",
         "compression",
         "errors",
+        "value_errors",
         "fill_values",
         "check_crc",
         "storage_options",

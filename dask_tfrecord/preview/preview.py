@@ -735,7 +735,7 @@ def _pixels_to_decode(value: bytes) -> int | None:
     if found is None or _is_above_limit(found):
         return None
     try:
-        return check_shown(value, found.format, found.shape[0] or 0, found.shape[1] or 0)
+        return check_shown(value, found.shape[0] or 0, found.shape[1] or 0)
     except ImageError:
         return None
 

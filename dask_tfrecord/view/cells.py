@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import ArraysBlock, Block, RaggedBlock, to_array
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import check_shown, encode_png, shrink_image
+from dask_tfrecord.images.registry import media_type
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
 from dask_tfrecord.preview.preview import (
     averaged,
@@ -50,7 +51,6 @@ _BOXES = re.compile(r"b(ounding_?)?box(es)?\b|bndbox", re.IGNORECASE)
 _SIDES = ("ymin", "xmin", "ymax", "xmax")
 _SIDE = re.compile(rf"(.*?)({'|'.join(_SIDES)})")
 _MASK = re.compile(r"mask|segmentation", re.IGNORECASE)
-_TYPES = {"JPEG": "image/jpeg", "PNG": "image/png", "GIF": "image/gif", "WebP": "image/webp", "BMP": "image/bmp"}
 # Encoded images up to this size are sent as they are, if they are not larger than they are shown.
 _AS_STORED = 256 << 10
 
@@ -266,9 +266,10 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
     if found is None:
         raise ValueError("the bytes are no image")
     height, wide = found.shape[0] or 0, found.shape[1] or 0
-    is_large = check_shown(value, found.format, height, wide) > _MANY_PIXELS
-    if wide <= width and not is_large and len(value) <= _AS_STORED and found.format in _TYPES:
-        return value, _TYPES[found.format]
+    is_large = check_shown(value, height, wide) > _MANY_PIXELS
+    displayed = media_type(found.format)
+    if wide <= width and not is_large and len(value) <= _AS_STORED and displayed is not None:
+        return value, displayed
     with _one_large if is_large else nullcontext():
         return shrink_image(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
 

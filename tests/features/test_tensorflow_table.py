@@ -59,7 +59,7 @@ def test_row(page: dict[str, re.Match[str]], name: str, tmp_path: Path) -> None:
     verdict, found = read(request_for(row), tmp_path / "row.tfrecord")
     if isinstance(row.ours, type):
         assert verdict == "refused", found
-        assert type(found) is row.ours, found
+        assert isinstance(found, row.ours), found
     else:
         assert verdict == "read", found
         # Lengths are tested by other rows.

@@ -1,0 +1,86 @@
+"""Formats of images, by the bytes that they begin with.
+
+Packages add others to those of this library with `register_image_format`, or by an entry point of the group
+``dask_tfrecord.image_formats``, which holds on workers too.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from functools import cache
+
+from dask_tfrecord.images.codecs import BMP, GIF, JPEG, ImageFormat, WebP
+from dask_tfrecord.images.png import PNG
+
+ENTRY_POINTS = "dask_tfrecord.image_formats"
+_BUILT_IN: dict[str, ImageFormat] = {each.name: each for each in (JPEG(), PNG(), GIF(), BMP(), WebP())}
+_registered: dict[str, ImageFormat] = {}
+
+
+def register_image_format(image_format: ImageFormat) -> None:
+    r"""Make a format of images known, in this process: `ImageFeature` decodes it, and reports and displays name it.
+
+    Workers need it as well. An entry point of a package, of the group ``dask_tfrecord.image_formats``, that names an
+    `ImageFormat`, makes it known in every process. Files are written as PNG, JPEG or WebP.
+
+    Parameters
+    ----------
+    image_format : ImageFormat
+        A format of the same name is replaced, except for those of this library, whose bytes it cannot claim either.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of a format of this library, or no word.
+
+    Examples
+    --------
+    Gray pixels after a line with their size:
+
+    >>> class PGM(dtf.ImageFormat):
+    ...     name = "PGM"
+    ...     def is_start(self, data):
+    ...         return data.startswith(b"P5\n")
+    ...     def read_shape(self, data):
+    ...         width, height = data.split(b"\n", 2)[1].split()
+    ...         return int(height), int(width), 1
+    ...     def decode(self, data):
+    ...         return np.frombuffer(data.split(b"\n", 3)[3], np.uint8).reshape(self.read_shape(data))
+    >>> dtf.register_image_format(PGM())
+    >>> from dask_tfrecord.images.pixels import decode_image
+    >>> decode_image(b"P5\n2 1\n255\n\x07\x08", dtf.ImageFeature()).tolist()
+    [[[7], [8]]]
+    """
+    name = image_format.name
+    if name in _BUILT_IN or name in ("tensor", "image") or not name.isalnum():
+        raise ValueError(f"expected a word that is no name of another format for a format of images; got {name!r}")
+    _registered[name] = image_format
+
+
+def detect_format(data: bytes) -> ImageFormat | None:
+    """Return the format that the first bytes determine."""
+    return next((each for each in _known() if each.is_start(data)), None)
+
+
+def format_names() -> list[str]:
+    """Return the names of all formats."""
+    return [each.name for each in _known()]
+
+
+def media_type(name: str) -> str | None:
+    """Return the media type of a format; None if browsers do not display it."""
+    return next((each.media_type for each in _known() if each.name == name), None)
+
+
+def _known() -> Iterator[ImageFormat]:
+    """Yield all formats; entry points are searched only for bytes that begin in no other one."""
+    yield from _BUILT_IN.values()
+    yield from [*_registered.values()]
+    yield from (each for name, each in _of_entry_points().items() if name not in _registered)
+
+
+@cache
+def _of_entry_points() -> dict[str, ImageFormat]:
+    loaded = (point.load() for point in importlib.metadata.entry_points(group=ENTRY_POINTS))
+    return {each.name: each for each in loaded}
