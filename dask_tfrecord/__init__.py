@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
     from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
+    from dask_tfrecord.stores.zarr.job import ZarrJob
     from dask_tfrecord.stores.zarr.write import to_zarr
     from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
@@ -74,6 +75,7 @@ __all__ = [
     "TensorFeature",
     "TextFeature",
     "VarLenFeature",
+    "ZarrJob",
     "build_index",
     "check_workers",
     "copy_tfrecord",
@@ -126,6 +128,7 @@ _PUBLIC = {
     "stores.files.parquet": ("to_parquet",),
     "stores.files.tfrecord": ("copy_tfrecord", "to_tfrecord"),
     "stores.virtual.references": ("TFRecordParser", "virtual_zarr"),
+    "stores.zarr.job": ("ZarrJob",),
     "stores.zarr.write": ("to_zarr",),
     "stores.zarr.zarr_plan": ("plan_zarr",),
 }

@@ -95,16 +95,20 @@ class Owner:
         # A beat in the future is one of a wrong clock, and NaN is one of none.
         return not abs(time.time() - self.beat) <= STALE
 
+    @property
+    def place(self) -> str:
+        """Process and machine of the run."""
+        host = printable(self.host)
+        return f"process {self.pid} on {host if len(host) <= _MAX_HOST else f'{host[:_MAX_HOST]}…'}"
+
     def __str__(self) -> str:
         """Describe the owner for errors."""
-        host = printable(self.host)
-        host = host if len(host) <= _MAX_HOST else f"{host[:_MAX_HOST]}…"
         try:
             since = f", since {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(self.since))} UTC"
             age = max(round(time.time() - self.beat), 0)
         except (ValueError, OverflowError, OSError):
-            return f"process {self.pid} on {host}"
-        return f"process {self.pid} on {host}{since}, seen {age} s ago"
+            return self.place
+        return f"{self.place}{since}, seen {age} s ago"
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,12 +91,16 @@ def build_tasks(
     *shared: Delayed,
     token: str,
     graph: Mapping[Any, Any] | None = None,
+    start: int = 0,
 ) -> Delayed:
-    """Build a task ``step(*shared, *arguments)`` for each of many arguments, and ``last(*first, results)``."""
+    """Build a task ``step(*shared, *arguments)`` for each of many arguments, and ``last(*first, results)``.
+
+    Tasks are numbered from `start`.
+    """
     # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
     name, end = task_name(step, token), task_name(last, token)
     keys = [delayed.key for delayed in shared]
-    tasks: dict[Any, Any] = {(name, number): (step, *keys, *values) for number, values in enumerate(arguments)}
+    tasks: dict[Any, Any] = {(name, number): (step, *keys, *values) for number, values in enumerate(arguments, start)}
     whole = {**(graph or {}), **tasks, end: (last, *first, list(tasks))}
     for delayed in shared:
         whole |= dict(delayed.__dask_graph__())
@@ -439,6 +443,13 @@ class BorderCounts:
     def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the items of some features before a border."""
         return {name: tuple(self.items[name][border].tolist()) for name in names}
+
+    def between(self, low: int, high: int) -> BorderCounts:
+        """Return the counts at the borders `low` to `high`, both included."""
+        chosen = slice(low, high + 1)
+        return BorderCounts(
+            self.rows[chosen], {name: each[chosen] for name, each in self.items.items()}, self.sizes[chosen]
+        )
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
         """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most."""

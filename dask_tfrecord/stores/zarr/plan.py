@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from itertools import count, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -520,8 +520,7 @@ class ZarrLayout:
     @property
     def nunits(self) -> int:
         """Number of write units."""
-        flat = (math.ceil(array.shape[0] / array.unit) for array in self.arrays if not array.by_rows)
-        return self.nrow_units + sum(flat)
+        return sum(count for _, count in unit_kinds(self))
 
     @property
     def nrow_units(self) -> int:
@@ -775,17 +774,77 @@ class WriteTask:
         return [name for name in schema if name in names]
 
 
-def plan_units(layout: ZarrLayout, schema: Schema) -> Iterator[WriteUnit]:
-    """Yield all write units of a layout, rows first."""
-    number = count()
-    for start, stop in _row_ranges(0, layout.nrows, layout.grid.unit):
-        yield _row_unit(layout, next(number), start, stop)
-    for array in layout.arrays:
-        if not array.by_rows:
-            level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
-            before = layout.border_counts.items[array.feature][:, level] * stride
-            for start in range(0, array.shape[0], array.unit):
-                yield _flat_unit(layout, next(number), array, before, start, min(start + array.unit, array.shape[0]))
+def unit_kinds(layout: ZarrLayout) -> list[tuple[ArraySpec | None, int]]:
+    """Return the kinds of write units and their numbers: units of rows, then those of each flat array."""
+    flat = ((array, math.ceil(array.shape[0] / array.unit)) for array in layout.arrays if not array.by_rows)
+    return [(None, layout.nrow_units), *flat]
+
+
+def plan_units(
+    layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]] | None = None
+) -> Iterator[WriteUnit]:
+    """Yield the write units of a layout, rows first: all, or those in a range of each kind."""
+    kinds, before = unit_kinds(layout), 0
+    for (array, count), (first, past) in zip(kinds, ranges or [(0, count) for _, count in kinds], strict=True):
+        numbers = np.arange(first, past)
+        borders = zip(*(each.tolist() for each in _unit_borders(layout, schema, array, numbers)), strict=True)
+        for index, (low, high) in zip(range(first, past), borders, strict=True):
+            number = before + index
+            if array is None:
+                yield _row_unit(layout, number, index * layout.grid.unit, low, high)
+            else:
+                yield _flat_unit(layout, number, array, index * array.unit, low, high)
+        before += count
+
+
+def divide_units(
+    layout: ZarrLayout, schema: Schema, borders: NDArray[np.int64], ranges: Sequence[tuple[int, int]]
+) -> NDArray[np.int64]:
+    """Return the first unit of each kind whose task is not before each of some borders between tasks.
+
+    Units are those in a range of each kind; `layout` needs the counts of their rows only.
+    """
+    found = []
+    for (array, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True):
+        numbers = np.arange(first, past)
+        if array is None:
+            tasks = numbers // _row_units_per_task(layout)
+        else:
+            low, high = _unit_borders(layout, schema, array, numbers)
+            rows = layout.border_counts.rows
+            tasks = _task_number(layout, rows[low], rows[high])
+        found.append(first + np.searchsorted(tasks, borders))
+    return np.array(found)
+
+
+def counts_of_units(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]]) -> BorderCounts:
+    """Return the counts that units in a range of each kind need."""
+    ends = [
+        _unit_borders(layout, schema, array, np.array([first, past - 1]))
+        for (array, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True)
+        if first < past
+    ]
+    lows, highs = [int(low.min()) for low, _ in ends], [int(high.max()) for _, high in ends]
+    return layout.border_counts.between(min(lows, default=0), max(highs, default=0))
+
+
+def _unit_borders(
+    layout: ZarrLayout, schema: Schema, array: ArraySpec | None, numbers: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the borders before and after the rows that units of one kind read."""
+    counts = layout.border_counts
+    if array is None:
+        starts = numbers * layout.grid.unit
+        stops = np.minimum(starts + layout.grid.unit, layout.nrows)
+        low, high = np.searchsorted(counts.rows, starts), np.searchsorted(counts.rows, stops)
+        return low, high
+    level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
+    before = counts.items[array.feature][:, level] * stride
+    starts = numbers * array.unit
+    # The last entry of splits does not belong to a row.
+    stops = np.minimum(np.minimum(starts + array.unit, array.shape[0]), before[-1])
+    low = np.searchsorted(before, starts, side="right") - 1
+    return low, np.maximum(low, np.searchsorted(before, stops, side="left"))
 
 
 def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: bool) -> Iterator[WriteTask]:
@@ -796,15 +855,25 @@ def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: 
     if not shares_reads:
         yield from (_task(layout, (unit,)) for unit in units)
         return
-    task_rows = layout.grid.unit * _row_units_per_task(layout)
-    # A unit past the last row holds only the final split.
-    last = max(layout.nrows - 1, 0)
 
     def task_number(unit: WriteUnit) -> int:
-        return min((unit.first + unit.past) // 2, last) // task_rows
+        return int(_task_number(layout, unit.first, unit.past))
 
     for _, group in groupby(sorted(units, key=task_number), task_number):
         yield _task(layout, tuple(group))
+
+
+def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
+    """Return the borders of the rows of tasks: flat units belong to the task of their middle row."""
+    rows = layout.grid.unit * _row_units_per_task(layout)
+    return np.minimum(np.arange(math.ceil(layout.nrow_units / _row_units_per_task(layout)) + 1) * rows, layout.nrows)
+
+
+def _task_number(layout: ZarrLayout, first: Any, past: Any) -> Any:
+    """Return the number of the task of a unit that reads some rows, or of each of many units."""
+    # A unit past the last row holds only the final split.
+    last = max(layout.nrows - 1, 0)
+    return np.minimum((first + past) // 2, last) // (layout.grid.unit * _row_units_per_task(layout))
 
 
 def _row_units_per_task(layout: ZarrLayout) -> int:
@@ -828,24 +897,17 @@ def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int
     return layout.border_counts.spans(low, high, layout.grid.most)
 
 
-def _row_unit(layout: ZarrLayout, number: int, start: int, stop: int) -> WriteUnit:
-    counts = layout.border_counts
-    low, high = np.searchsorted(counts.rows, [start, stop]).tolist()
+def _row_unit(layout: ZarrLayout, number: int, start: int, low: int, high: int) -> WriteUnit:
+    counts, stop = layout.border_counts, min(start + layout.grid.unit, layout.nrows)
     return WriteUnit(
         number, None, start, stop, start, stop, counts.at(low, counts.items), counts.at(high, counts.items)
     )
 
 
-def _flat_unit(
-    layout: ZarrLayout, number: int, array: ArraySpec, before: NDArray[np.int64], start: int, stop: int
-) -> WriteUnit:
-    """Return the unit of entries `start` to `stop`, with all rows that hold some of them."""
-    counts = layout.border_counts
-    low = int(np.searchsorted(before, start, side="right")) - 1
-    # The last entry of splits does not belong to a row.
-    high = max(low, int(np.searchsorted(before, min(stop, before[-1]), side="left")))
-    first, past = counts.rows[[low, high]].tolist()
-    names = (array.feature,)
+def _flat_unit(layout: ZarrLayout, number: int, array: ArraySpec, start: int, low: int, high: int) -> WriteUnit:
+    """Return the unit of entries from `start`, with all rows that hold some of them: those between two borders."""
+    counts, stop, names = layout.border_counts, min(start + array.unit, array.shape[0]), (array.feature,)
+    first, past = int(counts.rows[low]), int(counts.rows[high])
     return WriteUnit(number, array, start, stop, first, past, counts.at(low, names), counts.at(high, names))
 
 

@@ -262,7 +262,19 @@ class TargetGroup:
             raise FileExistsError(
                 f"{self} holds {other.name!r}, which does not belong to a Zarr group and would be deleted"
             )
+        for writer in self.part_writers(str(self.stored_attributes().get("id"))):
+            writer.check_free()
         return "w"
+
+    def part_writers(self, identity: str) -> list[Journal]:
+        """Return a journal for each program that writes a part of an interrupted conversion, or was killed meanwhile.
+
+        Their names end in the part, the number of parts and a token.
+        """
+        objects = self.unopened_objects()
+        names = objects.names(f"{CHECKPOINT_FOLDER}/{identity}/{PARTS}") if identity.isalnum() else []
+        own = [name for name in names if _WRITER.fullmatch(name.rpartition("/")[2])]
+        return [Journal(objects, name, "a part of this group", self.location) for name in own]
 
     def _others(self) -> Iterator[Path]:
         """Yield paths in the directory of the group that do not belong to it."""
@@ -670,6 +682,9 @@ def _is_filled(entries: NDArray[Any], value: Any) -> bool:
 _log = logging.getLogger(__name__)
 
 _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
+# Folder of the plan of a job within its checkpoint, and the programs that write its parts.
+PARTS = "parts"
+_WRITER = re.compile(r"writer-\d+-\d+-\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,36 +696,43 @@ class Checkpoint:
 
     def begin(self, layout: ZarrLayout) -> None:
         """Write the layout; from now on the conversion can be resumed."""
-        buffer, counts, names = io.BytesIO(), layout.border_counts, list(layout.border_counts.items)
-        arrays: dict[str, Any] = {f"items_{number}": counts.items[name] for number, name in enumerate(names)}
-        np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
-        self.objects.put(self._path(_BORDER_COUNTS), buffer.getvalue())
+        self.write_counts(_BORDER_COUNTS, layout.border_counts)
         document = {
             "records": layout.nrows,
             "grid": asdict(layout.grid),
             "arrays": [asdict(array) for array in layout.arrays],
-            "flat": names,
+            "flat": list(layout.border_counts.items),
         }
-        self.objects.put(self._path(_LAYOUT), json.dumps(document, ensure_ascii=False).encode())
+        self.objects.put(self.path(_LAYOUT), json.dumps(document, ensure_ascii=False).encode())
 
-    def layout(self) -> ZarrLayout | None:
-        """Read the layout; None if it was not written, so that no unit was either."""
-        written, counted = self.objects.get([self._path(_LAYOUT), self._path(_BORDER_COUNTS)]).values()
+    def write_counts(self, name: str, counts: BorderCounts) -> None:
+        """Write counts of a layout, or of a part of it."""
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {f"items_{number}": items for number, items in enumerate(counts.items.values())}
+        np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
+        self.objects.put(self.path(name), buffer.getvalue())
+
+    def layout(self, counts: str = _BORDER_COUNTS) -> ZarrLayout | None:
+        """Read the layout, with all counts or with those of a name; None if it does not exist.
+
+        It was not written, so that no unit was either, or all units are.
+        """
+        written, counted = self.objects.get([self.path(_LAYOUT), self.path(counts)]).values()
         if written is None or counted is None:
             return None
         document = json.loads(written)
         with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
             items = {name: arrays[f"items_{number}"] for number, name in enumerate(document["flat"])}
-            counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
+            border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
         specs = tuple(
             ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
             for array in document["arrays"]
         )
-        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, counts)
+        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, border_counts)
 
     def has_plan(self) -> bool:
         """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""
-        path = self._path(_LAYOUT)
+        path = self.path(_LAYOUT)
         return self.objects.sizes([path])[path] is not None
 
     def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
@@ -740,9 +762,14 @@ class Checkpoint:
             int(name): _report(unit) for record in records for name, unit in (record or {}).items() if name in names
         }
 
+    def numbers(self) -> NDArray[np.int64]:
+        """Return the numbers of the units that are recorded, ascending."""
+        records = self._units.read(Path(path).stem for path in self.objects.names(self.path(_UNITS)))
+        return np.array(sorted(int(name) for units in records.values() for name in units or ()), np.int64)
+
     def verified(self) -> dict[int, WriteReport]:
         """Return the reports of units whose objects match their record; delete records that do not match."""
-        paths = self.objects.names(self._path(_UNITS))
+        paths = self.objects.names(self.path(_UNITS))
         records = self._units.read(Path(path).stem for path in paths)
         sizes = {
             record: {name: file.size for unit in (units or {}).values() for name, file in unit.objects.items()}
@@ -762,12 +789,13 @@ class Checkpoint:
         """Delete the checkpoint."""
         self.objects.remove(CHECKPOINT_FOLDER)
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Return the name of an object of the checkpoint."""
         return f"{CHECKPOINT_FOLDER}/{self.identity}/{name}"
 
     @property
     def _units(self) -> Units:
-        return Units(self.objects, self._path(f"{_UNITS}/"))
+        return Units(self.objects, self.path(f"{_UNITS}/"))
 
 
 def _report(unit: Unit) -> WriteReport:

@@ -333,6 +333,11 @@ class GroupOutput:
         )
         return row_tasks.build(step, arguments, last, first, shared), work
 
+    def unwritten(self) -> tuple[Checkpoint, ZarrLayout | None]:
+        """Return the checkpoint of the group that has begun, and its layout; None if all units are written."""
+        assert self._checkpoint is not None
+        return self._checkpoint, None if self._context is None else self._layout
+
     def finish(self, reports: Any) -> None:
         """Check that the last task has completed this group, not a copy of it in another process."""
         if not self._target.stored_attributes().get("complete"):
@@ -364,10 +369,10 @@ def _finish(run: str, target: TargetGroup, checkpoint: Checkpoint, units: int, r
     """Complete the group: the last task of a conversion."""
     target.journal().check_owner(run)
     with add_path_to_errors(str(target)):
-        run_uninterrupted(lambda: _complete(target, checkpoint, units))
+        run_uninterrupted(lambda: complete_group(target, checkpoint, units))
 
 
-def _complete(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
+def complete_group(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
     """Verify all units, remove the checkpoint, and mark the group complete.
 
     A run that is interrupted between these steps is resumed after the last one that is recorded.
@@ -412,6 +417,7 @@ class WriteContext:
     target: TargetGroup
     # None in a fork of a session: it is committed as a whole.
     checkpoint: Checkpoint | None
+    # None if no run owns the group: in a fork, and in a part of a job.
     journal: Journal | None
     schema: Schema
     nrows: int
@@ -446,11 +452,12 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
 
 def _may_write(context: WriteContext) -> bool:
     """Return False if other copies of the tasks wrote everything; raise if the group belongs to another run."""
-    checkpoint, journal = context.checkpoint, context.journal
-    if checkpoint is None or journal is None:
+    checkpoint = context.checkpoint
+    if context.journal is not None:
+        context.journal.check_owner(context.run)
+    if checkpoint is None or checkpoint.has_plan():
         return True
-    journal.check_owner(context.run)
-    return checkpoint.has_plan() or not context.target.update_attributes(checkpoint.identity)["written"]
+    return not context.target.update_attributes(checkpoint.identity)["written"]
 
 
 class _CheckpointBuffer:
