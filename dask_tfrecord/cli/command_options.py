@@ -194,6 +194,13 @@ def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str,
         raise click.BadParameter(plain(str(error))) from None
 
 
+def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value or "")
+    if value in (None, "auto") or (match is not None and 1 <= int(match[1]) <= int(match[2])):
+        return value
+    raise click.BadParameter(f"{value!r} is neither I/N, such as 1/8 to 8/8, nor auto.")
+
+
 def _cores() -> int:
     from dask.system import CPU_COUNT
 
@@ -344,6 +351,19 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
     "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
+    "begin": click.option(
+        "--begin", is_flag=True, help="Plan a conversion in parts, which programs write without a scheduler."
+    ),
+    "parts": click.option("--parts", type=click.IntRange(1), metavar="N", help="With --begin: number of parts."),
+    "part": click.option(
+        "--part",
+        metavar="I/N|auto",
+        callback=_check_part,
+        help="Write part I of N, 1/N to N/N; auto numbers it by the array of jobs: from 1 in Slurm, PBS, SGE and LSF, "
+        "from 0 in AWS Batch, Google Cloud and Kubernetes.",
+    ),
+    "finish": click.option("--finish", is_flag=True, help="Verify all parts, and complete the store."),
+    "status": click.option("--status", is_flag=True, help="Show which parts are written, by whom, and which are not."),
     "port": click.option(
         "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of the page."
     ),
@@ -450,6 +470,6 @@ def _urlpath(_ctx: click.Context, _argument: click.Parameter, paths: tuple[str, 
     return paths[0] if len(paths) == 1 else list(paths)
 
 
-def pattern_argument(name: str = "pattern") -> Callable[[Command], Command]:
+def pattern_argument(name: str = "pattern", *, required: bool = True) -> Callable[[Command], Command]:
     """Return the argument for paths, URLs, directories, globs or templates of shards."""
-    return click.argument(name, nargs=-1, required=True, callback=_urlpath)
+    return click.argument(name, nargs=-1, required=required, callback=_urlpath)

@@ -39,6 +39,7 @@ from dask_tfrecord.cli.common import (
     keep_where,
     writing,
 )
+from dask_tfrecord.cli.jobs import check_steps, continue_job
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
 from dask_tfrecord.options import (
     CopyOptions,
@@ -537,12 +538,13 @@ def _open(
 
 
 @tfrecord.command("to-zarr")
-@pattern_argument()
+@pattern_argument(required=False)
 @click.argument("store")
 @options(
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
     *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
+    *("begin", "parts", "part", "finish", "status"),
 )
 def to_zarr(
     *,
@@ -553,6 +555,11 @@ def to_zarr(
     overwrite: bool,
     planned: bool,
     threads: int,
+    begin: bool,
+    parts: int | None,
+    part: str | None,
+    finish: bool,
+    status: bool,
     **given: Any,
 ) -> None:
     """Convert shards to a Zarr store in bounded memory.
@@ -562,8 +569,14 @@ def to_zarr(
     --features the JSON that Schema.to_json writes, with context features and feature lists for SequenceExamples. After
     Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
     started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
+
+    Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
+    --finish completes the store: these and --status need only the STORE.
     """
     target: ZarrTargetOptions = {"component": given.pop("component"), "resume": given.pop("resume")}
+    if check_steps(pattern, parts):
+        continue_job(pattern, store, target["component"], part, finish, given["compression"], threads)
+        return
     if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
@@ -571,6 +584,8 @@ def to_zarr(
     check_one_source_of_features(given["features"], given["sample"])
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
+    if planned and begin:
+        raise click.UsageError("--plan writes nothing, and --begin creates the store: give one of them.")
     if not planned:
         from dask_tfrecord.stores.zarr.write import open_target
 
@@ -587,6 +602,13 @@ def to_zarr(
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             del arguments["mode"]
             click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
+            return
+        if begin:
+            from dask_tfrecord.stores.zarr.job import ZarrJob
+
+            ZarrJob.begin(dataset, store, parts=parts, **target, **arguments)
+            which = "--part I/N for any N" if parts is None else f"--part 1/{parts} to {parts}/{parts}, or --part auto"
+            click.echo(f"{plain(store)} is planned: write it with {which}, and then --finish")
             return
         dataset.to_zarr(store, **target, **arguments)
     if not summaries:

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import cloudpickle
 import dask
@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
+from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.runtime.progress import cancel_on_failure, run_uninterrupted
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import Schema, align_columns
@@ -54,9 +55,9 @@ from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.compat import write_sequentially
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import (
+    ConversionRequest,
     WriteTask,
     ZarrLayout,
-    conversion_request,
     counts_of_units,
     divide_units,
     plan_tasks,
@@ -252,17 +253,9 @@ class ZarrJob:
         return f"<dask_tfrecord.ZarrJob: {self._target}>"
 
     @classmethod
+    @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
     def begin(
-        cls,
-        arrays: Mapping[str, Any],
-        store: Any,
-        *,
-        parts: int | None = None,
-        component: str | None = None,
-        mode: Literal["w", "w-"] = "w-",
-        resume: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        cls, arrays: Mapping[str, Any], store: Any, *, parts: int | None = None, **options: Unpack[ZarrWriteOptions]
     ) -> ZarrJob:
         """Plan a conversion, create its group, and store the plan in it.
 
@@ -274,12 +267,10 @@ class ZarrJob:
             As for `to_zarr`; each program that writes a part opens it.
         parts : int, optional
             Number of parts. By default the first part that is written fixes it.
-        component, mode, storage_options
-            As for `to_zarr`.
         resume : bool, default False
             Continue an interrupted conversion, or divide a job again: what is written is kept.
-        **options
-            Other options of `to_zarr`.
+        compute : bool, default True
+            Must be True: `write` writes the rows.
 
         Returns
         -------
@@ -304,30 +295,19 @@ class ZarrJob:
             _check_number("parts", parts, 1)
         if session_of(store) is not None:
             raise ValueError("parts are written by several programs, and an Icechunk session belongs to one: to_zarr")
+        options = complete(ZarrWriteOptions, options, "begin")
+        if not options["compute"]:
+            raise ValueError("begin writes no row, write does: leave compute out")
         origin = arrays.origin if isinstance(arrays, Dataset) else {}
-        target = open_target(store, component, storage_options, origin, mode=mode, resume=resume)
-        request = conversion_request(
-            arrays,
-            **{
-                "chunks": None,
-                "shards": None,
-                "compressors": "auto",
-                "filters": "auto",
-                "groups": None,
-                "dimension_names": None,
-                "fill_values": None,
-                "consolidated": True,
-                "memory_limit": "auto",
-                **options,
-            },
-        )
+        target = open_target(store, origin, options)
+        request = ConversionRequest.from_arguments(arrays, options)
         source = request.dataset._source
         if source is None:
             raise ValueError(
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
             )
         pickled = _pickle((source, request.schema), _options_of(source))
-        output = GroupOutput(target, request, mode=mode, resume=resume)
+        output = GroupOutput(target, request, mode=options["mode"], resume=options["resume"])
         with output.owned(), cancel_on_failure(output.token, output.abort):
             output.begin()
             checkpoint, layout = output.unwritten()
@@ -627,10 +607,11 @@ class ZarrJob:
         """Compute the tasks of a part, some hundred at a time."""
         target, checkpoint, rows_path = self._target, self._checkpoint, self._path(f"{_ROWS}-{plan.token}")
         first, past = plan.of_part(part, parts)
-        layout = checkpoint.layout(_counts_name(plan, first)) if first < past else None
+        has_tasks = plan.tasks[first] < plan.tasks[past]
+        layout = checkpoint.layout(_counts_name(plan, first)) if has_tasks else None
         pickled = self._objects.get([rows_path])[rows_path]
         if layout is None or pickled is None:
-            # The part has no unit, or other programs wrote all of them.
+            # The part has no task, or other programs wrote all of them.
             return
         source, schema = _unpickle(pickled, self._source_options)
         with write_sequentially():

@@ -1,0 +1,100 @@
+"""Steps of a conversion that is divided among programs: ``--part``, ``--finish`` and ``--status`` of to-zarr."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from dask_tfrecord.cli.command_options import plain, plain_lines
+from dask_tfrecord.cli.common import writing
+
+if TYPE_CHECKING:
+    from dask_tfrecord.stores.zarr.job import ZarrJob
+
+# Variables that number the jobs of an array, and the number of the first one: Slurm, PBS Professional, Torque, Grid
+# Engine and LSF, whose users choose the numbers; AWS Batch, Google Cloud Batch, Cloud Run and Kubernetes.
+_ARRAYS = {
+    "SLURM_ARRAY_TASK_ID": 1,
+    "PBS_ARRAY_INDEX": 1,
+    "PBS_ARRAYID": 1,
+    "SGE_TASK_ID": 1,
+    "LSB_JOBINDEX": 1,
+    "AWS_BATCH_JOB_ARRAY_INDEX": 0,
+    "BATCH_TASK_INDEX": 0,
+    "CLOUD_RUN_TASK_INDEX": 0,
+    "JOB_COMPLETION_INDEX": 0,
+}
+_STEPS = ("begin", "part", "finish", "status")
+# Options of steps that read the plan of --begin.
+_OF_STEPS = {"pattern", "store", "component", "compression", "threads", "verbose", "debug", *_STEPS}
+
+
+def check_steps(pattern: str | list[str], parts: int | None) -> bool:
+    """Return True if the command continues a job; refuse options that do not belong together."""
+    ctx = click.get_current_context()
+    flags = {each.name: each.opts[0] for each in ctx.command.params if each.name}
+    given = [name for name in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    steps = [name for name in _STEPS if name in given]
+    if len(steps) > 1:
+        raise click.UsageError(f"{flags[steps[0]]} and {flags[steps[1]]} are steps of a job: give one of them.")
+    if parts is not None and steps != ["begin"]:
+        raise click.UsageError("--parts is the number of parts that --begin plans; --part I/N writes one of them.")
+    if steps and steps != ["begin"]:
+        for name in given:
+            if name not in _OF_STEPS:
+                raise click.UsageError(f"{flags[name]} belongs to --begin; {flags[steps[0]]} reads its plan.")
+        return True
+    if not pattern:
+        raise click.UsageError("Missing argument 'PATTERN...': the shards to convert come before the STORE.")
+    return False
+
+
+def continue_job(
+    pattern: str | list[str],
+    store: str,
+    component: str | None,
+    part: str | None,
+    finish: bool,
+    compression: str | None,
+    threads: int,
+) -> None:
+    """Write a part of a job, finish it, or print its status; check the shards of `pattern` if there is one."""
+    from dask_tfrecord.storage.listing import find_shards
+    from dask_tfrecord.stores.zarr.job import ZarrJob
+
+    job = ZarrJob.open(store, component=component)
+    if pattern:
+        job.check_shards(find_shards(pattern, compression=compression))
+    if part is not None:
+        with writing(threads) as summaries:
+            job.write(*_part(job, part))
+        if not summaries:
+            click.echo(f"part {plain(part)} of {plain(store)} is done: nothing was left to write")
+    elif finish:
+        job.finish()
+        click.echo(f"{plain(store)} is complete")
+    else:
+        click.echo(plain_lines(job.status().to_text(1)))
+
+
+def _part(job: ZarrJob, part: str) -> tuple[int, int | None]:
+    """Return the number of a part, from 0, and the number of parts."""
+    if part != "auto":
+        number, parts = map(int, part.split("/"))
+        return number - 1, parts
+    # Grid Engine sets "undefined" outside of arrays.
+    found = {name: text for name in _ARRAYS if (text := os.environ.get(name, "")).isdecimal()}
+    if not found:
+        raise click.UsageError(f"--part auto needs the number of a job in an array: {', '.join(_ARRAYS)}.")
+    name, text = next(iter(found.items()))
+    parts = job.parts
+    if parts is None:
+        raise click.UsageError("--part auto needs the number of parts: give --parts N to --begin.")
+    number = int(text) - _ARRAYS[name]
+    if not 0 <= number < parts:
+        last = parts - 1 + _ARRAYS[name]
+        raise click.UsageError(f"{name} is {text}, and the job has parts {_ARRAYS[name]} to {last}.")
+    return number, parts

@@ -1,0 +1,339 @@
+"""Conversions in parts: programs that do not talk to each other write the bytes of one conversion, or are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given
+from support.commands import run, shown
+from support.numbered_shards import write_shards
+from support.programs import environment
+from support.waiting import PATIENCE, wait_until
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, ShardChangedError, StoreInUseError
+
+ROWS = 60
+
+
+def files(store: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of a store; the identity of the conversion differs between stores."""
+    found = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    group = json.loads(found["zarr.json"])
+    own = json.loads(group["attributes"]["dask_tfrecord"])
+    assert own.pop("complete") and own.pop("written")
+    del own["id"]
+    group["attributes"]["dask_tfrecord"] = own
+    return found | {"zarr.json": json.dumps(group).encode()}
+
+
+def begun(ds: dtf.Dataset, store: Path, parts: int | None = 3, **options: Any) -> dtf.ZarrJob:
+    return dtf.ZarrJob.begin(ds, store, parts=parts, **{"chunks": 7, **options})
+
+
+@given(data=st.data())
+def test_any_parts_in_any_order_write_the_bytes_of_one_conversion(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("jobs")
+    write_shards(folder, 2, data.draw(st.integers(0, 40), "rows of a shard"))
+    numbers = st.integers(1, 30)
+    units = data.draw(st.fixed_dictionaries({"tokens.values": numbers, "name.values": numbers}), "entries of a chunk")
+    unit = data.draw(numbers, "rows of a chunk")
+    options: dict[str, Any] = {"chunks": {**dict.fromkeys(("label", "tokens", "name"), unit), **units}}
+    features = {
+        "label": dtf.FixedLenFeature((), "int64"),
+        "tokens": dtf.VarLenFeature("int64"),
+        "name": dtf.FixedLenFeature((), "bytes"),
+    }
+    ds = dtf.read_tfrecord(folder, features)
+    ds.to_zarr(folder / "one", **options)
+    parts = data.draw(st.integers(1, 9), "parts")
+    begun(ds, folder / "job", data.draw(st.sampled_from([parts, None]), "parts of the plan"), **options)
+    order = data.draw(st.lists(st.integers(0, parts - 1), max_size=6), "parts that are written first")
+    for part in [*order, *data.draw(st.permutations(range(parts)), "order")]:
+        dtf.ZarrJob.open(folder / "job").write(part, parts)
+    job = dtf.ZarrJob.open(folder / "job")
+    assert not job.status().missing and job.parts == parts
+    job.finish()
+    assert files(folder / "job") == files(folder / "one")
+
+
+def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) -> None:
+    job = begun(ds, tmp_path / "job", 2, chunks=1)
+    with mock.patch("dask_tfrecord.stores.zarr.job._TASKS_PER_THREAD", 1):
+        for part in range(2):
+            job.write(part)
+    job.finish()
+    ds.to_zarr(tmp_path / "one", chunks=1)
+    assert files(tmp_path / "job") == files(tmp_path / "one")
+
+
+@pytest.mark.parametrize("place", ["memory", "component", "url"])
+def test_other_places(ds: dtf.Dataset, tmp_path: Path, place: str) -> None:
+    stores = {"memory": zarr.storage.MemoryStore(), "component": tmp_path / "x", "url": f"memory://{tmp_path.name}/x"}
+    where = {"component": "a/b"} if place == "component" else {}
+    dtf.ZarrJob.begin(ds, stores[place], chunks=7, parts=2, **where)
+    for part in range(2):
+        dtf.ZarrJob.open(stores[place], **where).write(part)
+    dtf.ZarrJob.open(stores[place], **where).finish()
+    np.testing.assert_array_equal(dtf.from_zarr(stores[place], **where)["label"], np.arange(ROWS))
+
+
+def test_functions_and_chosen_rows_are_part_of_the_plan(ds: dtf.Dataset, tmp_path: Path) -> None:
+    rows = ds.map_blocks(lambda blocks: {"x": blocks["label"] * 2}, {"x": dtf.FixedLenFeature((), "int64")}).rows[::-3]
+    job = begun(rows, tmp_path / "job", 2)
+    for part in range(2):
+        dtf.ZarrJob.open(tmp_path / "job").write(part)
+    job.finish()
+    np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "job")["x"], 2 * np.arange(ROWS)[::-3])
+
+
+# -- what is done
+
+
+def test_finish_lists_what_is_missing(ds: dtf.Dataset, tmp_path: Path) -> None:
+    job = begun(ds, tmp_path / "job")
+    with pytest.raises(IncompleteStoreError, match="never finished"):
+        dtf.from_zarr(tmp_path / "job")
+    job.write(1)
+    with pytest.raises(IncompleteStoreError, match=r"2 of 3 parts are not done: 0 \(missing\), 2 \(missing\)"):
+        job.finish()
+    status = job.status()
+    assert status.missing == (0, 2)
+    assert [each.state for each in status.parts] == ["missing", "done", "missing"]
+    assert f"process {os.getpid()} on " in status.parts[1].writer and status.parts[1].since is not None
+    assert "0/3   missing" in str(status) and "1/3   missing" in status.to_text(1)
+    for part in (0, 2):
+        job.write(part)
+    job.finish()
+    assert dtf.ZarrJob.open(tmp_path / "job").status().complete
+    # Nothing is left to do.
+    before = files(tmp_path / "job")
+    job.write(1)
+    job.finish()
+    assert files(tmp_path / "job") == before
+
+
+def test_finish_finds_chunks_that_were_lost(ds: dtf.Dataset, tmp_path: Path) -> None:
+    job = begun(ds, tmp_path / "job")
+    for part in range(3):
+        job.write(part)
+    (tmp_path / "job/label/c/1").unlink()
+    with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 0 \("):
+        job.finish()
+    job.write(0)
+    job.finish()
+    np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "job")["label"], np.arange(ROWS))
+
+
+def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf.Dataset, tmp_path: Path) -> None:
+    begun(ds, tmp_path / "a").write(1)
+    ds.to_zarr(tmp_path / "a", chunks=7, resume=True)
+    ds.to_zarr(tmp_path / "b", chunks=7, compute=False)
+    with pytest.raises(ResumeError, match=r"not divided into parts: ZarrJob.begin\(…, resume=True\)"):
+        dtf.ZarrJob.open(tmp_path / "b").write(0, 2)
+    job = begun(ds, tmp_path / "b", 2, resume=True)
+    job.write(0)
+    # Divided again.
+    job = begun(ds, tmp_path / "b", 5, resume=True)
+    assert job.status().missing == (0, 1, 2, 3, 4)
+    assert [each.written == each.units for each in job.status().parts][:2] == [True, True]
+    for part in range(5):
+        job.write(part)
+    job.finish()
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+# -- refusals
+
+
+def test_what_other_programs_cannot_read_is_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="in memory"):
+        dtf.ZarrJob.begin({"x": np.arange(3)}, tmp_path / "job")
+    secret = dtf.read_tfrecord(ds.origin["files"][0], compression=None, storage_options={"auto_mkdir": False})
+    job = begun(secret, tmp_path / "job", 1)
+    assert not [path for path in (tmp_path / "job").rglob("*") if path.is_file() and b"auto_mkdir" in path.read_bytes()]
+    with pytest.raises(ValueError, match="source_options"):
+        dtf.ZarrJob.open(tmp_path / "job").write(0)
+    dtf.ZarrJob.open(tmp_path / "job", source_options={"auto_mkdir": False}).write(0)
+    job.finish()
+
+
+def test_wrong_parts_are_refused_by_name(ds: dtf.Dataset, tmp_path: Path) -> None:
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(ValueError, match="parts is a number, 1 or more"):
+            begun(ds, tmp_path / "job", wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "job").exists()
+    job = begun(ds, tmp_path / "job", None)
+    with pytest.raises(ValueError, match="no number of parts"):
+        job.write(0)
+    with pytest.raises(IncompleteStoreError, match="no part of the job is written"):
+        job.finish()
+    assert job.status().parts == ()
+    job.write(0, 4)
+    with pytest.raises(ResumeError, match="this is a part of 5, and the job has 4 parts"):
+        job.write(4, 5)
+    with pytest.raises(ValueError, match="the job has 4 parts: 0 to 3; got 4"):
+        job.write(4, 4)
+    with pytest.raises(ValueError, match="part is a number, 0 or more; got -1"):
+        job.write(-1)
+
+
+def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
+    ds: dtf.Dataset, shards: Path, tmp_path: Path
+) -> None:
+    old = begun(ds, tmp_path / "job")
+    with (
+        mock.patch("dask_tfrecord.stores.zarr.job._versions", lambda: "dask_tfrecord 99 on Python 3.99"),
+        pytest.raises(ResumeError, match=r"was made by dask_tfrecord .* on Python 3\..*, and this is dask_tfrecord 99"),
+    ):
+        old.write(0)
+    job = begun(ds, tmp_path / "job", mode="w")
+    with pytest.raises(IncompleteStoreError, match="another conversion has replaced this group"):
+        old.write(0)
+    with pytest.raises(IncompleteStoreError, match="another conversion has replaced this group"):
+        old.finish()
+    for part in (0, 1):
+        job.write(part)
+    write_shards(shards, 4, ROWS // 4 + 1)
+    with pytest.raises(ShardChangedError, match=r"part-3\.tfrecord"):
+        job.write(2)
+    with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 2 \("):
+        job.finish()
+    assert "4 files changed in all" in run("to-zarr", shards, tmp_path / "job", "--part", "3/3").stderr
+
+
+def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def refused(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not tried:
+            tried.append(True)
+            for write in (
+                lambda: ds.to_zarr(tmp_path / "job", mode="w"),
+                lambda: begun(ds, tmp_path / "job", mode="w"),
+            ):
+                with pytest.raises(StoreInUseError, match=f"a part of this group: process {os.getpid()} on "):
+                    write()
+            [running] = [each for each in dtf.ZarrJob.open(tmp_path / "job").status().parts if each.state == "running"]
+            assert running.part == 1
+        return blocks
+
+    tried = [True]
+    job = begun(ds.map_blocks(refused, dict(ds.schema)), tmp_path / "job")
+    with mock.patch("dask_tfrecord.stores.zarr.job._unpickle", lambda *_: (job_rows, ds.schema)):
+        job_rows = ds.map_blocks(refused, dict(ds.schema))._source
+        tried.clear()
+        job.write(1)
+    assert tried
+    ds.to_zarr(tmp_path / "job", mode="w")
+
+
+def test_a_part_is_refused_while_another_run_owns_the_group(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def refused(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not tried and (tmp_path / "job").exists():
+            tried.append(True)
+            with pytest.raises(StoreInUseError, match="another run is writing this group"):
+                job.write(1)
+        return blocks
+
+    tried, job = [True], None
+    rows = ds.map_blocks(refused, dict(ds.schema))
+    job = begun(rows, tmp_path / "job")
+    tried.clear()
+    rows.to_zarr(tmp_path / "job", chunks=7, resume=True)
+    assert tried
+
+
+# -- programs
+
+
+def program(store: Path, part: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask_tfrecord", "to-zarr", store, "--part", part, "--threads", "1"],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@pytest.mark.parametrize(
+    ("parts", "rows", "kills"), [(3, 3_000, 1), pytest.param(8, 60_000, 3, marks=pytest.mark.slow)]
+)
+def test_killed_programs_are_repeated(parts: int, rows: int, kills: int, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    write_shards(tmp_path / "shards", 4, rows // 4)
+    options, store = ["--chunks", 10], tmp_path / "job"
+    shown("to-zarr", tmp_path / "shards", store, "--begin", "--parts", parts, *options)
+    running = {part: program(store, f"{part + 1}/{parts}") for part in range(parts)}
+    killed = set(range(0, 2 * kills, 2))
+    for part in killed:
+        # Some of its units are recorded.
+        job = dtf.ZarrJob.open(store)
+        assert wait_until(lambda: job.status().parts[part].written, lambda: running[part].poll() is None)  # noqa: B023
+        running[part].send_signal(signal.SIGKILL)
+    assert {part for part, each in running.items() if each.wait(PATIENCE) != 0} == killed
+    status = dtf.ZarrJob.open(store).status()
+    assert {each.part for each in status.parts if each.state == "interrupted"} == killed
+    assert "interrupted" in shown("to-zarr", store, "--status")
+    assert "--part I/" in run("to-zarr", store, "--finish").stderr
+    # Twice at once.
+    repeated = [program(store, f"{part + 1}/{parts}") for part in killed for _ in range(2)]
+    assert not [each for each in repeated if each.wait(PATIENCE)]
+    shown("to-zarr", store, "--finish")
+    shown("to-zarr", tmp_path / "shards", tmp_path / "one", *options)
+    assert files(store) == files(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("SLURM_ARRAY_TASK_ID", 1), ("PBS_ARRAY_INDEX", 1), ("SGE_TASK_ID", 1), ("AWS_BATCH_JOB_ARRAY_INDEX", 0)],
+)
+def test_arrays_of_jobs_number_the_parts(
+    name: str, first: int, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "job"
+    assert "--part auto" in shown("to-zarr", shards, store, "--begin", "--parts", 2, "--chunks", 7)
+    refused = run("to-zarr", store, "--part", "auto")
+    assert refused.exit_code == 2 and name in refused.stderr
+    monkeypatch.setenv("SGE_TASK_ID", "undefined")
+    for number in (first, first + 1):
+        monkeypatch.setenv(name, str(number))
+        assert f"part {number - first + 1} of 2" in shown("to-zarr", store, "--part", "auto")
+    monkeypatch.setenv(name, str(first + 2))
+    refused = run("to-zarr", store, "--part", "auto")
+    assert refused.exit_code == 2 and f"the job has parts {first} to {first + 1}" in refused.stderr
+    shown("to-zarr", shards, store, "--finish")
+
+
+def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Path) -> None:
+    store = tmp_path / "job"
+    for arguments, said in (
+        ([store, "--part", "1/2", "--chunks", "7"], "--chunks belongs to --begin"),
+        ([store, "--part", "1/2", "--finish"], "--part and --finish are steps"),
+        ([shards, store, "--parts", "2"], "--parts is the number of parts that --begin plans"),
+        ([store], "Missing argument 'PATTERN...'"),
+        ([store, "--part", "0/2"], "neither I/N"),
+        ([shards, store, "--begin", "--plan"], "--plan writes nothing"),
+    ):
+        refused = run("to-zarr", *arguments)
+        assert refused.exit_code == 2 and said in refused.stderr
+    assert not store.exists()
+    shown("to-zarr", shards, store, "--begin")
+    refused = run("to-zarr", store, "--part", "auto")
+    assert "--part auto needs the number" in refused.stderr
+    shown("to-zarr", store, "--part", "2/2")
+    assert "1 (missing). --part I/2 writes each of them" in run("to-zarr", store, "--finish").stderr
+    assert "part 2/2" in shown("to-zarr", store, "--part", "2/2")
+    assert "1/2   missing" in shown("to-zarr", store, "--status")
