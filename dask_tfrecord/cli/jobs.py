@@ -83,8 +83,8 @@ def continue_job(
 def _part(job: ZarrJob, part: str) -> tuple[int, int | None]:
     """Return the number of a part, from 0, and the number of parts."""
     if part != "auto":
-        number, parts = map(int, part.split("/"))
-        return number - 1, parts
+        number, of = map(int, part.split("/"))
+        return number - 1, of
     # Grid Engine sets "undefined" outside of arrays.
     found = {name: text for name in _ARRAYS if (text := os.environ.get(name, "")).isdecimal()}
     if not found:

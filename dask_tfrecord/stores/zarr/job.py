@@ -452,6 +452,9 @@ class ZarrJob:
             state: Literal["done", "running", "interrupted", "missing"] = "interrupted" if written else "missing"
             if record is not None:
                 state, written, owner = "done", units, Owner.from_json(record)
+            elif written == units:
+                # Of another division of the job, or verified by `finish`.
+                state = "done"
             elif owner is not None:
                 state = "interrupted" if owner.is_dead() else "running"
             place, since = ("", None) if owner is None else (owner.place, owner.since)
