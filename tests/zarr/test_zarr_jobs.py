@@ -233,7 +233,7 @@ def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_pa
     tried = [True]
     job = begun(ds.map_blocks(refused, dict(ds.schema)), tmp_path / "job")
     with mock.patch("dask_tfrecord.stores.zarr.job._unpickle", lambda *_: (job_rows, ds.schema)):
-        job_rows = ds.map_blocks(refused, dict(ds.schema))._source
+        job_rows = ds.map_blocks(refused, dict(ds.schema)).as_rows().source
         tried.clear()
         job.write(1)
     assert tried

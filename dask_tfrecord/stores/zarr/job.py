@@ -32,7 +32,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.dataset import Dataset
+from dask_tfrecord.arrays.rows import HasRows
 from dask_tfrecord.arrays.sources import Source
 from dask_tfrecord.errors import (
     RESUME,
@@ -298,10 +298,10 @@ class ZarrJob:
         options = complete(ZarrWriteOptions, options, "begin")
         if not options["compute"]:
             raise ValueError("begin writes no row, write does: leave compute out")
-        origin = arrays.origin if isinstance(arrays, Dataset) else {}
+        origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
         target = open_target(store, origin, options)
         request = ConversionRequest.from_arguments(arrays, options)
-        source = request.dataset._source
+        source = request.rows.source
         if source is None:
             raise ValueError(
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
