@@ -326,7 +326,7 @@ def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Pat
         refused = run("to-zarr", *arguments)
         assert refused.exit_code == 2 and said in refused.stderr
     assert not store.exists()
-    shown("to-zarr", shards, store, "--begin")
+    shown("to-zarr", shards, store, "--begin", "--chunks", 7)
     refused = run("to-zarr", store, "--part", "auto")
     assert "--part auto needs the number" in refused.stderr
     shown("to-zarr", store, "--part", "2/2")
