@@ -21,6 +21,7 @@ ORDER = [
     "options",
     "markup",
     "settings",
+    "activities",
     "messages",
     "message_types",
     "blocks",

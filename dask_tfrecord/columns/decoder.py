@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
+from dask_tfrecord.activities import activity
 from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
 from dask_tfrecord.columns.message_fields import (
     MessageTables,
@@ -318,7 +319,9 @@ def decode_blocks(
     job = _DecodeJob(decoder, names, check_crc, limit)
     with _Shards(check_crc) as shards:
         for runs, rows, out in chunks:
-            yield shards.decode(job, runs, rows, out)
+            with activity("decode"):
+                blocks = shards.decode(job, runs, rows, out)
+            yield blocks
 
 
 class _Shards:

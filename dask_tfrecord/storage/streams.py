@@ -32,6 +32,7 @@ from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.activities import activity
 from dask_tfrecord.codecs.compressions import Decompressor
 from dask_tfrecord.codecs.deflate import TRAILER, Inflater
 from dask_tfrecord.codecs.registry import detect, find_compression, normalize_compression
@@ -329,15 +330,16 @@ class RangeReader:
                 out[piece : piece + end - begin] = data[begin:end]
 
         requests = list(pairwise(cuts))
-        if not self._fetch.concurrent():
-            # A first answer shows whether a web server sends ranges.
-            fetch(*requests.pop(0))
-        if len(requests) > 1 and self._fetch.concurrent():
-            with ThreadPoolExecutor(min(len(requests), _CONCURRENT_REQUESTS), "dask_tfrecord-ranges") as pool:
-                list(pool.map(fetch, *zip(*requests, strict=True)))
-        else:
-            for request in requests:
-                fetch(*request)
+        with activity("read"):
+            if not self._fetch.concurrent():
+                # A first answer shows whether a web server sends ranges.
+                fetch(*requests.pop(0))
+            if len(requests) > 1 and self._fetch.concurrent():
+                with ThreadPoolExecutor(min(len(requests), _CONCURRENT_REQUESTS), "dask_tfrecord-ranges") as pool:
+                    list(pool.map(fetch, *zip(*requests, strict=True)))
+            else:
+                for request in requests:
+                    fetch(*request)
         return -1
 
     def arrived(self, size: int) -> Arrived | None:
@@ -377,13 +379,14 @@ class RangeReader:
             self._length = _FIRST_RANGE
         self._range = memoryview(b"")  # at most two ranges in memory
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.start <= start < ahead.stop:
-            data, self._range_start = ahead.data.result(), ahead.start
-        else:
-            stop = self._range_end(start)
-            # One request at a time: a range that is not needed any more may still be on its way.
-            data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
-            self._range_start = start
+        with activity("read"):
+            if ahead is not None and ahead.start <= start < ahead.stop:
+                data, self._range_start = ahead.data.result(), ahead.start
+            else:
+                stop = self._range_end(start)
+                # One request at a time: a range that is not needed any more may still be on its way.
+                data = self._pool.submit(self._fetch, start, stop).result() if self._pool else self._fetch(start, stop)
+                self._range_start = start
         self._range = memoryview(data)
         self._fetch_ahead(self._range_start + len(data), self._stop if known else self._size)
 

@@ -27,6 +27,7 @@ import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
 
+from dask_tfrecord.activities import activity
 from dask_tfrecord.errors import (
     COMPONENT,
     OVERWRITE,
@@ -462,9 +463,13 @@ def _put_chunk(
     """Write a chunk or a shard of an array; `run` awaits the calls of zarr."""
     encode = chunk_encoder(array)
     if encode is None:
-        run(write_chunk(array, index, entries))
-    else:
-        run(set_chunk(array, index, encode(entries)))
+        with activity("write"):
+            run(write_chunk(array, index, entries))
+        return
+    with activity("encode"):
+        encoded = encode(entries)
+    with activity("write"):
+        run(set_chunk(array, index, encoded))
 
 
 def _is_url(store: str) -> bool:
