@@ -71,6 +71,9 @@ class Limits:
     item_count_interval_nbytes: int = 512 << 10
     # Decoded bytes of a write unit, and of a chunk without shards.
     write_unit_nbytes: int = 8 << 20
+    # Small conversions have so many write units, if these have at least the bytes.
+    wanted_units: int = 16
+    least_unit_nbytes: int = 2 << 20
     # Decoded bytes of a chunk within a Zarr shard.
     chunk_nbytes: int = 1 << 20
     # Least bytes of a chunk of flat values.

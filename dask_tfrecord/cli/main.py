@@ -485,7 +485,7 @@ def describe(
 
 @tfrecord.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
-@options("split", "features", "message", "where", "compression", "port", "browser", "view_memory_limit")
+@options("split", "features", "message", "where", "compression", "errors", "port", "browser", "view_memory_limit")
 def view(
     *,
     paths: tuple[str, ...],
@@ -498,6 +498,7 @@ def view(
 
     Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,
     until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
+    A row that is damaged shows the error in its place, unless --errors skips or fills it.
     """
     from dask_tfrecord.view.opened import BlockCache, open_path
     from dask_tfrecord.view.server import Server
@@ -506,6 +507,7 @@ def view(
     sets = [open_path(path, cache, **reading) for path in paths]
     with Server(sets, port) as server:
         click.echo(server.url)
+        click.echo("Ctrl-C ends the page", err=True)
         if browser:
             server.open_browser()
         server.wait()

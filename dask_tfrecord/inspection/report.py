@@ -65,9 +65,13 @@ class Suggestion:
     of: str
     could_be: tuple[str, ...] = ()
 
+    @property
+    def agreed(self) -> str:
+        """How many values were seen, as text."""
+        return f"all {self.number:,} {self.of}s" if self.number != 1 else f"the only {self.of}"
+
     def __str__(self) -> str:
-        agree = f"all {self.number:,} {self.of}s" if self.number != 1 else f"the only {self.of}"
-        text = (f"or {self.feature}: " if self.feature else "") + f"{self.what}, {agree}"
+        text = (f"or {self.feature}: " if self.feature else "") + f"{self.what}, {self.agreed}"
         return text + (f" (could be {', '.join(self.could_be)})" if self.could_be else "")
 
 

@@ -265,7 +265,7 @@ def schema_code(schema: Schema) -> str:
 
 
 def _features(features: Mapping[str, Feature]) -> str:
-    lines = [f"{_INDENT}{_code(name)}: {_call(feature)}," for name, feature in features.items()]
+    lines = [f"{_INDENT}{_code(name)}: {feature_code(feature)}," for name, feature in features.items()]
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
 
 
@@ -273,8 +273,8 @@ def _names(names: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(["{", *(f"{_INDENT}{_code(name)}: {_code(list(each))}," for name, each in names.items()), "}"])
 
 
-def _call(feature: Feature) -> str:
-    """Return the call of a feature class; those of other modules have no prefix."""
+def feature_code(feature: Feature) -> str:
+    """Return Python code of a feature; classes of other modules have no prefix."""
     prefix = "dtf." if type(feature).__module__.startswith("dask_tfrecord.") else ""
     return prefix + feature.call(_code)
 
@@ -291,7 +291,7 @@ def _code(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Feature):
-        return _call(value)
+        return feature_code(value)
     if isinstance(value, Partition):
         return f"dtf.RaggedFeature.{value!r}"
     return repr(value)

@@ -201,7 +201,7 @@ class _Search:
             infos = self._template() or self._glob()
         if not infos:
             raise self.not_found()
-        infos.sort(key=lambda info: _natural(info["name"]))
+        infos.sort(key=lambda info: natural_order(info["name"]))
         return [(self.url(info["name"]), info) for info in infos]
 
     def info(self, path: str) -> dict[str, Any] | None:
@@ -390,8 +390,8 @@ class _Search:
             # The server cannot list, or the directory does not exist.
             existing = {path: info for path in expected if (info := self.info(path)) is not None}
         if existing and existing.keys() != set(expected):
-            missing = sorted(set(expected) - existing.keys(), key=_natural)
-            surplus = sorted(existing.keys() - set(expected), key=_natural)
+            missing = sorted(set(expected) - existing.keys(), key=natural_order)
+            surplus = sorted(existing.keys() - set(expected), key=natural_order)
             raise ShardNotFoundError(
                 f"{self.given!r} names {_span(expected)}; missing: {_some(missing)}; unexpected: {_some(surplus)}. "
                 f"Complete the set, or pass a list of the files to read"
@@ -412,7 +412,7 @@ class _Search:
         url = self.url(self.path)
         message += f" {self.given!r}" + ("" if url == self.given else f" (that is {url})")
         try:
-            names = {_base(path): path for path in sorted(self.listing(directory), key=_natural)}
+            names = {_base(path): path for path in sorted(self.listing(directory), key=natural_order)}
         except PermissionError:
             return ShardNotFoundError(f"{message}; permission to list {directory!r} is denied")
         if not names or directory in names.values():
@@ -521,7 +521,7 @@ def _span(expected: Sequence[str]) -> str:
     return f"the {plural(len(expected), 'shard')} {_base(expected[0])} … {_base(expected[-1])}"
 
 
-def _natural(path: str) -> tuple[list[str | int], str]:
+def natural_order(path: str) -> tuple[list[str | int], str]:
     """Return a sort key that orders digits by value. Text and numbers alternate, so that keys are comparable."""
     parts: list[str | int] = [*re.split(r"([0-9]+)", path)]
     parts[1::2] = [int(digits) for digits in parts[1::2]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import check_shown, encode_png, shrink_image
 from dask_tfrecord.images.registry import media_type
 from dask_tfrecord.inspection.payload_type import detect_image, is_probably_text
+from dask_tfrecord.metadata.labels import feature_code
 from dask_tfrecord.preview.preview import (
     averaged,
     extent_text,
@@ -35,9 +37,9 @@ from dask_tfrecord.schema import Schema, prefix_groups
 _LETTERS = {False: 2_000, True: 65_536}
 _HEX = {False: 64, True: 4_096}
 _NUMBERS = {False: 512, True: 16_384}
-# Steps and components of an episode.
+# Steps of an episode, and components that are drawn as curves; more are a heat map.
 _STEPS = 5_000
-_CURVES = 64
+MOST_CURVES = 16
 # Sides of a tensor that is drawn, images whose sizes are listed, values of the JSON of a record.
 _DRAWN = 64
 _IMAGES = 256
@@ -76,7 +78,9 @@ class Column:
     def to_dict(self) -> dict[str, Any]:
         """Return the column as JSON values."""
         names = ("name", "kind", "group", "classes", "draws_on")
+        features = {each: self.feature for each in self.reads}
         return {name: getattr(self, name) for name in names} | {
+            "code": "\n".join(f"{json.dumps(each)}: {feature_code(feature)}," for each, feature in features.items()),
             "type": type_text(self.feature) if not self.sides else f"{self.feature.item_dtype} (?, 4)",
             "shape": [*[None] * (self.feature.own_shapes or self.feature.ragged_rank), *self.feature.item_shape],
         }
@@ -195,7 +199,7 @@ def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = Fal
     if column.kind == "boxes":
         return {"boxes": as_json(array.reshape(-1, 4)[: _NUMBERS[whole]])}
     if array.ndim > 1:
-        return _tensor(array)
+        return _steps(array, whole) if column.kind == "sequence" else _tensor(array)
     return {"values": as_json(array[: _NUMBERS[whole]]), "length": len(array), "range": extent_text(array)}
 
 
@@ -225,6 +229,17 @@ def _short(value: Any, whole: bool) -> Any:
     if isinstance(value, bytes) and not is_probably_text(value):
         return f"0x{value[:16].hex()}{'…' if len(value) > 16 else ''}"
     return _text(value, whole)["value"] if isinstance(value, bytes | str) else as_json(value)
+
+
+def _steps(array: NDArray[Any], whole: bool) -> dict[str, Any]:
+    """Return steps of several components: all of them if there are few, else means of neighbours."""
+    if array.shape[1:] and array[0].size <= MOST_CURVES and array.dtype.kind != "c":
+        flat = array.reshape(len(array), -1)
+        if not whole and len(flat):
+            flat = averaged(flat[..., None].astype(np.float64), min(_DRAWN, len(flat)), flat.shape[1])[..., 0]
+        rows = flat[: _NUMBERS[True]]
+        return {"rows": as_json(rows), "shape": list(array.shape), "length": len(array), "range": extent_text(array)}
+    return _tensor(array) | {"length": len(array)}
 
 
 def _tensor(array: NDArray[Any]) -> dict[str, Any]:
@@ -283,15 +298,22 @@ def record_json(blocks: Mapping[str, Block | str]) -> Any:
     }
 
 
-def curves_of(columns: Sequence[Column], blocks: Mapping[str, Block | str]) -> tuple[int, dict[str, list[list[Any]]]]:
-    """Return the number of steps of a row, and the numbers of each component of the columns of a group."""
+def curves_of(
+    columns: Sequence[Column], blocks: Mapping[str, Block | str]
+) -> tuple[int, dict[str, list[list[Any]]], dict[str, dict[str, Any]]]:
+    """Return the number of steps of a row, the numbers of each component of the columns of a group, and heat maps.
+
+    A column of many components is a heat map of means: a row per component, and a column per step.
+    """
     rows = {each.name: blocks[each.name] for each in columns}
     values = {name: np.atleast_1d(to_array(row)[0]) for name, row in rows.items() if not isinstance(row, str)}
     steps = min([len(array) for array in values.values() if len(array)], default=0)
     drawn = {each.name for each in columns if each.kind != "image"}
-    curves = {
-        name: as_json(array.reshape(steps, -1)[:_STEPS, :_CURVES].T)
+    shown = {
+        name: array.reshape(steps, -1)[:_STEPS].T
         for name, array in values.items()
         if steps and name in drawn and array.dtype.kind in "biuf" and not array.size % steps
     }
-    return min(steps, _STEPS), curves
+    curves = {name: as_json(array) for name, array in shown.items() if len(array) <= MOST_CURVES}
+    maps = {name: _tensor(array) for name, array in shown.items() if name not in curves}
+    return min(steps, _STEPS), curves, maps

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -332,6 +332,7 @@ def open_path(
     split: str | None = None,
     where: Sequence[tuple[str, str, Any]] = (),
     compression: str | None = "infer",
+    errors: Literal["raise", "skip", "fill"] = "raise",
 ) -> Opened:
     """Open shards, or a Zarr group that this library wrote, without counting the records of shards."""
     name = path if isinstance(path, str) else f"{path[0]} and {len(path) - 1:,} more"
@@ -351,14 +352,15 @@ def open_path(
     given = {"features": features, "message": message, "split": split}
     texts = [f"{option}={value!r}" for option, value in given.items() if value is not None]
     texts += [] if compression == "infer" else [f"compression={compression!r}"]
+    texts += [] if errors == "raise" else [f"errors={errors!r}"]
     urls = redact_url(path) if isinstance(path, str) else list(map(redact_url, path))
     code = _opening(f"read_tfrecord({', '.join([repr(urls), *texts])})")
-    # Lengths of the longest record, parts of a split and filters need a data set whose records are counted.
+    # Lengths of the longest record, parts of a split, filters and the records that are intact need counted records.
     is_open = any(each.needs_length for each in (known or {}).values())
-    if known is not None and (where or found.rows is not None or is_open):
+    if known is not None and (where or found.rows is not None or is_open or errors != "raise"):
         from dask_tfrecord.arrays.read import read_rows
 
-        rows = read_rows(path, known, split=split, compression=compression)
+        rows = read_rows(path, known, split=split, compression=compression, errors=errors)
         return _open_where(rows, cache, name, code, where)
     viewed = None if known is None else _with_encoded_images(known)
     return Opened(name, code, cache, viewed, found.shards, report=report, found_damage=found_damage)

@@ -22,6 +22,8 @@ import numpy as np
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.errors import TFRecordError, describe_error, printable
 from dask_tfrecord.inspection.report import Report
+from dask_tfrecord.metadata.labels import schema_code
+from dask_tfrecord.storage.listing import natural_order
 from dask_tfrecord.view.cells import Column, cell, columns_of, curves_of, groups_of, image, record_json
 from dask_tfrecord.view.opened import Opened
 from dask_tfrecord.view.passes import Pass, Refined, Search
@@ -176,7 +178,11 @@ class View:
         columns, known, report = self.columns(data), data.known, data.report
         hints = [report] if isinstance(report, str) else []
         if isinstance(report, Report):
-            hints = [f"{each.name}: {hint}" for each in report.features for hint in each.suggestions]
+            hints = [
+                f"{each.name}: {hint.what}, {hint.agreed}" + (f"; read it with {hint.feature}" if hint.feature else "")
+                for each in report.features
+                for hint in each.suggestions
+            ]
         return {
             "data": self.sets.index(data),
             "sets": [shown_path(each.name) for each in self.sets],
@@ -191,6 +197,7 @@ class View:
             "groups": [] if data.schema is None else list(groups_of(data.schema)),
             "hints": [printable(hint) for hint in hints],
             "code": data.code,
+            "schema": None if data.schema is None else schema_code(data.schema),
         }
 
     def rows(self, request: Request) -> Any:
@@ -265,14 +272,15 @@ class View:
         columns = [column for column in every if column.name in names]
         texts = [each for each in every if each.kind in ("text", "sequence") and _INSTRUCTION.search(each.name)]
         _, blocks = self._row(request, data, _reads([*columns, *texts]))
-        steps, curves = curves_of(columns, blocks)
+        steps, curves, maps = curves_of(columns, blocks)
         found = [cell(each, blocks, whole=True) for each in texts]
         told = [(each.get("value") or next(iter(each.get("values", [])), None)) for each in found if each]
         return {
             "length": steps,
             "instruction": next((text for text in told if isinstance(text, str) and text), None),
-            "images": [each.name for each in columns if each.kind == "image"],
+            "images": sorted((each.name for each in columns if each.kind == "image"), key=natural_order),
             "curves": curves,
+            "maps": maps,
         }
 
     def shard(self, request: Request) -> Any:

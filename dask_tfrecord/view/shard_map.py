@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import TFRecordError, printable, redact_url
+from dask_tfrecord.errors import TFRecordError, plural, printable, redact_url
+from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_text, parse_record
 from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, record_state, walk_states
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
 from dask_tfrecord.storage.shard import Shard
@@ -19,6 +20,9 @@ from dask_tfrecord.view.opened import Opened
 _MAP_NBYTES = 32 << 20
 _HEX_NBYTES = 4 << 10
 _PARSED_NBYTES = 1 << 20
+# Values of a feature, steps of a feature list, and letters of a text that the fields of a record show.
+_SHOWN_VALUES = 6
+_SHOWN_LETTERS = 60
 # Shards of the overview.
 _LISTED = 10_000
 
@@ -127,17 +131,48 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
 
 
 def _fields(payload: bytes) -> list[dict[str, Any]]:
-    """Return the fields of a message by its wire format, in order."""
+    """Return the features of an Example or SequenceExample, or the fields of another message by its wire format."""
     from dask_tfrecord.inspection.wire import WireField, wire_fields
+
+    is_example = detect_payload_type(payload) in ("an Example", "a SequenceExample")
+    record = parse_record(payload) if is_example else None
+    if record is not None:
+        contexts = [_feature_line(name, 0, feature) for name, feature in sorted(record.context.feature.items())]
+        lists = [line for each in sorted(record.feature_lists.feature_list.items()) for line in _list_lines(*each)]
+        return contexts + lists
 
     def listed(field: WireField) -> Iterator[dict[str, Any]]:
         value = field.candidates[0][1] if field.candidates else None
-        yield {"path": field.path, "wire": field.wire_type, "value": value}
+        yield {"name": field.path, "depth": field.path.count("."), "kind": field.wire_type, "value": value}
         for child in field.children:
             yield from listed(child)
 
     root = wire_fields(payload)
     return [field for child in (() if root is None else root.children) for field in listed(child)]
+
+
+def _feature_line(name: str, depth: int, feature: Any) -> dict[str, Any]:
+    """Describe a feature of a record: its key, its kind, and its first values."""
+    kind = feature.WhichOneof("kind")
+    values = [] if kind is None else getattr(feature, kind).value
+    shown = ", ".join(map(_value_text, values[:_SHOWN_VALUES])) + (", …" if len(values) > _SHOWN_VALUES else "")
+    number = plural(len(values), "value")
+    return {"name": name, "depth": depth, "kind": f"{kind or 'no list'}, {number}", "value": shown}
+
+
+def _list_lines(name: str, steps: Any) -> Iterator[dict[str, Any]]:
+    number = plural(len(steps.feature), "step")
+    yield {"name": name, "depth": 0, "kind": f"feature list, {number}", "value": None}
+    for step, feature in enumerate(steps.feature[:_SHOWN_VALUES]):
+        yield _feature_line(f"step {step}", 1, feature)
+
+
+def _value_text(value: Any) -> str:
+    if not isinstance(value, bytes):
+        return f"{value:.9g}" if isinstance(value, float) else str(value)
+    if is_probably_text(value):
+        return repr(value[:_SHOWN_LETTERS].decode(errors="replace")) + ("…" if len(value) > _SHOWN_LETTERS else "")
+    return f"{plural(len(value), 'byte')}: {value[:8].hex(' ')}{' …' if len(value) > 8 else ''}"
 
 
 def repair_plan(data: Opened, number: int) -> dict[str, Any]:

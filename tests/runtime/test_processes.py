@@ -111,7 +111,13 @@ print("done", flush=True)
     said = ["KeyboardInterrupt"]
     if job == "to_zarr" and (folder / "out.zarr").exists():
         # It had begun to write.
-        said.append("written units are kept: the same call with resume=True continues it")
+        is_kept = any((folder / "out.zarr").rglob("units/*"))
+        kept, verb = (
+            ("written units are kept", "continues")
+            if is_kept
+            else ("no unit is complete yet, and the plan is kept", "begins with")
+        )
+        said.append(f"{kept}: the same call with resume=True {verb} it")
         with pytest.raises(IncompleteStoreError, match="resume=True"):
             dtf.from_zarr(folder / "out.zarr")
         shutil.rmtree(folder / "out.zarr")

@@ -145,7 +145,9 @@ def test_every_row_of_a_golden_file_is_answered_with_its_record(serve: Serve, go
         assert found["location"]["offset"] == shard["offsets"][row]
         record = page.get("record", offset=shard["offsets"][row])
         assert (record["length"], record["state"]) == (shard["lengths"][row], 0)
-        assert record["fields"][0]["path"]
+        named = {field["name"] for field in record["fields"] if not field["depth"]}
+        features = {key for each in dtf.inspect_records(golden / f"{name}.tfrecord").features for key in [each.name]}
+        assert named and named <= features
 
 
 def test_images_are_sent_at_the_size_that_is_shown(serve: Serve, golden: Path) -> None:
@@ -607,3 +609,47 @@ def test_files_that_grow_or_are_removed_are_reported(
                 if line.startswith(b"data: "):
                     found = [each["what"] for each in json.loads(line[6:])["changed"]]
             assert found == [expected]
+
+
+def test_damaged_rows_are_left_out_where_errors_are_skipped(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"label": np.arange(9)}, tmp_path / "torn.tfrecord")
+    torn = bytearray((tmp_path / "torn.tfrecord").read_bytes())
+    torn[-6] ^= 1
+    (tmp_path / "torn.tfrecord").write_bytes(torn)
+    for where, rows in (((), 8), ([("label", ">", 2)], 5)):
+        opened = open_path(str(tmp_path / "torn.tfrecord"), BlockCache(MEMORY), where=where, errors="skip")
+        with Server([opened]) as server:
+            page = Page(server)
+            assert page.counted()["nrows"] == rows
+            assert "errors='skip'" in page.get("overview")["code"]
+
+
+def test_steps_of_components_are_curves_or_heat_maps(serve: Serve, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    few, many = [rng.random((n, 7)) for n in (3, 200)], [rng.random((n, 512)) for n in (3, 200)]
+    columns = {"steps/state": few, "steps/words": many, **{f"steps/camera_{n}": [[n] * 3, [n] * 200] for n in (10, 9)}}
+    page = serve(
+        dtf.Dataset.from_arrays(
+            {name: [each.astype("f4") for each in map(np.array, rows)] for name, rows in columns.items()}
+        )
+    )
+    cells = page.get("rows", start=1, stop=2)["cells"]
+    (state,), (words,) = cells["steps/state"], cells["steps/words"]
+    assert (len(state["rows"]), len(state["rows"][0]), state["shape"], state["length"]) == (64, 7, [200, 7], 200)
+    assert (len(words["rows"]), len(words["rows"][0]), words["shape"], words["length"]) == (64, 64, [200, 512], 200)
+    whole = page.get("row", row=1)["cells"]["steps/state"]
+    np.testing.assert_allclose(whole["rows"], few[1].astype("f4"), rtol=1e-6)
+    episode = page.get("episode", row=1, group="steps")
+    assert len(episode["curves"]["steps/state"]) == 7 and episode["maps"]["steps/words"]["shape"] == [512, 200]
+    overview = page.get("overview")
+    assert 'dtf.VarLenFeature("float32", shape=(-1, 7))' in overview["schema"]
+    assert overview["columns"][0]["code"] == '"steps/state": dtf.VarLenFeature("float32", shape=(-1, 7)),'
+
+
+def test_cameras_are_in_natural_order(serve: Serve, tmp_path: Path) -> None:
+    frames = [np.zeros((2, 8, 8, 3), np.uint8)] * 2
+    names = [f"steps/camera_{number}" for number in (10, 9, 1)]
+    features = {name: dtf.ImageFeature((-1, 8, 8, 3)) for name in names}
+    dtf.to_tfrecord(dict.fromkeys(names, frames), tmp_path / "a.tfrecord", features=features)
+    page = serve(dtf.read_tfrecord(tmp_path / "a.tfrecord", features))
+    assert page.get("episode", row=0, group="steps")["images"] == [f"steps/camera_{number}" for number in (1, 9, 10)]

@@ -964,6 +964,10 @@ class ChunkRequest:
         all_rows = max(nrows, 1)
         small = rows_of(chunk_nbytes or limits().chunk_nbytes)
         large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
+        if chunk_nbytes is None:
+            # An interrupted conversion keeps whole units.
+            least = rows_of(limits().least_unit_nbytes)
+            large = min(large, max(least, math.ceil(all_rows / limits().wanted_units)))
         # Equal units, so that tasks take equally long.
         large = math.ceil(all_rows / math.ceil(all_rows / large))
         shard_rows = None

@@ -740,6 +740,10 @@ class Checkpoint:
         path = self.path(_LAYOUT)
         return self.objects.sizes([path])[path] is not None
 
+    def has_units(self) -> bool:
+        """Return True if a unit was recorded, whether or not its objects still match."""
+        return bool(self.objects.names(self.path(_UNITS)))
+
     def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
         """Record that units are written: their reports, and the current sizes of their objects.
 

@@ -20,7 +20,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -67,7 +67,9 @@ from dask_tfrecord.stores.zarr.plan import (
 )
 from dask_tfrecord.stores.zarr.store import Checkpoint, Put, TargetGroup, find_resumable
 
-_KEPT = "written units are kept: " + Spelled("the same call with resume=True", "--resume") + " continues it"
+_AGAIN = Spelled("the same call with resume=True", "--resume")
+_KEPT = "written units are kept: " + _AGAIN + " continues it"
+_PLANNED = "no unit is complete yet, and the plan is kept: " + _AGAIN + " begins with it"
 _OTHER_PROCESSES = (
     "tasks ran in other processes, and the store is in the memory of this one: pass a path or a URL that all processes "
     "reach, or compute on threads"
@@ -351,10 +353,12 @@ class GroupOutput:
             return
         # An interrupted run keeps what is written: the user may resume it.
         if self._resume or not isinstance(error, Exception):
-            has_plan = "id" in attributes and Checkpoint(target.objects(target.open("r")), attributes["id"]).has_plan()
-            if attributes.get("written") or has_plan:
+            checkpoint = Checkpoint(target.objects(target.open("r")), attributes["id"]) if "id" in attributes else None
+            is_written = bool(attributes.get("written"))
+            if is_written or (checkpoint is not None and checkpoint.has_plan()):
                 if error is not None:
-                    error.add_note(_KEPT)
+                    has_units = is_written or (checkpoint is not None and checkpoint.has_units())
+                    error.add_note(_KEPT if has_units else _PLANNED)
                 return
         target.remove()
 
@@ -441,7 +445,13 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
         with write_sequentially(), context.target.writing() as put:
             completions = _CheckpointBuffer(context)
             writers = [_UnitWriter(context, put, completions, unit) for unit in units]
-            _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
+            try:
+                _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
+            except BaseException:
+                # The units before the failure are whole. The failure counts, not that of their record.
+                with suppress(Exception):
+                    completions.flush()
+                raise
             completions.flush()
         reports += [writer.report for writer in writers]
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))

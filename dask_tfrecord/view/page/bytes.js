@@ -115,14 +115,13 @@ function recordPanels(record) {
   const none = h("p", { class: "muted" }, "The payload is no protobuf message.");
   const dump = h("pre", { class: "hex", tabindex: "0", "aria-label": "Bytes of the record" });
   dump.append(hexDump(record.hex, record.offset));
-  return [panel(heading, dump), panel([h("h2", {}, "Fields by wire format")], lines.length ? fields : none)];
+  return [panel(heading, dump), panel([h("h2", {}, "Fields")], lines.length ? fields : none)];
 }
 
 function fieldLine(one) {
-  const depth = String(String(one.path).split(".").length - 1);
-  const key = h("span", { class: "key" }, `${one.path} `);
-  const wire = h("span", { class: "muted" }, `${one.wire ?? ""} `);
-  return h("li", { style: { "--depth": depth } }, key, wire, data(one.value ?? "", 200));
+  const key = h("span", { class: "key" }, data(one.name, 80), " ");
+  const kind = h("span", { class: "muted" }, `${one.kind} `);
+  return h("li", { style: { "--depth": String(one.depth) } }, key, kind, data(one.value ?? "", 200));
 }
 
 // Lines of an offset, sixteen bytes and their letters.

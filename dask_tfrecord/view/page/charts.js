@@ -2,7 +2,7 @@
 
 import { SERIES, colour, count, h, note, number, plural, visible } from "./dom.js";
 
-const MOST_CURVES = 16;
+export const MOST_CURVES = 16;
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000];
 
 // Curves over steps. `lines`: [{label, values}]; a number that is missing leaves a gap. `cursor(step)`: a click.

@@ -27,6 +27,14 @@ export function data(text, limit = Infinity, attributes = {}) {
   return h("bdi", attributes, visible(String(text), limit));
 }
 
+// The end of a name that is longer than a number of letters: nested names begin alike. It starts after a slash.
+export function ending(name, letters) {
+  if (name.length <= letters) return name;
+  const end = name.slice(1 - letters);
+  const slash = end.indexOf("/");
+  return `…${slash >= 0 && slash < end.length - 1 ? end.slice(slash) : end}`;
+}
+
 const GROUPED = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
 export function count(number) {
@@ -92,8 +100,11 @@ export function numberForm(label, value, call, before = [], after = []) {
   const submit = (event) => {
     event.preventDefault();
     const number = Number(input.value.replace(/[ ,_]/g, "") || NaN);
-    if (Number.isInteger(number) && number >= 0) call(number);
+    if (Number.isInteger(number) && number >= 0) return call(number);
+    input.setCustomValidity("A whole number, 0 or more");
+    input.reportValidity();
   };
+  input.addEventListener("input", () => input.setCustomValidity(""));
   return [h("form", { class: "buttons", onsubmit: submit }, before, input, after), () => input.select()];
 }
 

@@ -2,8 +2,8 @@
 
 import { get } from "./api.js";
 import { curves } from "./charts.js";
-import { button, count, data, debounce, h, notice, number, numberForm, plural, select, title, visible } from "./dom.js";
-import { picture } from "./values.js";
+import { button, count, data, debounce, h, note, notice, number, numberForm, plural, select, title, visible } from "./dom.js";
+import { heat, picture } from "./values.js";
 
 const FRAME_MS = 100;
 
@@ -25,7 +25,10 @@ export async function episodesPage({ main, query, set, signal, change, remember 
   const output = h("output", { for: "step" });
   const play = button("▶ Play", toggle, { class: "main" });
   const frames = episode.images.map((name) => camera(set, row, set.columns.find((column) => column.name === name)));
-  const plots = Object.entries(episode.curves).map(([name, found]) => plot(name, found, (at) => show(at)));
+  const plots = [
+    ...Object.entries(episode.curves).map(([name, found]) => plot(name, found, (at) => show(at))),
+    ...Object.entries(episode.maps).map(([name, found]) => heatMap(name, found, last)),
+  ];
   const keep = debounce(200, () => !signal.aborted && remember({ step: step || null, row: row || null }));
   const move = (to) => {
     if (to >= 0 && to < (set.nrows ?? Infinity) && to !== row) change({ row: to, step: null });
@@ -39,7 +42,7 @@ export async function episodesPage({ main, query, set, signal, change, remember 
   const length = h("span", { class: "muted" }, plural(episode.length, "step"));
   main.append(
     title(h("h1", {}, `Episode ${count(row)}`), length, groups, form),
-    episode.instruction && h("p", { class: "instruction" }, data(episode.instruction, 600)),
+    ...(episode.instruction ? [h("p", { class: "instruction" }, data(episode.instruction, 600))] : []),
     h("div", { class: "scrubber" }, play, slider, output),
     h("div", { class: "cameras" }, frames.map((frame) => frame.element)),
     h("div", { class: "plots" }, plots.map((one) => one.element)),
@@ -119,4 +122,15 @@ function plot(name, found, cursor) {
     now.textContent = lines.map((line) => number(line.values[step] ?? "–")).join("  ");
   };
   return { element, point, close: chart.close };
+}
+
+// Many components as a heat map, a row per component, with the step marked.
+function heatMap(name, found, last) {
+  const mark = h("div", { class: "mark" });
+  const drawn = heat(found, 520, 130, `heat map of ${name}`);
+  const about = note(`${plural(found.shape[0], "component")} × ${plural(found.shape[1], "step")}, ${found.range}`);
+  const head = h("h3", { title: visible(name) }, data(name.split("/").at(-1), 60));
+  const element = h("section", { class: "panel" }, head, h("div", { class: "heat" }, drawn, mark), about);
+  const point = (step) => mark.style.setProperty("left", `${(100 * (step + 0.5)) / (last + 1)}%`);
+  return { element, point, close: () => {} };
 }

@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { bars, topValues } from "./charts.js";
 import {
-  button, bytes, codeBlock, count, data, facts, failure, h, notice, number, plural, scrollable, table, title, visible,
+  button, bytes, codeBlock, copy, count, data, facts, failure, h, notice, number, plural, scrollable, table, title, visible,
 } from "./dom.js";
 import { scalar } from "./values.js";
 
@@ -30,10 +30,14 @@ export function overviewPage({ main, signal, set, go, link }) {
     codeBlock(set.code),
   );
   const bodies = new Map(set.columns.map((column) => [column.name, h("div", {}, h("div", { class: "ghost" }))]));
-  const card = (column) => h("article", { class: "panel card" }, columnHead(column), bodies.get(column.name));
+  const card = (column) => {
+    const control = button("Copy", () => copy(column.code, control), { class: "small", title: column.code });
+    return h("article", { class: "panel card" }, columnHead(column), bodies.get(column.name), control);
+  };
   const none = notice("No columns", set.hints.join("\n") || "The data set has no records.");
   const cards = set.columns.length ? h("div", { class: "cards" }, set.columns.map(card)) : none;
-  section(title(h("h2", {}, "Columns"), progress), cards);
+  const schema = set.schema && button("Copy schema as Python", () => copy(set.schema, schema), { class: "small" });
+  section(title(h("h2", {}, "Columns"), progress, schema), cards);
   const hints = set.columns.length ? set.hints.map(hintLine) : [];
   if (hints.length) section(h("h2", {}, "Hints"), h("ul", { class: "hints panel" }, hints));
   if (set.shards.length) section(h("h2", {}, "Shards"), shardTable(set, link));

@@ -1,12 +1,12 @@
 // Everything about one record, in a dialog over the page.
 
 import { get } from "./api.js";
-import { curves, finite } from "./charts.js";
+import { MOST_CURVES, curves, finite } from "./charts.js";
 import {
-  button, bytes, count, data, dialog, facts, fill, h, note, number, plural, table, title, visible,
+  button, bytes, count, data, dialog, facts, failure, fill, h, note, number, plural, table, title, visible,
 } from "./dom.js";
 import { columnHead } from "./overview.js";
-import { brief, heat, image, scalar } from "./values.js";
+import { brief, classed, heat, image, scalar, transposed } from "./values.js";
 
 const MOST_PICTURES = 24;
 const MOST_LETTERS = 1 << 20;
@@ -66,7 +66,11 @@ function describe(set, row, found, link, signal) {
     const href = at >= 0 && offset !== null ? link("bytes", { data: set.data, shard: at, offset }) : null;
     const shard = h("a", { href }, data(file, 80));
     const place = offset === null ? null : count(offset);
-    nodes.push(facts({ shard, record: count(record), "byte offset": place, size: bytes(found.nbytes) }));
+    nodes.push(facts({ shard, record: count(record), "byte offset": place, size: found.nbytes ? bytes(found.nbytes) : null }));
+  }
+  const errors = new Set(set.columns.map((column) => cells[column.name]?.error));
+  if (set.columns.length > 1 && errors.size === 1 && [...errors][0]) {
+    return [...nodes, failure({ message: "The record cannot be read", detail: [...errors][0] })];
   }
   for (const column of set.columns) {
     const head = h("div", { class: "head" }, columnHead(column));
@@ -113,17 +117,22 @@ function full(set, row, column, cells, signal) {
       return [h("div", { class: "badges" }, content, note(plural(cell.length, "byte"))), pre(column.name, cell.hex)];
     }
     default:
-      return [h("span", { class: "mono" }, visible(scalar(column, cell.value)))];
+      return [classed(column, cell.value) ?? h("span", { class: "mono" }, visible(scalar(column, cell.value)))];
   }
 }
 
 // A curve, or one for each component of steps, and the values themselves.
 function numbers(column, cell, signal) {
+  if (cell.shape && cell.rows[0]?.length > MOST_CURVES) {
+    const text = `shape ${cell.shape.join(" × ")}, ${cell.range}; a row per component`;
+    return [heat({ rows: transposed(cell.rows) }, 640, 160, `heat map of ${column.name}`), h("div", {}, note(text))];
+  }
   const rows = cell.rows ?? [cell.values ?? []];
   const text = rows.map((values) => values.map((value) => scalar(column, value)).join(", ")).join("\n");
   const component = (_, at) => ({ label: String(at), values: cell.rows.map((step) => step[at]) });
   const lines = cell.rows ? (cell.rows[0] ?? []).map(component) : [{ label: column.name, values: rows[0] }];
-  const about = note(plural(cell.length, cell.rows ? "row" : "value"), cell.range && `, ${cell.range}`);
+  const size = cell.shape ? cell.shape.map(count).join(" × ") : plural(cell.length, cell.rows ? "row" : "value");
+  const about = note(size, cell.range && `, ${cell.range}`);
   const known = lines.some((line) => line.values.some((value) => finite(value) !== null));
   if (!known || lines[0].values.length <= 4) return [pre(column.name, text || "no values"), about];
   const chart = curves(lines, { label: `Curve of ${column.name}`, height: 140 });

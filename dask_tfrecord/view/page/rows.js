@@ -3,7 +3,7 @@
 import { follow, get, sampleStatistics } from "./api.js";
 import { columnHead, distribution } from "./overview.js";
 import {
-  button, copy, count, data, debounce, dialog, failure, h, notice, numberForm, plural, scrollable, title, visible,
+  button, copy, count, data, debounce, dialog, ending, failure, h, notice, numberForm, plural, scrollable, title, visible,
 } from "./dom.js";
 import { Grid } from "./grid.js";
 import { brief, overlayNames } from "./values.js";
@@ -12,6 +12,8 @@ const PAGE = 64;
 const KEPT_PAGES = 48;
 const SAMPLE = 1000;
 const MOST_COLUMNS = 40;
+// Pixels of a letter of the header.
+const LETTER = 7.8;
 const WIDTHS = { number: 140, bool: 100, time: 250, text: 280, vector: 180, sequence: 180, bytes: 340, boxes: 110 };
 
 // Values of rows by position in the grid: pages that are asked for when they come in sight, the last ones kept.
@@ -96,6 +98,16 @@ function imageWidth(column, side) {
   return column.shape?.length > 3 ? 3 * width : Math.max(90, width);
 }
 
+function widthOf(column, height) {
+  return column.kind === "image" ? imageWidth(column, height - 8) : (WIDTHS[column.kind] ?? 200);
+}
+
+// The error of all cells of a row, if they have the same: the record is damaged.
+function wholeError(columns, cells) {
+  const errors = new Set(columns.map((column) => cells[column.name]?.error));
+  return columns.length > 1 && errors.size === 1 ? [...errors][0] : undefined;
+}
+
 // The grid of a page. `order` maps positions to those that the server knows; without one they are the same.
 function makeGrid(page, { total, request, sorted, order = (index) => index, moved }) {
   const { set, query, signal, showRecord, remember } = page;
@@ -118,8 +130,10 @@ function makeGrid(page, { total, request, sorted, order = (index) => index, move
       ...columns.map((column) => ({
         name: column.name,
         kind: column.kind,
-        label: () => data(column.name, 60, { title: visible(column.name) }),
-        width: column.kind === "image" ? imageWidth(column, height - 8) : (WIDTHS[column.kind] ?? 200),
+        label: () => data(ending(column.name, Math.floor((widthOf(column, height) - 24) / LETTER)), Infinity, {
+          title: visible(column.name),
+        }),
+        width: widthOf(column, height),
         class: column.kind === "number" ? "number" : null,
         sort: sorted && !["image", "tensor", "boxes"].includes(column.kind),
         sorted: query.get("sort") === column.name ? (query.has("down") ? "descending" : "ascending") : null,
@@ -133,7 +147,14 @@ function makeGrid(page, { total, request, sorted, order = (index) => index, move
       if (at && element.shown === at.row) return;
       element.shown = at ? at.row : null;
       const ghost = () => [h("div", { class: "ghost" })];
+      const error = at && wholeError(columns, at.cells);
+      element.classList.toggle("failed", Boolean(error));
       columns.forEach((column, which) => {
+        if (error) {
+          const first = which === 0 ? [h("span", { class: "bad", title: visible(error) }, visible(error, 400))] : [];
+          cells[which].replaceChildren(...first);
+          return;
+        }
         cells[which].replaceChildren(...(at ? brief(set, at.row, column, at.cells, height) : ghost()));
       });
     },
@@ -235,12 +256,23 @@ async function sortedPositions(set, where, name, down, signal) {
   return keys.map((_, at) => at).sort((a, b) => compare(keys[a], keys[b]) || a - b);
 }
 
+// An expression of columns that exist.
+function example(columns) {
+  const named = (column) => (/^[A-Za-z_][\w/]*$/.test(column.name) ? column.name : `'${column.name}'`);
+  const parts = columns.flatMap((column) => {
+    if (column.kind === "number") return [`${named(column)} == 3`];
+    if (column.kind === "text") return [`${named(column)} == 'a'`];
+    return column.kind === "sequence" ? [`len(${named(column)}) > 5`] : [];
+  });
+  return parts.slice(0, 2).join(" and ") || "label == 3";
+}
+
 export function filterPage(page) {
   const { main, query, set, signal, change } = page;
   const expression = query.get("filter") ?? "";
   const apply = (filter) => change({ filter, row: null, record: null });
   const named = { "aria-label": "Expression", id: "expression", spellcheck: "false" };
-  const input = h("input", { value: expression, placeholder: "label == 3 and score > 0.5", ...named });
+  const input = h("input", { value: expression, placeholder: example(set.columns), ...named });
   const submit = (event) => {
     event.preventDefault();
     apply(input.value.trim());

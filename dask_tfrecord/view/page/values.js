@@ -15,6 +15,13 @@ export function scalar(column, value) {
   return name === undefined ? number(value) : `${name} (${value})`;
 }
 
+// The name of a class in the colour that its boxes and masks have, or undefined.
+export function classed(column, value) {
+  if (className(column, value) === undefined) return undefined;
+  const style = { "--tone": `var(--${SERIES[value % SERIES.length]})` };
+  return h("span", { class: "class", style }, data(scalar(column, value), 60));
+}
+
 // The address of a picture, at most `width` pixels of the screen wide.
 export function picture(set, row, column, index, width) {
   const pixels = Math.ceil(width * devicePixelRatio);
@@ -129,6 +136,39 @@ export function spark(values, width, height, label) {
   return element;
 }
 
+// Curves of a few components over the same steps, in their colours and on one scale.
+function sparks(rows, width, height, label) {
+  const [element, context] = canvas(width, height, label);
+  const steps = rows.map((row) => row.map(finite));
+  const [low, range] = extent(steps.flat());
+  const x = (at) => 2 + ((width - 4) * at) / Math.max(1, steps.length - 1);
+  const y = (value) => height - 3 - ((height - 6) * (value - low)) / range;
+  context.lineWidth = 1.1;
+  (steps[0] ?? []).forEach((_, component) => {
+    context.strokeStyle = colour(SERIES[component % SERIES.length]);
+    context.beginPath();
+    steps.forEach((values, at) => {
+      const joined = at > 0 && steps[at - 1][component] !== null;
+      if (values[component] !== null) context[joined ? "lineTo" : "moveTo"](x(at), y(values[component]));
+    });
+    context.stroke();
+  });
+  return element;
+}
+
+// Nodes of steps of several components: a curve for each of a few, or a heat map with a row per component.
+function stepsOf(cell, height) {
+  const about = [cell.shape.join(" × "), cell.range].filter(Boolean).join(", ");
+  const size = [96, Math.min(height - 10, 44)];
+  const few = cell.rows[0].length <= SERIES.length;
+  const drawn = few ? sparks(cell.rows, ...size, about) : heat({ rows: transposed(cell.rows) }, ...size, about);
+  return [drawn, note(cell.shape.map(count).join(" × "))];
+}
+
+export function transposed(rows) {
+  return (rows[0] ?? []).map((_, at) => rows.map((row) => row[at]));
+}
+
 // From dark blue through green to yellow, evenly lighter, so that the order is visible without colour too.
 const RAMP = [[38, 30, 92], [42, 72, 132], [30, 116, 138], [34, 156, 122], [118, 192, 78], [240, 228, 66]];
 
@@ -166,7 +206,7 @@ export function brief(set, row, column, cells, height) {
     case "number":
     case "bool":
     case "time":
-      return [data(scalar(column, cell.value))];
+      return [classed(column, cell.value) ?? data(scalar(column, cell.value))];
     case "text":
       return [data(cell.value, LETTERS, { class: "text" })];
     case "image": {
@@ -179,6 +219,7 @@ export function brief(set, row, column, cells, height) {
     case "sequence": {
       const values = cell.values ?? cell.rows.flat();
       if (!values.length) return [note("no values")];
+      if (cell.shape) return stepsOf(cell, height);
       const drawn = values.length > 4 && values.some((value) => finite(value) !== null);
       if (!drawn) return [data(values.map((value) => scalar(column, value)).join(", "), LETTERS)];
       const about = [plural(cell.length, cell.rows ? "row" : "value"), cell.range].filter(Boolean).join(", ");
