@@ -45,6 +45,14 @@ def test_a_cluster_converts_between_servers_while_workers_are_killed(tmp_path: P
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.integration
+def test_shards_of_a_bucket_are_a_repository(tmp_path: Path) -> None:
+    for package in ("moto.server", "icechunk", "xarray", "s3fs"):
+        pytest.importorskip(package)
+    printed = run_python(EXAMPLES / "virtual_bucket.py").stdout
+    assert "read 150 rows, 100 in the first snapshot" in printed
+
+
 def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"example_{Path(name).name}", EXAMPLES / f"{name}.py")
     assert spec is not None and spec.loader is not None

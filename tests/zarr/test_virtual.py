@@ -96,6 +96,12 @@ def check(virtual: VirtualZarr, wanted: Columns) -> dtf.Dataset:
     return assert_group("reference://", wanted, options={"fo": virtual.references()})
 
 
+def check_icechunk(virtual: VirtualZarr, wanted: Columns, folder: Path) -> None:
+    repository = repository_of(folder, virtual)
+    virtual.to_icechunk(repository.writable_session("main"))
+    assert_group(repository.readonly_session("main").store, wanted)
+
+
 # ------------------------------------------------------------------------------------------------------- equal columns
 
 
@@ -111,6 +117,42 @@ def test_answers_of_tensorflow(golden: Path, case: str) -> None:
         group: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": virtual.references()})
         for name, array in arrays_of(opened.schema, {name: answers[name] for name in opened if name in answers}):
             assert bits(np.asarray(group[name][...])) == bits(array), name
+
+
+# A regular grid is what zarr 3.1 has: chunks of all rows then.
+@pytest.mark.parametrize("case", [*mostly_slow(tensorflow.CASES, 6)])
+def test_answers_of_tensorflow_in_icechunk(golden: Path, tmp_path: Path, case: str) -> None:
+    path, spec = tensorflow.shard(golden, case), tensorflow.spec(golden, case)
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(path, **spec, rows_per_chunk=one_chunk_or(7))
+        columns = dtf.read_tfrecord(path, **spec).compute()
+        answers = tensorflow.expected(golden, case)
+        assert {name: bits(columns[name]) for name in answers} == {name: bits(each) for name, each in answers.items()}
+        check_icechunk(virtual, columns, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*EXAMPLES, *SEQUENCES])
+def test_files_of_the_corpus_in_icechunk(corpus: Path, tmp_path: Path, name: str) -> None:
+    schema = dtf.infer_schema(corpus / name, sample=None)
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(corpus / name, schema, rows_per_chunk=one_chunk_or(20))
+        check_icechunk(virtual, dtf.read_tfrecord(corpus / name, schema).compute(), tmp_path)
+
+
+@pytest.mark.parametrize("most", [4, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["an ExampleListWithContext", "a nucleus Variant"])
+def test_lists_and_messages_in_icechunk(corpus: Path, tmp_path: Path, kind: str, most: int | None) -> None:
+    path, options = corpus / next(name for name, each in FOREIGN.items() if each == kind), dict[str, Any]()
+    if "nucleus" in kind:
+        options = {"message": real_type("nucleus.genomics.v1.Variant")[0]}
+        options["columns"] = list(dtf.read_tfrecord(path, **options))[:most]
+    else:
+        schema = dtf.infer_schema(path, sample=None)
+        options = {"features": schema.select(list(schema)[:most])}
+    with unequal_chunks():
+        virtual = dtf.virtual_zarr(path, **options, rows_per_chunk=one_chunk_or(5))
+        check_icechunk(virtual, dtf.read_tfrecord(path, **options).compute(), tmp_path)
 
 
 @pytest.mark.parametrize("name", [*mostly_slow([*EXAMPLES, *SEQUENCES], 9)])
