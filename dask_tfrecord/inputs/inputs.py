@@ -18,6 +18,7 @@ import numpy as np
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.rows import Chunk, HasRows, Rows, shared
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
@@ -574,8 +575,43 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
     chunks = (sizes, *(-1,) * (len(array.shape) - 1))
     # A random name of arrays on disk: the content may change, and a name by content would read all of it.
     name = None if isinstance(array, np.ndarray) else f"tfrecord-array-{uuid.uuid4().hex}"
+    if len(set(_stored_chunks(array)[:-1])) > 1:
+        array = _RectilinearArray(array)
     made: da.Array = da.from_array(array, chunks=chunks, name=name)
     return made
+
+
+def _stored_chunks(array: Any) -> tuple[int, ...]:
+    """Return the rows of each chunk of an array on disk; none if it has no chunks."""
+    try:
+        step = array.chunks[0] if getattr(array, "chunks", None) else 0
+    except NotImplementedError:
+        # Zarr's rectilinear grids.
+        return tuple(map(int, array.read_chunk_sizes[0]))
+    # Dask arrays give the rows of each chunk.
+    return tuple(step) if isinstance(step, tuple) else (step,) * -(-int(array.shape[0]) // step) if step else ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _RectilinearArray:
+    """Array of Zarr with a rectilinear grid; dask asks others for `chunks`, which it does not have."""
+
+    array: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.array.shape)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.array[key]
 
 
 def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -590,9 +626,14 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     )
     each = max(1, int(_CHUNK_NBYTES / max(nbytes, 1.0)))
     # Zarr and HDF5 read whole chunks.
-    steps = [int(np.max(array.chunks[0])) for array in arrays if getattr(array, "chunks", None)]
-    if steps and each > max(steps):
-        each -= each % max(steps)
+    stored = max(map(_stored_chunks, arrays), key=lambda chunks: max(chunks, default=0))
+    if len(set(stored[:-1])) > 1:
+        # Whole chunks that differ in their rows, as many as there is room for.
+        borders = np.cumsum([0, *stored])
+        kept = joined_parts((borders.tolist(), each))
+        return tuple(np.diff(borders[kept]).tolist())
+    if stored and each > stored[0]:
+        each -= each % stored[0]
     return tuple(min(each, rows - start) for start in range(0, rows, each)) or (0,)
 
 

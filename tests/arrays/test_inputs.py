@@ -25,6 +25,7 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
+from dask_tfrecord.inputs import inputs
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")
@@ -438,3 +439,29 @@ def test_zip_files_are_refused_before_anything_is_written(tmp_path: Path) -> Non
     ):
         with pytest.raises(TypeError, match=r"ZipStore.*write a directory.*zip"):
             call()
+
+
+RECTILINEAR = "array.rectilinear_chunks"
+
+
+@pytest.mark.skipif(not hasattr(zarr.Array, "read_chunk_sizes"), reason="zarr 3.2 introduced rectilinear grids")
+def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(180, dtype="float32").reshape(60, 3)
+    with zarr.config.set({RECTILINEAR: True}):
+        group = zarr.open_group(tmp_path / "in.zarr", mode="w")
+        stored = group.create_array(
+            "x", shape=(60, 3), chunks=[[5, 25, 20, 10], [3]], dtype="float32", dimension_names=("record", "k")
+        )
+        stored[:] = values
+        monkeypatch.setattr(inputs, "_CHUNK_NBYTES", 30 * 12)
+        ds = dtf.Dataset.from_arrays({"x": stored})
+        assert ds.chunks == (30, 30)
+        np.testing.assert_array_equal(ds["x"].compute(), values)
+        dtf.to_zarr({"x": stored}, tmp_path / "out.zarr")
+        dtf.to_tfrecord({"x": stored}, tmp_path / "out.tfrecord")
+        np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "out.zarr")["x"].compute(), values)
+        np.testing.assert_array_equal(dtf.read_tfrecord(tmp_path / "out.tfrecord")["x"].compute(), values)
+        xarray = pytest.importorskip("xarray")
+        with xarray.open_zarr(tmp_path / "in.zarr", consolidated=False, chunks=None) as opened:
+            dtf.to_zarr(opened, tmp_path / "again.zarr")
+        np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "again.zarr")["x"].compute(), values)
