@@ -322,6 +322,7 @@ class ColumnSpec:
         list: bool = False,
         optional: bool = False,
         counted: bool = False,
+        mixed: bool = False,
         cast: Cast = Cast.NONE,
         fallback: Sequence[bytes] = (),
         tensor_dtype: DataType | None = None,

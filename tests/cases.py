@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from oracle import framed
 from support import golden
 from support.any_columns import FEATURES, dataset_of, fitting_rows, rows_like, written_as
 from support.arrow_rows import check_chunks, check_table
 from support.store_round_trip import assert_identity, assert_same
 from support.virtual_groups import assert_group, one_chunk_or, unequal_chunks
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock, splits_of
@@ -61,12 +64,29 @@ def of_items(folder: Path, name: str) -> dtf.Dataset:
     return dataset_of({**items, **repeated}, features, ROWS).explode([*items], repeat=[*repeated])
 
 
+def of_mixed(folder: Path, name: str) -> dtf.Dataset:
+    """Read numbers that some records list as integers, and others as floats."""
+    payloads = [
+        example(
+            one=[number] if number % 2 else [number / 4], some=[number / 2] * (number % 4) if number % 3 else [number]
+        )
+        for number in range(sum(ROWS))
+    ]
+    fsspec.filesystem("memory").pipe_file("/cases/mixed.tfrecord", framed(payloads))
+    features = {
+        "one": dtf.FixedLenFeature((), "float64", mixed=True),
+        "some": dtf.VarLenFeature("float32", mixed=True),
+    }
+    return dtf.read_tfrecord("memory://cases/mixed.tfrecord", features, chunks=CHUNK)
+
+
 # A new kind of column is a line in `FEATURES`. These files have the columns of others, stored in another way.
 ALIKE = ("scalars_gzip", "scalars_zlib", "wire_encodings", "empty_records")
 COLUMNS: dict[str, tuple[Callable[[Path, str], dtf.Dataset], str]] = {
     **{case: (of_tensorflow, case) for case in golden.CASES if case not in ALIKE},
     "every layout": (of_layouts, ""),
     "items": (of_items, ""),
+    "mixed numbers": (of_mixed, ""),
 }
 
 

@@ -922,13 +922,16 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
         case Fault.MISSING:
             return f"is missing where {feature} needs it"
         case Fault.KIND:
-            return f"holds {_kind_name(Kind(found))} where {feature} takes {_kind_name(spec.kind)}"
+            taken = "a float or int64 list" if spec.mixed else _kind_name(spec.kind)
+            return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}"
         case Fault.SIZE:
             return f"holds {plural(found, 'byte')} where {feature} takes {spec.count}"
         case Fault.UTF8:
             return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
         case Fault.BOOLEAN:
             return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
+        case Fault.CAST if spec.mixed:
+            return f"holds {_value(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
         case Fault.CAST:
             return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
@@ -946,7 +949,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
 
 def _value(spec: KeySpec, found: int) -> str:
     """Format a number that the decoder reports by its bits."""
-    if stored_kind(spec.dtype) == "int64":
+    if spec.mixed or stored_kind(spec.dtype) == "int64":
         return str(found - (1 << 64) if found >= 1 << 63 else found)
     (value,) = struct.unpack("<f", struct.pack("<I", found))
     return repr(value)

@@ -89,6 +89,13 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     )
 
 
+def checked_mixed(mixed: Any, dtype: str, owner: str) -> bool:
+    """Check that a dtype holds the floats and integers of a feature whose records differ in their kind."""
+    if mixed and dtype not in ("float32", "float64"):
+        raise SchemaError(f"{owner}: mixed=True reads integers and floats as float64 or float32; got dtype {dtype!r}")
+    return bool(mixed)
+
+
 @functools.cache
 def values_dtype(dtype: str) -> np.dtype[Any]:
     """Return the NumPy dtype of values of a checked dtype of `checked_parsed_dtype`: object for bytes."""

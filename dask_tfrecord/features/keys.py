@@ -42,6 +42,7 @@ class KeySpec:
     steps: bool = False  # a feature list, or a key of items
     optional: bool = False  # a record may lack the feature list, or, if the shape is empty, the feature
     counted: bool = False  # values are validated, but only splits and shapes are kept
+    mixed: bool = False  # floats that some records list as integers
     fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
     tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
 
@@ -81,6 +82,7 @@ class KeySpec:
             list=self.steps,
             optional=self.optional,
             counted=self.counted,
+            mixed=self.mixed,
             cast=_CASTS.get(self.dtype, Cast.NONE),
             fallback=self.fallback,
             **tensor,
@@ -186,10 +188,10 @@ Assemble = Callable[[Any, Decoded], Block]
 Unit = Literal["value", "step", "item"]
 
 
-def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value") -> KeySpec:
+def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value", mixed: bool = False) -> KeySpec:
     """Return the spec of a variable number of values in every record, step or item, a multiple of `each`."""
     steps = unit != "value"
-    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps)
+    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps, mixed=mixed)
 
 
 def values_in_rows(output: KeyOutput, dtype: np.dtype[Any], shape: tuple[int, ...], each: int = 1) -> RaggedBlock:

@@ -26,6 +26,7 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import (
     Shape,
     checked_default,
+    checked_mixed,
     checked_parsed_dtype,
     checked_shape,
     default_array,
@@ -41,6 +42,7 @@ class Listed(Feature):
     """Feature whose values an Example lists."""
 
     __slots__ = ()
+    mixed: bool = False
 
     @property
     def stored(self) -> str:
@@ -64,8 +66,8 @@ class Listed(Feature):
     def item(self) -> Feature | None:
         """Return the feature of one row less."""
         if self.ragged_rank > 1:
-            return VarLenFeature(self.dtype, shape=self.shape[1:])
-        return FixedLenFeature(self.item_shape, self.dtype) if self.ragged_rank else None
+            return VarLenFeature(self.dtype, shape=self.shape[1:], mixed=self.mixed)
+        return FixedLenFeature(self.item_shape, self.dtype, mixed=self.mixed) if self.ragged_rank else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,6 +87,9 @@ class FixedLenFeature(Listed):
     default_value : scalar or array-like, optional
         Values of a record that lacks the feature, or whose list is empty or unset: one value, or one per
         element of the shape.
+    mixed : bool, default False
+        Accept integers as well as floats, record by record; the dtype is ``"float64"`` or ``"float32"``. An integer
+        that the dtype cannot hold exactly is an error that names the record. Written records list floats.
 
     Examples
     --------
@@ -96,10 +101,11 @@ class FixedLenFeature(Listed):
     # Required: without a value, the check of the shape comes first, and says that the shape was left out.
     dtype: str = field(default_factory=str)
     default_value: Any = None
+    mixed: bool = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, shape: Shape, dtype: Any, default_value: Any = None) -> None: ...
+        def __init__(self, shape: Shape, dtype: Any, default_value: Any = None, *, mixed: bool = False) -> None: ...
 
     __eq__ = Listed._is_equal
 
@@ -109,7 +115,8 @@ class FixedLenFeature(Listed):
             raise SchemaError(f"FixedLenFeature needs a dtype, as in FixedLenFeature({shape}, 'int64')")
         dtype = checked_parsed_dtype(self.dtype, "FixedLenFeature")
         default = checked_default(self.default_value, dtype, shape, "FixedLenFeature")
-        self._set(shape=shape, dtype=dtype, default_value=default)
+        mixed = checked_mixed(self.mixed, dtype, "FixedLenFeature")
+        self._set(shape=shape, dtype=dtype, default_value=default, mixed=mixed)
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -120,7 +127,8 @@ class FixedLenFeature(Listed):
         """Return the spec of a fixed number of values."""
         if unit == "step" or (unit == "item" and 0 in self.shape):
             return None
-        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, math.prod(self.shape), steps=unit == "item")
+        count, steps = math.prod(self.shape), unit == "item"
+        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, count, steps=steps, mixed=self.mixed)
         if self.default_value is None:
             return (spec,)
         values = default_array(self.default_value, self.item_dtype, self.shape)
@@ -129,7 +137,7 @@ class FixedLenFeature(Listed):
 
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or rows of its values."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def assemble(self, decoded: Decoded) -> Block:
         """Return rows of a fixed number of values, or of items with a fixed number of values."""
@@ -163,6 +171,8 @@ class VarLenFeature(Listed):
     shape : tuple of int, default (-1,)
         Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes). A number of values that is not
         a multiple is an error. In the schema of a data set, several leading -1 are nested levels of rows.
+    mixed : bool, default False
+        As for `FixedLenFeature`.
 
     Examples
     --------
@@ -172,17 +182,18 @@ class VarLenFeature(Listed):
 
     dtype: str
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
+    mixed: bool = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, dtype: Any, *, shape: Shape = (-1,)) -> None: ...
+        def __init__(self, dtype: Any, *, shape: Shape = (-1,), mixed: bool = False) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "VarLenFeature")
         shape = checked_shape(self.shape, "VarLenFeature", open_sizes=100)
         if shape[:1] != (-1,):
             raise SchemaError(f"VarLenFeature: expected a shape that starts with -1, as in (-1, 4); got {shape}")
-        self._set(dtype=dtype, shape=shape)
+        self._set(dtype=dtype, shape=shape, mixed=checked_mixed(self.mixed, dtype, "VarLenFeature"))
         if -1 in self.item_shape or 0 in self.item_shape:
             raise SchemaError(f"VarLenFeature: expected known, positive sizes after the leading -1; got {shape}")
 
@@ -199,7 +210,7 @@ class VarLenFeature(Listed):
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of any number of values."""
         each = math.prod(self.item_shape)
-        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit),)
+        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit, mixed=self.mixed),)
 
     def listed(self, name: str) -> Feature:
         """Return the feature itself; refuse nested rows."""
@@ -220,7 +231,7 @@ class VarLenFeature(Listed):
 
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or rows of its rows."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def assemble(self, decoded: Decoded) -> Block:
         """Return rows of values, or of steps of values."""
@@ -252,6 +263,8 @@ class FixedLenSequenceFeature(Listed):
     length : int, optional
         Number of steps to pad to; by default that of the longest record, which is counted when the data set is opened.
         A record with more steps is an error.
+    mixed : bool, default False
+        As for `FixedLenFeature`.
 
     Examples
     --------
@@ -264,6 +277,7 @@ class FixedLenSequenceFeature(Listed):
     allow_missing: bool = False
     default_value: Any = None
     length: int | None = field(default=None, kw_only=True)
+    mixed: bool = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -275,6 +289,7 @@ class FixedLenSequenceFeature(Listed):
             default_value: Any = None,
             *,
             length: int | None = None,
+            mixed: bool = False,
         ) -> None: ...
 
     __eq__ = Listed._is_equal
@@ -291,7 +306,10 @@ class FixedLenSequenceFeature(Listed):
             )
         length = None if self.length is None else int(self.length)
         allow_missing = bool(self.allow_missing)
-        self._set(shape=shape, dtype=dtype, default_value=default, length=length, allow_missing=allow_missing)
+        mixed = checked_mixed(self.mixed, dtype, "FixedLenSequenceFeature")
+        self._set(
+            shape=shape, dtype=dtype, default_value=default, length=length, allow_missing=allow_missing, mixed=mixed
+        )
 
     @property
     def item_shape(self) -> tuple[int, ...]:
@@ -304,8 +322,10 @@ class FixedLenSequenceFeature(Listed):
         """Return the spec of the values of all steps, or of a fixed number of values in each step."""
         each = math.prod(self.shape)
         if unit == "step":
-            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, steps=True, optional=self.allow_missing),)
-        return (ragged_key(key, self.dtype, each),) if unit == "value" and self.allow_missing else None
+            optional = self.allow_missing
+            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, steps=True, optional=optional, mixed=self.mixed),)
+        is_listed = unit == "value" and self.allow_missing
+        return (ragged_key(key, self.dtype, each, mixed=self.mixed),) if is_listed else None
 
     def unsupported(self, unit: Unit) -> str:
         """Return the end of an error, with the feature to use instead."""
@@ -330,11 +350,11 @@ class FixedLenSequenceFeature(Listed):
 
     def unpadded(self) -> Feature:
         """Return the feature of rows of steps."""
-        return VarLenFeature(self.dtype, shape=(-1, *self.shape))
+        return VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def item(self) -> Feature | None:
         """Return the feature of a step."""
-        return FixedLenFeature(self.shape, self.dtype)
+        return FixedLenFeature(self.shape, self.dtype, mixed=self.mixed)
 
     @property
     def row_shape(self) -> tuple[int, ...]:

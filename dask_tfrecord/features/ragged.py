@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import Block, RaggedBlock, RowError, first_true, place, splits_of
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key, of_this_library
-from dask_tfrecord.features.dtypes import checked_parsed_dtype, numpy_dtype, values_dtype
+from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key
 from dask_tfrecord.features.listed import Listed, VarLenFeature
@@ -64,6 +64,8 @@ class RaggedFeature(Listed):
     values : RawFeature, TensorFeature, ImageFeature or TextFeature, optional
         Feature of each bytes value, of a known shape: values are decoded to arrays or text. The dtype is then
         ``"bytes"``, and sequence features do not accept it.
+    mixed : bool, default False
+        As for `FixedLenFeature`.
 
     Examples
     --------
@@ -87,6 +89,7 @@ class RaggedFeature(Listed):
     row_splits_dtype: str = field(default="int32", repr=False, compare=False)
     validate: bool = field(default=False, repr=False, compare=False)
     values: Encoded | None = field(default=None, kw_only=True)
+    mixed: bool = field(default=False, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -99,6 +102,7 @@ class RaggedFeature(Listed):
             validate: bool = False,
             *,
             values: Encoded | None = None,
+            mixed: bool = False,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -114,7 +118,10 @@ class RaggedFeature(Listed):
             raise SchemaError(f"RaggedFeature: expected row_splits_dtype int32 or int64; got {self.row_splits_dtype!r}")
         if self.values is not None:
             _check_values(self.values, dtype)
-        self._set(dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate))
+        mixed = checked_mixed(self.mixed, dtype, "RaggedFeature")
+        self._set(
+            dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate), mixed=mixed
+        )
 
     @property
     def refuses_values(self) -> bool:
@@ -157,7 +164,8 @@ class RaggedFeature(Listed):
         if unit != "value" and self.values is not None:
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
-        values = ragged_key(key if self.value_key is None else self.value_key, self.dtype, unit=unit)
+        key = key if self.value_key is None else self.value_key
+        values = ragged_key(key, self.dtype, unit=unit, mixed=self.mixed)
         if self.values is not None:
             # Each is a value of its own.
             (one,) = self.values.with_count(-1).keys(values.key, "value") or ()
@@ -166,7 +174,7 @@ class RaggedFeature(Listed):
 
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or rows of its rows."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape))
+        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of the partitions; those of arrays too, which are decoded to check them."""

@@ -77,7 +77,7 @@ class Suggestion:
 
 def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ...]:
     """Suggest other features that fit all counted values, which have one kind, than the inferred one."""
-    (kind,) = counts.kinds
+    (kind,) = counts.kinds_of_values()
     low, high = counts.value_counts.extent()
     in_lists = bool(counts.steps.bins())
     optional = isinstance(feature, VarLenFeature) and low == high > 0 and not in_lists
@@ -92,6 +92,12 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     if isinstance(feature, VarLenFeature) and kind != "bytes" and not in_lists:
         found.append(_rows(counts, kind))
     return tuple(suggestion for suggestion in found if suggestion is not None)
+
+
+def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:
+    """Suggest the feature that reads integers and floats."""
+    code = repr(feature).replace("'", '"')
+    return Suggestion("integers and floats", f"dtf.{code}", _units(counts), "step" if counts.steps.bins() else "record")
 
 
 def _fixed(number: int, dtype: str, *, default: bool) -> str:
@@ -269,8 +275,15 @@ class FeatureReport:
         cls, name: str, counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None = None
     ) -> FeatureReport:
         """Return the report of one feature from its counts over a number of records, or of items."""
-        kinds = sorted(counts.kinds.items(), key=lambda item: -item[1].records)
-        feature = _inferred(counts, records, in_lists=in_lists, items=items) if len(kinds) == 1 else None
+        of_values = counts.kinds_of_values()
+        kinds = sorted(of_values.items(), key=lambda item: -item[1].records)
+        feature, suggested = None, tuple[Suggestion, ...]()
+        if len(kinds) == 1:
+            feature = _inferred(kinds[0][0], counts, records, in_lists=in_lists, items=items)
+            suggested = suggestions(counts, feature)
+        elif of_values.keys() == {"int64", "float32"}:
+            both: Any = _inferred("float64", counts, records, in_lists=in_lists, items=items)
+            suggested = (_reads_both(counts, replace(both, mixed=True)),)
         return cls(
             name=name,
             in_lists=in_lists,
@@ -281,7 +294,7 @@ class FeatureReport:
             steps=counts.steps.bins(),
             extent=counts.value_counts.extent(),
             feature=feature,
-            suggestions=() if feature is None else suggestions(counts, feature),
+            suggestions=suggested,
             mixed=counts.mixed,
             in_items=items is not None,
         )
@@ -324,6 +337,8 @@ class FeatureReport:
             lead = ". Read the shards of one kind, or"
         else:
             lead = ". Read the records of one kind with a feature of that kind, or"
+        for both in self.suggestions:
+            lead = f". {both.feature} reads integers and floats; or"
         remedy = Spelled(
             f"{lead} give {without} without it{no_lists}, as inspect_records(urlpath).spec() writes them; "
             f"inspect_records(urlpath, sample=None) reports all records",
@@ -332,9 +347,8 @@ class FeatureReport:
         return SchemaError(text + remedy, replace(self.kinds[-1].first, feature=self.name))
 
 
-def _inferred(counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None) -> Feature:
-    """Infer a feature of one kind, of records or of a number of items, without a default value."""
-    (kind,) = counts.kinds
+def _inferred(kind: str, counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None) -> Feature:
+    """Infer a feature of a dtype, of records or of a number of items, without a default value."""
     low, high = counts.value_counts.extent()
     shape = () if low == 1 else (low,)
     if low != high or low == 0:
@@ -687,7 +701,8 @@ def _line(feature: FeatureReport) -> str:
         return f"# {name}: never set"
     if feature.feature is None:
         kinds = "; ".join(f"{kind.kind} in {plural(kind.records, 'record')}" for kind in feature.kinds)
-        return f"# {name}: {kinds}"
+        others = "".join(f"; {suggestion}" for suggestion in feature.suggestions)
+        return printable(f"# {name}: {kinds}{others}")
     comment = printable("; ".join(map(str, feature.suggestions)))
     code = repr(feature.feature).replace("'", '"')
     return f"{name}: dtf.{code}," + (f"  # {comment}" if comment else "")

@@ -216,6 +216,7 @@ class FeatureCounts:
     bytes_summary: BytesSummary = field(default_factory=BytesSummary)
     # Distinct int64 values, as long as all are 0 or 1, and those of the first record with others.
     integers: set[int] = field(default_factory=set)
+    filled: set[str] = field(default_factory=set)  # kinds of lists with values
 
     def add(self, feature: Feature, location: Location) -> None:
         """Count a feature of one record."""
@@ -243,6 +244,8 @@ class FeatureCounts:
             return None
         values = getattr(feature, name).value
         self.value_counts.add(len(values))
+        if values:
+            self.filled.add(_KINDS[name])
         if name == "bytes_list":
             self.bytes_summary.add(values)
         elif name == "int64_list" and self.integers <= _BITS:
@@ -255,12 +258,18 @@ class FeatureCounts:
             counts = self.kinds[kind] = KindCounts(location)
         counts.add(location.file)
 
+    def kinds_of_values(self) -> dict[str, KindCounts]:
+        """Return the kinds that hold values, or, if all lists are empty, the most frequent one."""
+        chosen = self.filled or set(sorted(self.kinds, key=lambda kind: -self.kinds[kind].records)[:1])
+        return {kind: counts for kind, counts in self.kinds.items() if kind in chosen}
+
     def merge(self, other: FeatureCounts) -> None:
         """Add the counts of the part of the collection that follows."""
         self.present += other.present
         self.unset += other.unset
         self.mixed += other.mixed
         merge_each(self.kinds, other.kinds)
+        self.filled |= other.filled
         self.value_counts.merge(other.value_counts)
         self.steps.merge(other.steps)
         self.bytes_summary.merge(other.bytes_summary)

@@ -101,6 +101,14 @@ inline bool to_boolean(std::int64_t value, std::uint8_t& out) {
     return value == out;
 }
 
+// False for an integer that the float cannot hold exactly.
+template <class Float>
+bool to_exact_float(std::int64_t value, Float& out) {
+    constexpr auto beyond = static_cast<Float>(9223372036854775808.0);  // 2^63, which int64 cannot represent
+    out = static_cast<Float>(value);
+    return out < beyond && static_cast<std::int64_t>(out) == value;
+}
+
 inline bool to_float64(std::uint32_t bits, double& out) {
     float value;
     std::memcpy(&value, &bits, sizeof value);
@@ -132,6 +140,13 @@ bool integers(Buffer& wide, Buffer& out, std::uint64_t& refused) {
 }
 
 }  // namespace casts
+
+// Converts integers to float64, or to float32 without a cast; the first that it cannot hold exactly is left in `refused`.
+inline bool cast_to_exact_floats(Cast cast, Buffer& wide, Buffer& out, std::uint64_t& refused) {
+    using namespace casts;
+    if (cast == Cast::float64) return convert<std::int64_t, double>(wide, out, refused, to_exact_float<double>);
+    return convert<std::int64_t, float>(wide, out, refused, to_exact_float<float>);
+}
 
 // Casts what `wide` holds, 64-bit integers or the bits of floats, to the end of `out`.
 inline bool cast_values(Cast cast, Buffer& wide, Buffer& out, std::uint64_t& refused) {

@@ -68,6 +68,7 @@ struct ColumnSpec {
     bool list = false;      // a feature list of steps, each a Feature, or a key of items; fixed or ragged
     bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
     bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
+    bool mixed = false;     // floats: a record may list integers instead, which the type of the column holds exactly
     Cast cast = Cast::none;
     std::vector<std::string> fallback;  // fixed: stored values of a record or item without values; empty if it is
                                         // refused
@@ -117,7 +118,7 @@ class Column {
 
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
-        casts_ = spec_.cast != Cast::none;
+        casts_ = spec_.cast != Cast::none || spec_.mixed;
         plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && !casts_;
         single_ = spec_.layout == ValueLayout::fixed && spec_.count == 1 && (stores_bytes() || !spec_.counted) &&
                   (spec_.list ? !casts_ : !spec_.text);
@@ -245,7 +246,9 @@ public:
     // End a step of a feature list. A later entry may override this one, so its fault is kept until the record ends.
     void close_step() {
         Problem problem;
-        end_step(step_fault_ != Fault::none || step_fits(problem), problem);
+        // Steps may differ in their kinds.
+        const bool casts = spec_.mixed;
+        end_step(step_fault_ != Fault::none || (step_fits(problem) && (!casts || finish(problem))), problem);
     }
 
     // Start a list within the feature. A list of another kind than before discards its values; one of the same kind
@@ -256,8 +259,12 @@ public:
             values_found_ = 0;
             found_ = kind;
         }
-        return kind == spec_.kind;
+        return kind == spec_.kind || (spec_.mixed && kind == Kind::int64);
     }
+
+    // Count values of the last list, which is not wanted.
+    void pass_over(std::uint64_t count) { values_found_ += count; }
+    std::uint64_t values_found() const { return values_found_; }
 
     bool add_int64(std::int64_t value) {
         return wanted(1) == 0 ? counted(1) : store(value);
@@ -320,9 +327,7 @@ public:
         }
         if (spec_.layout == ValueLayout::skipped) return true;
         if (spec_.list) return close_list(problem);
-        if (found_ != spec_.kind && found_ != Kind::none) {
-            return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
-        }
+        if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         if (spec_.layout == ValueLayout::ragged) {
             if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
             return check_text(problem) && end_row(values_found_) && finish(problem);
@@ -341,6 +346,12 @@ public:
     Buffer shapes;        // int64: shape of each row
 
 private:
+    // Return whether the values are in a list of another kind. An empty one is as good as one of this kind.
+    bool has_other_kind() const {
+        if (found_ == spec_.kind || found_ == Kind::none || (spec_.mixed && found_ == Kind::int64)) return false;
+        return values_found_ > 0 || spec_.layout == ValueLayout::unset;
+    }
+
     Mark mark() { return {target().size(), value_splits.size()}; }
 
     void rollback(const Mark& to) {
@@ -466,6 +477,7 @@ private:
             step_found_ = problem.found;
             bad_step_ = steps_;
         }
+        if (spec_.mixed) wide_.truncate(0);  // what does not fit has another kind than the next step
         ++steps_;
         if (has_steps()) {
             const auto before = last(step_splits);
@@ -475,9 +487,7 @@ private:
 
     // Store the fallback of an item without values, and cast its values; return whether they are what the column expects.
     bool complete_item(Problem& problem) {
-        if (found_ != Kind::none && found_ != spec_.kind) {
-            return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
-        }
+        if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         if (spec_.layout == ValueLayout::unset) return true;
         if (spec_.layout == ValueLayout::fixed && values_found_ == 0) {
             if (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0)) return fall_back(problem);
@@ -488,9 +498,7 @@ private:
 
     bool step_fits(Problem& problem) const {
         const bool ragged = spec_.layout == ValueLayout::ragged;
-        if (found_ != spec_.kind && found_ != Kind::none) {
-            return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
-        }
+        if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         if (spec_.layout == ValueLayout::unset) return true;
         const bool counts = ragged ? values_found_ % spec_.count == 0 : values_found_ == spec_.count;
         return counts || fail(problem, Fault::count, values_found_);
@@ -521,12 +529,20 @@ private:
     // Convert values of the stored type to the type of the column.
     bool finish(Problem& problem) {
         if (!casts_) return true;
-        const std::size_t stored = spec_.kind == Kind::int64 ? 8 : 4;
+        const std::size_t stored = spec_.kind == Kind::int64 || found_ == Kind::int64 ? 8 : 4;
         std::uint64_t refused = 0;
         if (!values.reserve(wide_.size() / stored * item())) return fail(problem, Fault::full, 0);
-        if (!cast_values(spec_.cast, wide_, values, refused)) return fail(problem, Fault::cast, refused);
+        if (!cast_found(refused)) return fail(problem, Fault::cast, refused);
         wide_.truncate(0);
         return true;
+    }
+
+    // Cast the values of a record, or of a step or item if they are mixed.
+    bool cast_found(std::uint64_t& refused) {
+        if (!spec_.mixed) return cast_values(spec_.cast, wide_, values, refused);
+        if (found_ == Kind::int64) return cast_to_exact_floats(spec_.cast, wide_, values, refused);
+        if (spec_.cast == Cast::none) return values.append(wide_.data(), wide_.size());
+        return cast_values(spec_.cast, wide_, values, refused);
     }
 
     bool check_text(Problem& problem) {
@@ -603,7 +619,8 @@ private:
     DTF_APART bool cast_one(T number) {
         const std::size_t before = values.size();
         std::uint64_t refused;
-        const bool fits = wide_.push(number) && cast_values(spec_.cast, wide_, values, refused);
+        found_ = spec_.kind;
+        const bool fits = wide_.push(number) && cast_found(refused);
         wide_.truncate(0);
         if (!fits) values.truncate(before);
         return fits;

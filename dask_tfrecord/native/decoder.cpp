@@ -45,6 +45,10 @@ void check(const dtf::ColumnSpec& spec) {
             throw nb::value_error("integer casts need Kind.INT64, float casts Kind.FLOATS");
         }
     }
+    const bool exact = spec.cast == dtf::Cast::none || spec.cast == dtf::Cast::float64;
+    if (spec.mixed && !(spec.kind == Kind::floats && exact && (fixed || spec.layout == ValueLayout::ragged))) {
+        throw nb::value_error("mixed columns are fixed or ragged, and hold float32 or float64");
+    }
 }
 
 void check_fallback(const dtf::ColumnSpec& spec) {
@@ -79,7 +83,7 @@ void check_tensor(const dtf::TensorSpec& spec) {
 
 void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kind, dtf::ValueLayout layout,
                       std::size_t count, std::size_t swap, bool text, bool boolean, bool list, bool optional,
-                      bool counted, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
+                      bool counted, bool mixed, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
                       std::optional<dtf::DataType> tensor_dtype, std::size_t tensor_item,
                       const nb::typed<nb::sequence, int>& tensor_shape) {
     dtf::ColumnSpec spec;
@@ -93,6 +97,7 @@ void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kin
     spec.list = list;
     spec.optional = optional;
     spec.counted = counted;
+    spec.mixed = mixed;
     spec.cast = cast;
     for (nb::handle item : fallback) {
         nb::bytes value;
@@ -284,7 +289,7 @@ void binding::add_decoder(nb::module_& module) {
     nb::class_<dtf::ColumnSpec>(module, "ColumnSpec", "One key of the records: kind and layout of its values.")
         .def("__init__", &make_column_spec, "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
              "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
-             "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
+             "mixed"_a = false, "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
              "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
     module.def("read_tensors", &read_tensors, "values"_a.noconvert(), "splits"_a.noconvert(), "spec"_a,
                "out"_a.noconvert().none(), "limit"_a,

@@ -358,9 +358,9 @@ private:
         Cursor quick = value;
         std::uint8_t kind, one;
         if (quick.only_field(kind) && quick.only_field(one) && one == length_delimited(1)) {
-            if (kind == length_delimited(3)) return into(column, Kind::int64).add_packed_int64(quick);
-            if (kind == length_delimited(2)) return into(column, Kind::floats).add_packed_float(quick);
-            if (kind == length_delimited(1)) return into(column, Kind::bytes).add_bytes(quick);
+            if (kind == length_delimited(3) && column.list(Kind::int64)) return column.add_packed_int64(quick);
+            if (kind == length_delimited(2) && column.list(Kind::floats)) return column.add_packed_float(quick);
+            if (kind == length_delimited(1) && column.list(Kind::bytes)) return column.add_bytes(quick);
         }
         return any_feature(value, column, level);
     }
@@ -377,18 +377,22 @@ private:
             Cursor list(value.here(), 0);
             if (!value.delimited(list)) return false;
             const Kind kind = static_cast<Kind>(field);
-            Column& taker = into(column, kind);
-            const bool read = kind == Kind::int64    ? int64_list(list, taker, level + 1)
-                              : kind == Kind::floats ? float_list(list, taker, level + 1)
-                                                     : bytes_list(list, taker, level + 1);
-            if (!read) return false;
+            if (column.list(kind)) {
+                if (!list_of(kind, list, column, level + 1)) return false;
+            } else {
+                // An unwanted list is parsed too, as protobuf parses a message before overriding it.
+                const std::uint64_t before = counted_only_.values_found();
+                if (!list_of(kind, list, counted_only_, level + 1)) return false;
+                column.pass_over(counted_only_.values_found() - before);
+            }
         }
         return true;
     }
 
-    // The column that takes the values of a list. An unwanted list is parsed too, as protobuf parses a message before
-    // overriding it.
-    Column& into(Column& column, Kind kind) { return column.list(kind) ? column : counted_only_; }
+    static bool list_of(Kind kind, Cursor list, Column& column, std::size_t level) {
+        if (kind == Kind::int64) return int64_list(list, column, level);
+        return kind == Kind::floats ? float_list(list, column, level) : bytes_list(list, column, level);
+    }
 
     static bool int64_list(Cursor list, Column& column, std::size_t level) {
         while (!list.empty()) {

@@ -45,7 +45,7 @@ def kind_of(dtype: str) -> str:
 def values_of(message: messages.Feature, dtype: str) -> NDArray[Any]:
     """Return the values of a message as a flat array of the dtype."""
     field, wanted = message.WhichOneof("kind"), FIELDS[kind_of(dtype)]
-    if field not in (None, wanted):
+    if field not in (None, wanted) and len(getattr(message, field).value):
         raise Mismatch(f"is a {field}, not a {wanted}")
     values = stored_values(message, kind_of(dtype))
     if dtype in FIELDS:

@@ -246,6 +246,39 @@ void doubles_equal_their_floats() {
     }
 }
 
+template <class Float>
+void integers_become_exact_floats(Cast cast, std::int64_t most) {
+    std::vector<std::int64_t> values{INT64_MIN, INT64_MIN + 1, INT64_MAX - 1, INT64_MAX, 0};
+    for (unsigned bit = 0; bit < 63; ++bit) {
+        for (const std::int64_t nudge : {-3, -2, -1, 0, 1, 2, 3}) {
+            values.push_back((std::int64_t{1} << bit) + nudge);
+            values.push_back(-(std::int64_t{1} << bit) + nudge);
+        }
+    }
+    std::size_t wrong = 0;
+    for (const std::int64_t value : values) {
+        Buffer wide, out;
+        wide.push(value);
+        std::uint64_t refused = 0;
+        // Halve what is even until it fits, or does not.
+        std::int64_t odd = value;
+        while (odd != 0 && odd % 2 == 0) odd /= 2;
+        const bool fits = odd >= -most && odd <= most;
+        wrong += dtf::cast_to_exact_floats(cast, wide, out, refused) != fits;
+        if (fits) {
+            wrong += out.size() != sizeof(Float) || out.at<Float>(0) != static_cast<Float>(value);
+        } else {
+            wrong += refused != static_cast<std::uint64_t>(value) || out.size() > sizeof(Float);
+        }
+    }
+    CHECK(wrong == 0);
+}
+
+void integers_are_exact_floats_or_refused() {
+    integers_become_exact_floats<double>(Cast::float64, std::int64_t{1} << 53);
+    integers_become_exact_floats<float>(Cast::none, std::int64_t{1} << 24);
+}
+
 // ---- rows
 
 using Ints = std::vector<std::int64_t>;
@@ -435,6 +468,7 @@ const checks::Test tests[] = {
     TEST(halves_of_random_floats),
     TEST(halves_of_known_values),
     TEST(doubles_equal_their_floats),
+    TEST(integers_are_exact_floats_or_refused),
     TEST(rows_are_padded_to_a_length),
     TEST(invalid_splits_are_not_padded),
     TEST(rows_are_taken_in_any_order),

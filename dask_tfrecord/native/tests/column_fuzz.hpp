@@ -39,6 +39,8 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
     } else if (random.below(3) == 0) {
         made.cast = static_cast<dtf::Cast>(first + static_cast<int>(random.below(casts)));
     }
+    const bool exact = made.cast == dtf::Cast::none || made.cast == dtf::Cast::float64;
+    made.mixed = made.kind == Kind::floats && exact && random.below(3) == 0;
     made.optional = random.below(2) == 0;
     if (made.layout != ValueLayout::fixed || made.count == 0 || random.below(3) != 0) return made;
     if (made.kind == Kind::bytes) {

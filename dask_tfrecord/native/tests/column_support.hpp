@@ -11,6 +11,12 @@ inline dtf::ColumnSpec cast_to(dtf::ColumnSpec spec, dtf::Cast cast) {
     return spec;
 }
 
+// A column of floats that a record may list as integers.
+inline dtf::ColumnSpec mixed(dtf::ColumnSpec spec, dtf::Cast cast = dtf::Cast::none) {
+    spec.mixed = true;
+    return cast_to(spec, cast);
+}
+
 inline dtf::ColumnSpec falling_back(dtf::ColumnSpec spec, std::vector<std::string> fallback) {
     spec.fallback = std::move(fallback);
     return spec;

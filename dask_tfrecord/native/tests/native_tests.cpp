@@ -813,7 +813,7 @@ void every_fault() {
         {Fault::missing, 1, 0, example(entry("i", int64_list({1, 2})))},
         {Fault::missing, 1, 0, example(good + entry("b", ""))},
         {Fault::kind, 0, 2, example(good + entry("i", float_list({1, 2})))},
-        {Fault::kind, 3, 1, example(good + entry("f", bytes_list({})))},
+        {Fault::kind, 3, 1, example(good + entry("f", bytes_list({"a"})))},
         {Fault::kind, 6, 3, example(good + entry("u", int64_list({})))},
         {Fault::count, 0, 1, example(good + entry("i", int64_list({1})))},
         {Fault::count, 0, 3, example(good + entry("i", int64_list({1, 2, 3})))},

@@ -161,7 +161,10 @@ void the_last_kind_of_a_step_counts() {
     CHECK(bytes.whole() && text(bytes.column().values) == "ab");
     CHECK(items<std::int64_t>(bytes.column().step_splits) == Ints{0, 1, 2});
     Fed other = fed_sequences({ragged_ints()}, {with_list(feature_list({int64_list({1}) + float_list({})}))});
-    CHECK(other.fault() == Fault::kind && other.decoder.problem().found == 2);
+    CHECK(other.whole() && other.column().values.size() == 0);
+    const std::string floats = int64_list({1}) + float_list({}) + float_list({1});
+    Fed refused = fed_sequences({ragged_ints()}, {with_list(feature_list({floats}))});
+    CHECK(refused.fault() == Fault::kind && refused.decoder.problem().found == 2);
 }
 
 void the_last_entry_of_a_key_counts_whole() {
@@ -223,7 +226,7 @@ void the_first_invalid_step_is_reported() {
         {Fault::count, 0, 1, feature_list({int64_list({1}), good})},
         {Fault::count, 1, 3, feature_list({good, int64_list({1, 2, 3}), int64_list({})})},
         {Fault::kind, 2, 2, feature_list({good, good, float_list({1, 2}), int64_list({1})})},
-        {Fault::kind, 0, 1, feature_list({bytes_list({}), good})},
+        {Fault::kind, 0, 1, feature_list({bytes_list({"a"}), good})},
         {Fault::count, 3, 5, feature_list({good, good, good, int64_list({1, 2}) + int64_list({3, 4, 5}), good})},
     };
     for (const Case& one : cases) {
