@@ -6,6 +6,7 @@ The packages follow the data: storage → records → columns → arrays → sto
 import ast
 import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -258,3 +259,30 @@ def test_private_attributes_of_data_sets_are_used_nowhere_else() -> None:
             if isinstance(node, ast.Attribute) and node.attr in private and not is_self(node.value):
                 found.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
+
+
+# Functions with more parameters than a reader keeps apart, besides those that users call.
+MOST_PARAMETERS = 6
+
+
+def long_signatures(node: ast.AST, owner: str | None = None) -> Iterator[str]:
+    """Yield the functions below a node with many parameters."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = child.args
+            names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)} - {"self", "cls"}
+            is_public = (owner or child.name) in dask_tfrecord.__all__ and (
+                child.name[0] != "_" or child.name == "__init__"
+            )
+            if len(names) > MOST_PARAMETERS and not is_public:
+                yield f"{child.name}({', '.join(names)})"
+        yield from long_signatures(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+
+def test_few_functions_have_many_parameters() -> None:
+    found = [
+        f"{module}: {signature}"
+        for module in MODULES
+        for signature in long_signatures(ast.parse((PACKAGE / module).read_text("utf-8")))
+    ]
+    assert len(found) <= 8, "\n".join(found)

@@ -307,12 +307,10 @@ def schema(
     *,
     pattern: str | list[str],
     format: str,
-    split: str | None,
     features: str | None,
     sample: int | str | None,
-    compression: str | None,
-    errors: str,
     threads: int,
+    **reading: Any,
 ) -> None:
     """Print the features of shards.
 
@@ -322,7 +320,7 @@ def schema(
     """
     from dask_tfrecord.schema import Schema
 
-    found = find_schema(pattern, threads, features, sample, split=split, compression=compression, errors=errors)
+    found = find_schema(pattern, threads, features, sample, **reading)
     if not isinstance(found, Schema):
         found = Schema.read(found or "")
     if format == "json":

@@ -111,19 +111,28 @@ class WriteWork:
         nrows: int,
         features: int,
         spans: Sequence[tuple[int, int]],
-        units: int | None = None,
-        all_spans: Sequence[tuple[int, int]] = (),
-        completed: Sequence[WriteReport] = (),
     ) -> WriteWork:
-        """Describe tasks over spans of rows of a source; `all_spans` are those of the whole write if it is resumed."""
-        table = np.array([*spans, *all_spans, (0, nrows)], np.int64)
-        nbytes = None if source is None else source.cost(table)
-        read = (table[:, 1] - table[:, 0]).astype(np.float64) if nbytes is None else nbytes
-        now, whole = read[: len(spans)], read[len(spans) : -1]
-        stored = None if nbytes is None else round(float(nbytes[-1]))
-        before = max(float(whole.sum() - now.sum()), 0.0)
-        units = len(spans) if units is None else units
-        return cls(location, tasks, nrows, features, units, now, stored, before, completed)
+        """Describe tasks over spans of rows of a source."""
+        reading, stored = _amounts(source, nrows, spans)
+        return cls(location, tasks, nrows, features, len(spans), reading, stored)
+
+    def resumed(
+        self, source: Source | None, spans: Sequence[tuple[int, int]], units: int, completed: Sequence[WriteReport]
+    ) -> WriteWork:
+        """Describe the rest of a write of `units` units over spans of rows, of which some are completed."""
+        whole = _amounts(source, self.records or 0, spans)[0].sum() if completed else self.reading.sum()
+        return replace(self, units=units, before=max(float(whole - self.reading.sum()), 0.0), completed=completed)
+
+
+def _amounts(
+    source: Source | None, nrows: int, spans: Sequence[tuple[int, int]]
+) -> tuple[NDArray[np.float64], int | None]:
+    """Return what is read for each span: stored bytes, or rows; and the stored bytes of all rows."""
+    table = np.array([*spans, (0, nrows)], np.int64)
+    nbytes = None if source is None else source.cost(table)
+    if nbytes is None:
+        return (table[:-1, 1] - table[:-1, 0]).astype(np.float64), None
+    return nbytes[:-1], round(float(nbytes[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,10 +329,9 @@ class GroupOutput:
             layout.nrows,
             len(schema),
             [task.rows for task in tasks],
-            len(units),
-            [task.rows for task in numbered(units)] if completed else (),
-            list(completed.values()),
         )
+        every = [task.rows for task in numbered(units)] if completed else []
+        work = work.resumed(row_tasks.source, every, len(units), list(completed.values()))
         return row_tasks.build(step, arguments, last, first, shared), work
 
     def unwritten(self) -> tuple[Checkpoint, ZarrLayout | None]:
