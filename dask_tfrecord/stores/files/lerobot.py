@@ -16,16 +16,14 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from tempfile import TemporaryFile, gettempdir
 from typing import Any, BinaryIO, Unpack
 
 import dask
 import numpy as np
-from dask.base import tokenize
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
@@ -38,7 +36,6 @@ from dask_tfrecord.errors import (
     Location,
     SchemaError,
     UnknownFeatureError,
-    add_path_to_errors,
     explain_missing,
     near_misses,
     plural,
@@ -50,11 +47,11 @@ from dask_tfrecord.options import LeRobotOptions, complete, with_options
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.remote import files_below, join, url_to_fs
-from dask_tfrecord.storage.streams import ByteSink, write_file
-from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files
-from dask_tfrecord.stores.output import ShardWriteReport, WriteReport, WriteWork, check_mode
-from dask_tfrecord.stores.units import RowTasks, task_name
+from dask_tfrecord.storage.remote import join, url_to_fs
+from dask_tfrecord.storage.streams import write_file
+from dask_tfrecord.stores.files.publish import UnitFiles, UnitNames, UnitReport, write_row_files
+from dask_tfrecord.stores.output import ShardWriteReport, check_mode
+from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
 _VERSION = "v3.0"
@@ -128,16 +125,11 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     3
     """
     options = complete(LeRobotOptions, options, "to_lerobot")
-    fps, episodes_per_file, mode, resume = (
-        options["fps"],
-        options["episodes_per_file"],
-        options["mode"],
-        options["resume"],
-    )
+    fps, episodes_per_file, mode = options["fps"], options["episodes_per_file"], options["mode"]
     for package in ("pyarrow", "av"):
         with explain_missing("LeRobot data sets need", package, "lerobot"):
             __import__(package)
-    check_mode(mode, "a data set", resume=resume)
+    check_mode(mode, "a data set", resume=options["resume"])
     rows = Inputs.from_arrays(arrays, exact=True).rows
     for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
@@ -148,10 +140,10 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     lengths = _episode_lengths(rows.array(options["episode"]).compute())
     described = {name: options[name] for name in ("fps", "robot_type", "episodes_per_file")}
     described["columns"] = repr(columns)
-    conversion = tokenize(Fingerprint.from_rows(rows, rows.schema, described).to_attributes())
-    place = _Names.from_path(path, columns.videos, options["storage_options"])
-    if resume and place.conversion() == conversion:
-        Files(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=conversion).remove_leftovers()
+    conversion = Fingerprint.from_rows(rows, rows.schema, described).token
+    place = _Names.from_root(path, _INFO, options["storage_options"], columns.videos)
+    resumable = conversion if options["resume"] else None
+    if UnitFiles(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=resumable).is_complete():
         return
     tasks = _all_tasks(rows, columns.task)
     ends = np.cumsum(lengths)
@@ -162,20 +154,16 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     plan = _Plan(place, columns, fps, {text: number for number, text in enumerate(tasks)}, info, conversion)
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     count = len(units) - 1
-    files = _LeRobotFiles(
-        row_tasks.token, place, count, mode, compute=True, resumable=conversion if resume else None, plan=plan
-    )
+    files = _LeRobotFiles(row_tasks.token, place, count, mode, compute=True, resumable=resumable, plan=plan)
     files.check_free()
     starts = [0, *ends.tolist()]
     spans = [(starts[first], starts[past]) for first, past in pairwise(units)]
     read = columns.read
-    arguments = (
+    arguments = [
         (span, read, (unit, span[0], first, lengths[first:past]))
         for unit, (span, (first, past)) in enumerate(zip(spans, pairwise(units), strict=True))
-    )
-    name = task_name(write_lerobot_unit, files.token)
-    work = WriteWork.of_rows(place.root, name, row_tasks.source, rows.nrows, len(read), spans)
-    write_files(files, write_lerobot_unit, (), row_tasks.build, arguments, lambda: work)
+    ]
+    write_row_files(files, row_tasks, write_lerobot_unit, (), arguments, place.root)
 
 
 def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:
@@ -359,20 +347,10 @@ def _codec_name(encoding: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class _Names(ShardNames):
+class _Names(UnitNames):
     """Files of a LeRobot data set. Their claim and their run folder are next to ``meta/info.json``."""
 
-    root: str = ""
     cameras: tuple[str, ...] = ()
-
-    @classmethod
-    def from_path(
-        cls, path: str | os.PathLike[str], cameras: tuple[str, ...], storage_options: Mapping[str, Any] | None
-    ) -> _Names:
-        """Name the files below a directory."""
-        info = ShardNames.from_directory(path, _INFO, storage_options)
-        root = info.paths(1)[0].removesuffix(f"/{_INFO}")
-        return cls(info.template, info.storage_options, root, cameras)
 
     def of_unit(self, unit: int) -> list[str]:
         """Return the paths of the files of a unit: the data, the episodes, and the video of each camera."""
@@ -384,27 +362,9 @@ class _Names(ShardNames):
             for template, key in zip(templates, keys, strict=True)
         ]
 
-    def paths(self, shards: int) -> list[str]:
-        """Return the paths of the files of all units."""
-        # The base class formats the template before it has the other attributes.
-        return [path for unit in range(shards) for path in self.of_unit(unit)] if self.root else super().paths(shards)
-
-    def existing(self, paths: Sequence[str]) -> list[str]:
-        """List the existing files of a data set, for any number of units."""
-        fs, inside = url_to_fs(self.root, **self.storage_options)
-        fs.invalidate_cache()
-        found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
-        return sorted(join(self.root, name) for name in found if _FILE.fullmatch(name))
-
-    def check_free(self, paths: Sequence[str], mode: str, own: Any = ()) -> list[str]:
-        """Return the existing files, except those of the run itself; refuse them under ``mode="w-"``."""
-        existing = [path for path in self.existing(paths) if path not in own]
-        if existing and mode == "w-":
-            raise FileExistsError(
-                f"{existing[0]} exists, of another data set or conversion: mode='w' replaces it, and resume=True "
-                f"continues a conversion of the same rows with the same options that was started with resume=True"
-            )
-        return existing
+    def is_own(self, name: str) -> bool:
+        """Return whether a name below the directory is that of a file of a LeRobot data set."""
+        return _FILE.fullmatch(name) is not None
 
     def conversion(self) -> str | None:
         """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""
@@ -430,31 +390,10 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitReport(WriteReport):
-    """Report of a task that published several files."""
-
-    files: tuple[ShardWriteReport, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _LeRobotFiles(Files):
+class _LeRobotFiles(UnitFiles):
     """Files of a LeRobot data set, which is complete when it has its metadata."""
 
     plan: _Plan = field(kw_only=True)
-
-    def begin(self) -> None:
-        """Remove the metadata and the files that will not be replaced, too."""
-        if self.mode == "w":
-            # Without its description a data set is not complete.
-            self.names.remove([join(self.plan.names.root, _INFO)])
-        Files.begin(self)
-        if self.mode == "w":
-            kept = {*self.paths}
-            self.names.remove([path for path in self.names.existing([]) if path not in kept])
-
-    def finish(self, reports: Sequence[Any]) -> None:
-        """Verify the files of all units."""
-        Files.finish(self, [report for unit in reports for report in unit.files])
 
     def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
         """Write the statistics, the tasks and, last, the description of the data set."""
@@ -489,31 +428,8 @@ def write_lerobot_unit(
     files: _LeRobotFiles, unit: int, start: int, first: int, lengths: NDArray[np.int64], source: Source
 ) -> UnitReport:
     """Write the files of episodes `first` and following, whose first frame is row `start`."""
-    paths = files.plan.names.of_unit(unit)
-    reports = [files.published_report(path) for path in paths]
-    if None in reports:
-        with ExitStack() as stack:
-            contents = [stack.enter_context(TemporaryFile()) for _ in paths]
-            with add_path_to_errors(gettempdir()):
-                nbytes = _UnitWriter(files.plan, unit, start, first, lengths).write(source, contents)
-            amounts = [(int(lengths.sum()), nbytes), *((0, 0) for _ in paths[1:])]
-            written = zip(paths, contents, amounts, strict=True)
-            reports = [files.publish(path, _copied(content, amount)) for path, content, amount in written]
-    made = [report for report in reports if report is not None]
-    total = WriteReport.sum(made)
-    report = UnitReport(total.records, total.nbytes, total.stored, total.peak, tuple(made))
-    report_progress(report)
-    return report
-
-
-def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
-    def fill(sink: ByteSink) -> tuple[int, int]:
-        content.seek(0)
-        while block := content.read(_COPIED_NBYTES):
-            sink.write(block)
-        return amount
-
-    return fill
+    writer = _UnitWriter(files.plan, unit, start, first, lengths)
+    return files.publish_unit(unit, lambda contents: (int(lengths.sum()), writer.write(source, contents)))
 
 
 class _UnitWriter:

@@ -96,9 +96,9 @@ def to_parquet(
     spans = list(pairwise(row_tasks.borders.tolist()))
     files = Files(row_tasks.token, names, len(spans), options["mode"], options["compute"], verify=_check_rows)
     files.check_free()
-    return write_row_files(
-        files, row_tasks, spans, write_parquet_file, make, codec, features=len(rows.names), noun="file"
-    )
+    columns, paths = rows.names, files.paths
+    units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
+    return write_row_files(files, row_tasks, write_parquet_file, (make, codec), units, names.display(paths, "file"))
 
 
 def _checked_codec(compression: str | None) -> str:

@@ -16,12 +16,13 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from string import Formatter
-from typing import Any, Literal
+from tempfile import TemporaryFile, gettempdir
+from typing import Any, BinaryIO, Literal, Self
 
 import dask
 from dask.delayed import Delayed
@@ -35,6 +36,7 @@ from dask_tfrecord.errors import (
     Location,
     ShardChangedError,
     TFRecordError,
+    add_path_to_errors,
     plural,
     redact_url,
     repr_without_credentials,
@@ -57,7 +59,7 @@ from dask_tfrecord.storage.objects import (
     remove_abandoned,
     remove_temporary,
 )
-from dask_tfrecord.storage.remote import is_directory, join, store_url, url_to_fs
+from dask_tfrecord.storage.remote import files_below, is_directory, join, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.journal import Journal, Unit, Units
@@ -232,6 +234,59 @@ class ShardNames:
                 fs.rm_file(inside)
 
 
+@dataclass(frozen=True, repr=False)
+class UnitNames(ShardNames):
+    """Files of an output below a directory: several of each unit, and that of the template, which is written last."""
+
+    root: str = ""
+
+    @classmethod
+    def from_root(
+        cls, path: str | os.PathLike[str], last: str, storage_options: Mapping[str, Any] | None, *fields: Any
+    ) -> Self:
+        """Name the files below a directory; `fields` are those of the subclass."""
+        names = ShardNames.from_directory(path, last, storage_options)
+        return cls(names.template, names.storage_options, names.paths(1)[0].removesuffix(f"/{last}"), *fields)
+
+    @property
+    def last(self) -> str:
+        """File that describes the output: without it, the output is not complete."""
+        return self.template.format()
+
+    def of_unit(self, unit: int) -> list[str]:
+        """Return the paths of the files of a unit."""
+        raise NotImplementedError
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a name below the directory is that of a file of such an output."""
+        raise NotImplementedError
+
+    def conversion(self) -> str | None:
+        """Return the conversion that wrote a complete output; None if there is none, or other software wrote it."""
+        raise NotImplementedError
+
+    def paths(self, shards: int) -> list[str]:
+        """Return the paths of the files of all units."""
+        return [path for unit in range(shards) for path in self.of_unit(unit)]
+
+    def existing(self, paths: Sequence[str]) -> list[str]:
+        """List the existing files of such outputs, of any number of units."""
+        fs, inside = url_to_fs(self.root, **self.storage_options)
+        fs.invalidate_cache()
+        found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
+        return sorted(join(self.root, name) for name in found if self.is_own(name))
+
+    def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> list[str]:
+        """Return the existing files, except those of the run itself; refuse them under ``mode="w-"``."""
+        existing = [path for path in self.existing(paths) if path not in own]
+        if existing and mode == "w-":
+            raise FileExistsError(
+                f"{existing[0]} exists, of another data set or conversion: mode='w' replaces it, and resume=True "
+                f"continues a conversion of the same rows with the same options that was started with resume=True"
+            )
+        return existing
+
+
 def _sidecars_of(paths: Sequence[str]) -> list[str]:
     sidecars = (sidecar_path(path, suffix) for path in paths for suffix in _SIDECARS)
     return [path for path in sidecars if path is not None]
@@ -312,12 +367,6 @@ class Files:
             finally:
                 # While this run owns them: the next one may need them. Those that hold the journal are not empty.
                 _remove_empty(made)
-
-    def remove_leftovers(self) -> None:
-        """Remove what a run left that was killed after it had completed the files."""
-        if self.journal.is_left_by_dead_run():
-            with self.owned():
-                self._end()
 
     def begin(self) -> None:
         """Remove replaced files, create directories, and mark the run as running."""
@@ -609,6 +658,73 @@ class Files:
         raise AssertionError("the last attempt returns or raises")
 
 
+@dataclass(frozen=True, slots=True)
+class UnitReport(WriteReport):
+    """Report of a task that published several files."""
+
+    files: tuple[ShardWriteReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFiles(Files):
+    """Files of an output of `UnitNames`: of each unit several, which one task publishes."""
+
+    names: UnitNames
+
+    def is_complete(self) -> bool:
+        """Return whether the write that is resumed has completed; remove what it left if it was killed after that."""
+        if self.resumable is None or self.names.conversion() != self.resumable:
+            return False
+        if self.journal.is_left_by_dead_run():
+            with self.owned():
+                self._end()
+        return True
+
+    def begin(self) -> None:
+        """Remove the description and the files that will not be replaced, too."""
+        if self.mode == "w":
+            self.names.remove([self.names.last])
+        Files.begin(self)
+        if self.mode == "w":
+            kept = {*self.paths}
+            self.names.remove([path for path in self.names.existing([]) if path not in kept])
+
+    def finish(self, reports: Sequence[Any]) -> None:
+        """Verify the files of all units."""
+        Files.finish(self, [report for unit in reports for report in unit.files])
+
+    def publish_unit(self, unit: int, write: Callable[[Sequence[BinaryIO]], tuple[int, int]]) -> UnitReport:
+        """Publish the files of a unit, unless this run has published all of them, and report the end of the task.
+
+        `write` writes their contents, and returns the number of rows and their decoded bytes.
+        """
+        paths = self.names.of_unit(unit)
+        reports = [self.published_report(path) for path in paths]
+        if None in reports:
+            with ExitStack() as stack:
+                contents = [stack.enter_context(TemporaryFile()) for _ in paths]
+                with add_path_to_errors(gettempdir()):
+                    amount = write(contents)
+                # The rows count once.
+                written = zip(paths, contents, [amount, *((0, 0) for _ in paths[1:])], strict=True)
+                reports = [self.publish(path, _copied(content, each)) for path, content, each in written]
+        made = [report for report in reports if report is not None]
+        total = WriteReport.sum(made)
+        report = UnitReport(total.records, total.nbytes, total.stored, total.peak, tuple(made))
+        report_progress(report)
+        return report
+
+
+def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
+    def fill(sink: ByteSink) -> tuple[int, int]:
+        content.seek(0)
+        while block := content.read(_COMPARED_NBYTES):
+            sink.write(block)
+        return amount
+
+    return fill
+
+
 def _record_name(path: str) -> str:
     return _digest(path)[:32]
 
@@ -640,21 +756,22 @@ def write_files(
 def write_row_files(
     files: Files,
     row_tasks: RowTasks,
-    spans: Sequence[tuple[int, int]],
-    step: Callable[..., ShardWriteReport],
-    *shared: Any,
-    features: int,
-    noun: str,
+    step: Callable[..., WriteReport],
+    shared: Sequence[Any],
+    units: Sequence[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
+    location: str,
 ) -> Delayed | None:
-    """Write each span of rows to its file by ``step(files, *shared, path, start, stop, source)``."""
-    columns, paths, nrows = row_tasks.rows.names, files.paths, row_tasks.rows.nrows or 0
-    arguments = ((span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True))
-    location, name = files.names.display(paths, noun), task_name(step, files.token)
+    """Write the files of each unit by ``step(files, *shared, *arguments, source)``.
+
+    `units` has the rows, the columns that are read, and the arguments of each task.
+    """
+    name, nrows = task_name(step, files.token), row_tasks.rows.nrows or 0
+    rows, features = [each for each, _, _ in units], len(units[0][1])
     return write_files(
         files,
         step,
         shared,
         row_tasks.build,
-        arguments,
-        lambda: WriteWork.of_rows(location, name, row_tasks.source, nrows, features, spans),
+        units,
+        lambda: WriteWork.of_rows(location, name, row_tasks.source, nrows, features, rows),
     )

@@ -171,7 +171,9 @@ def to_tfrecord(
     )
     files.check_free()
     refuse_sources(files, rows.origin.get("files", ()))
-    return write_row_files(files, row_tasks, spans, write_shard, encoder, features=len(schema), noun="shard")
+    columns, paths = rows.names, files.paths
+    units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
+    return write_row_files(files, row_tasks, write_shard, (encoder,), units, names.display(paths))
 
 
 def check_options(options: ShardOptions) -> str | None:

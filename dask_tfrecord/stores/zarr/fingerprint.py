@@ -53,6 +53,11 @@ class Fingerprint:
         """Return the attributes of the group."""
         return {name: getattr(self, name) for name in Fingerprint.__slots__}
 
+    @property
+    def token(self) -> str:
+        """The fingerprint as 32 hexadecimal digits."""
+        return str(tokenize(self.to_attributes()))
+
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
         found = [*_files(self.source, now.source), *_features(self.schema, now.schema)]

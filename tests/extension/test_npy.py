@@ -1,0 +1,128 @@
+"""A writer in one file outside of the package: owner, kill, resume and verification are those of the package."""
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from support.programs import environment, run_program
+
+import dask_tfrecord as dtf
+from dask_tfrecord.stores.journal import Owner
+from extension.npy import NpyFiles, to_npy
+
+FEATURES = {"x": dtf.FixedLenFeature((), "int64"), "a/b": dtf.FixedLenFeature((2,), "float32")}
+COLUMNS = {"x": np.arange(20), "a/b": np.arange(40, dtype="float32").reshape(20, 2)}
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    dtf.to_tfrecord(COLUMNS, tmp_path / "x.tfrecord", features=FEATURES)
+    return tmp_path / "x.tfrecord"
+
+
+def opened(shard: Path) -> dtf.Dataset:
+    """Return five chunks, whose reads are logged next to the shard; a file `fatal` names one that kills its process."""
+    return dtf.read_tfrecord(shard, FEATURES, chunks=4).map_blocks(partial(logged, folder=shard.parent), FEATURES)
+
+
+def logged(blocks: dict[str, Any], folder: Path) -> dict[str, Any]:
+    number, fatal = int(blocks["x"][0]) // 4, folder / "fatal"
+    with (folder / "log").open("a") as log:
+        log.write(f"{number}\n")
+    if fatal.exists() and int(fatal.read_text()) == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return blocks
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the columns of all files."""
+    return {
+        name: np.concatenate([np.load(file) for file in sorted(folder.glob(f"{name.replace('/', '.')}.*.npy"))])
+        for name in COLUMNS
+    }
+
+
+def check(folder: Path) -> None:
+    for name, wanted in COLUMNS.items():
+        assert np.array_equal(read(folder)[name], wanted)
+    names = [f"{name}.{unit:05d}.npy" for name in ("a.b", "x") for unit in range(5)]
+    assert sorted(path.name for path in folder.iterdir()) == [*names[:5], "columns.json", *names[5:]]
+
+
+def test_columns_are_written_as_files_of_chunks(shard: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(shard, FEATURES, chunks=4)
+    to_npy(ds, tmp_path / "out")
+    check(tmp_path / "out")
+    with pytest.raises(FileExistsError, match="mode='w' replaces it"):
+        to_npy(ds, tmp_path / "out")
+    to_npy(ds.rows[:8], tmp_path / "out", mode="w")
+    assert read(tmp_path / "out")["x"].tolist() == list(range(8))
+    with pytest.raises(dtf.SchemaError, match="fixed shapes"):
+        to_npy(dtf.Dataset.from_arrays({"r": [[1], [1, 2]]}), tmp_path / "other")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
+def test_a_killed_write_is_resumed_where_it_ended(shard: Path, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    (tmp_path / "fatal").write_text("2")
+    code = "import sys, dask; dask.config.set(scheduler='synchronous'); from pathlib import Path\n"
+    code += "from extension.npy import to_npy; from extension.test_npy import opened\n"
+    code += "to_npy(opened(Path(sys.argv[1])), Path(sys.argv[2]), resume=True)"
+    killed = run_program(sys.executable, "-c", code, shard, out, env=environment())
+    assert killed.returncode == -signal.SIGKILL
+    *survived, last = log.read_text().split()
+    assert last == "2" and len(survived) == 2
+    assert len(list(out.glob("*.npy"))) == 4 and not (out / "columns.json").exists()
+    (tmp_path / "fatal").unlink()
+    log.unlink()
+    with dask.config.set(scheduler="synchronous"):
+        to_npy(opened(shard), out, resume=True)
+        check(out)
+        # What was published before is not read again, and a complete data set is left as it is.
+        assert {*log.read_text().split()} == {*"01234"} - {*survived}
+        before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+        to_npy(opened(shard), out, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+        to_npy(dtf.read_tfrecord(shard, FEATURES, chunks=5), out, resume=True)
+
+
+def test_a_second_run_is_refused_while_one_writes(shard: Path, tmp_path: Path) -> None:
+    out, said = tmp_path / "out", []
+
+    def interfere(blocks: dict[str, Any]) -> dict[str, Any]:
+        with pytest.raises(dtf.errors.StoreInUseError) as caught:
+            to_npy(dtf.read_tfrecord(shard, FEATURES, chunks=4), out, mode="w")
+        said.append(str(caught.value))
+        return blocks
+
+    ds = dtf.read_tfrecord(shard, FEATURES, chunks=4).map_blocks(interfere, FEATURES)
+    with dask.config.set(scheduler="synchronous"):
+        to_npy(ds, out)
+    check(out)
+    assert len(said) == 5 and f"process {Owner.of_this_process('t').pid}" in said[0]
+
+
+def test_a_file_that_another_program_changes_is_found(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = NpyFiles.finish
+
+    def tampered(files: NpyFiles, reports: Any) -> None:
+        path = tmp_path / "out" / "x.00001.npy"
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        complete(files, reports)
+
+    monkeypatch.setattr(NpyFiles, "finish", tampered)
+    with pytest.raises(dtf.errors.IncompleteStoreError, match=r"x\.00001\.npy \(expected checksum"):
+        to_npy(dtf.read_tfrecord(shard, FEATURES, chunks=4), tmp_path / "out")
+    # The published files of a failed write are removed; the changed one is not its own.
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.00001.npy"]
