@@ -813,7 +813,7 @@ class Stretch:
         """Whether one record with an intact payload lies between them."""
 
     @property
-    def promised(self) -> int:
+    def header_end(self) -> int:
         """End of the next record if its header is intact."""
 
     @property

@@ -354,7 +354,7 @@ def pad_levels(
     if isinstance(values, RaggedBlock):
 
         def refuse_outer(row: int, held: str, length: int) -> Exception:
-            return refuse(place(splits, row)[0], held, length)
+            return refuse(row_of_value(splits, row)[0], held, length)
 
         block = RaggedBlock(pad_levels(values, lengths[1:], value, refuse_outer, truncate=truncate), splits)
     return block.padded(length, value)
@@ -468,7 +468,7 @@ def zero_rows(feature: Layout) -> Block:
     return rows
 
 
-def place(row_splits: NDArray[np.int64], number: int) -> tuple[int, int]:
+def row_of_value(row_splits: NDArray[np.int64], number: int) -> tuple[int, int]:
     """Return the row of a value, and its number in the row."""
     row = int(np.searchsorted(row_splits, number, side="right")) - 1
     return row, number - int(row_splits[row])
@@ -491,12 +491,12 @@ class RowError(ValueError):
 
 
 @contextmanager
-def placing(row_splits: NDArray[np.int64], *, item: bool = False) -> Iterator[None]:
+def as_row_error(row_splits: NDArray[np.int64], *, item: bool = False) -> Iterator[None]:
     """Raise the error of a value as an error of its row, with the number of the value in it if `item`."""
     try:
         yield
     except RowError as error:
-        row, number = place(row_splits, error.row)
+        row, number = row_of_value(row_splits, error.row)
         raise type(error)(row, error.message, number if item else error.item) from None
 
 

@@ -23,8 +23,8 @@ from dask_tfrecord.blocks import (
     BytesBlock,
     RaggedBlock,
     RowError,
+    as_row_error,
     first_true,
-    placing,
     splits_of,
 )
 from dask_tfrecord.columns.decoder import Decoder
@@ -75,8 +75,8 @@ class Encoder:
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
-        promised = Decoder(schema).columns
-        self._plans = [_plan(name, feature, schema, columns, promised) for name, feature in schema.items()]
+        decoded = Decoder(schema).columns
+        self._plans = [_plan(name, feature, schema, columns, decoded) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
             raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop the column")
@@ -158,7 +158,7 @@ class RecordStream:
             self.records += written.records
 
 
-def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised: Schema) -> _ColumnEncoding:
+def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, decoded: Schema) -> _ColumnEncoding:
     unit = schema.unit_of(name)
     if (reason := feature.reason_not_written()) is not None:
         raise SchemaError(f"feature {name!r}: {feature} {reason}; state by features={{{name!r}: …}} how to write it")
@@ -166,7 +166,7 @@ def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, promised
     if names is None:
         raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")
     lengths = FixedLenFeature((), "int64")
-    wanted = {column: promised.get(column, lengths) for column in names}
+    wanted = {column: decoded.get(column, lengths) for column in names}
     for column, form in wanted.items():
         check_column(column, columns[column], form)
     return _ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
@@ -221,7 +221,7 @@ def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
         splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
         block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
     rows: RaggedBlock = in_levels(block, 1)
-    with placing(rows.row_splits, item=True):
+    with as_row_error(rows.row_splits, item=True):
         return RaggedBlock(_arrays(rows.values, wanted), rows.row_splits)
 
 
@@ -346,7 +346,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
 def cast(block: Block, dtype: np.dtype[Any]) -> Block:
     """Cast the numbers of a block to another dtype."""
     if isinstance(block, RaggedBlock | ArraysBlock):
-        with placing(block.row_splits):
+        with as_row_error(block.row_splits):
             values: Any = cast(block.values, dtype)
         return replace(block, values=values)
     if isinstance(block, BytesBlock) or block.dtype == dtype:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.blocks import Block, BytesBlock, RowError, first_true, placing
+from dask_tfrecord.blocks import Block, BytesBlock, RowError, as_row_error, first_true
 from dask_tfrecord.columns.encode import check_column, check_items, formed, locating
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
@@ -122,7 +122,7 @@ class MessageEncoder:
                     if repeated in tables.splits:
                         other, expected = splits.setdefault(repeated, (name, block.row_splits))
                         check_items(block.row_splits, expected, other, "both are fields of the same messages")
-                        stack.enter_context(placing(block.row_splits, item=True))
+                        stack.enter_context(as_row_error(block.row_splits, item=True))
                         block = block.values
                 values = self._values(name, field, block)
             for spec, each in zip(field.specs, values, strict=True):

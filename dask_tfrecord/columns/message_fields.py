@@ -24,9 +24,9 @@ from dask_tfrecord.blocks import (
     RaggedBlock,
     RowError,
     RowLimitError,
+    as_row_error,
     first_true,
-    place,
-    placing,
+    row_of_value,
     splits_of,
 )
 from dask_tfrecord.errors import FeatureError, FeatureValueError, Location, SchemaError, near_misses
@@ -353,7 +353,7 @@ def _nested(innermost: Assemble, feature: Any, decoded: Decoded) -> Block:
     outer = decoded.keys[0].outer
     with ExitStack() as stack:
         for splits in outer:
-            stack.enter_context(placing(splits))
+            stack.enter_context(as_row_error(splits))
         block: Any = innermost(feature, decoded._replace(rows=len(decoded.keys[0].record_splits) - 1))
     for splits in reversed(outer):
         block = RaggedBlock(block, splits)
@@ -396,7 +396,7 @@ def _times(feature: FixedLenFeature, decoded: Decoded) -> Block:
     valid = nanos >= 0 if dtype.kind == "M" else np.sign(seconds) * np.sign(nanos) >= 0
     if (number := first_true(~(above & below & valid & (np.abs(nanos.astype(np.int64)) < billion)))) is not None:
         splits = decoded.keys[0].row_splits
-        row, item = (number, None) if splits is None else place(splits, number)
+        row, item = (number, None) if splits is None else row_of_value(splits, number)
         raise RowError(
             row,
             f"holds {seconds[number]} seconds and {nanos[number]} nanoseconds, which are no {dtype}: read the fields "
@@ -421,7 +421,7 @@ def _decode_messages(
         values = _of_type(values, outputs[0].encoded(), message.name)
     with ExitStack() as stack:
         for splits in outer:
-            stack.enter_context(placing(splits, item=splits is outer[-1]))
+            stack.enter_context(as_row_error(splits, item=splits is outer[-1]))
         tables = message_tables(message, specs)
         native = tables.decoder(check_crc=False)
         if limit is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, placing
+from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
 from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
@@ -219,7 +219,7 @@ class Feature(ABC):
             return self.encode_block(key, block, encoding)
         if unit == "step":
             check_lengths(np.diff(block.row_splits), blocks.get(f"{name}.lengths"))
-        with placing(block.row_splits, item=True):
+        with as_row_error(block.row_splits, item=True):
             steps = self.encode_block(key, block.values, encoding)
         splits = np.ascontiguousarray(block.row_splits)
         return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]

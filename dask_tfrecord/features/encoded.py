@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, placing
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.keys import KeySpec, Unit
@@ -102,7 +102,7 @@ class Encoded(Feature):
 
     def encode_rows(self, key: str, block: RaggedBlock, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the bytes values of rows of any number of arrays."""
-        with placing(block.row_splits, item=True):
+        with as_row_error(block.row_splits, item=True):
             made = self.encode_block(key, block.values, encoding)
         return [replace(each, row_splits=np.ascontiguousarray(block.row_splits)) for each in made]
 

@@ -17,8 +17,8 @@ from dask_tfrecord.blocks import (
     BytesBlock,
     RaggedBlock,
     RowError,
+    as_row_error,
     broadcast_zeros,
-    placing,
     splits_of,
 )
 from dask_tfrecord.errors import SchemaError
@@ -239,7 +239,7 @@ def _naming_row(feature: ImageFeature, decoded: Decoded, number: int) -> Iterato
 def _encode_images(encoding: ImageEncoding, block: Block) -> Block:
     """Encode the images of a block, one or any number per row."""
     if isinstance(block, RaggedBlock):
-        with placing(block.row_splits, item=True):
+        with as_row_error(block.row_splits, item=True):
             files: Any = _encode_images(encoding, block.values)
         return RaggedBlock(files, block.row_splits)
     encoded = []

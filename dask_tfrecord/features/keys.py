@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
-from dask_tfrecord.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, broadcast_zeros, place
+from dask_tfrecord.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, broadcast_zeros, row_of_value
 from dask_tfrecord.features.dtypes import numpy_dtype, stored_kind
 
 _CASTS = {member.name.lower(): member for member in Cast if member is not Cast.NONE}
@@ -163,7 +163,7 @@ class Decoded(NamedTuple):
 
     def error(self, feature: Any, number: int, message: str, kind: type[RowError] = RowError) -> RowError:
         """Return the error of a bytes value of the first key."""
-        row, item = place(self.ends, number)
+        row, item = row_of_value(self.ends, number)
         return kind(row, message, None if feature.count is None and self.keys[0].row_splits is None else item)
 
     def in_rows(self, feature: Any, values: Any) -> Block:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, RaggedBlock, RowError, first_true, place, splits_of
+from dask_tfrecord.blocks import Block, RaggedBlock, RowError, first_true, row_of_value, splits_of
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
@@ -236,7 +236,7 @@ class RaggedFeature(Listed):
             elif (number := first_true(np.diff(splits) != partition.length)) is not None:  # type: ignore[attr-defined]
                 size = splits[number + 1] - splits[number]
                 raise RowError(
-                    place(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent"
+                    row_of_value(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent"
                 )
             ends, inside = splits[ends], inside.values
         key, ends = key if self.value_key is None else self.value_key, np.ascontiguousarray(ends)
@@ -265,7 +265,7 @@ class _Groups:
     def refuse(self, bad: NDArray[np.bool_], describe: Callable[[int], str]) -> None:
         """Raise an error of the first invalid group, with the text that `describe` returns for it."""
         if (group := first_true(bad)) is not None:
-            row, step = place(self.row_splits, group) if self.steps else (group, None)
+            row, step = row_of_value(self.row_splits, group) if self.steps else (group, None)
             raise RowError(row, describe(group), step)
 
     def divided(self, counts: _Ints, length: int, feature: RaggedFeature) -> _Ints:

@@ -22,7 +22,7 @@ from dask_tfrecord.blocks import (
     RowLimitError,
     broadcast_zeros,
     first_true,
-    place,
+    row_of_value,
 )
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key
@@ -177,7 +177,7 @@ class RawFeature(EncodedArray):
             raise decoded.error(self, number, f"holds {plural(sizes[number], 'byte')}; {self} needs {needed}")
         dtype = self.stored_dtype
         if dtype.kind == "b" and (at := first_true(files.values > 1)) is not None:
-            number, _ = place(files.splits, at)
+            number, _ = row_of_value(files.splits, at)
             raise decoded.error(self, number, f"holds a byte {files.values[at]}; {self} accepts 0 and 1")
         if decoded.keys[0].values is None:
             numbers = broadcast_zeros(self.item_dtype, int(files.splits[-1]) // dtype.itemsize)

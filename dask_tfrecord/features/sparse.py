@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, RowError, first_true, place, splits_of
+from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, RowError, first_true, row_of_value, splits_of
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import ColumnDecoder, Feature, checked_key
 from dask_tfrecord.features.dtypes import Shape, checked_parsed_dtype, checked_shape
@@ -182,7 +182,7 @@ def _check_indices(feature: SparseFeature, indices: NDArray[np.int64], row_split
     outside = ((indices < 0) | (indices >= np.array(feature.size))).any(axis=1)
     if (number := first_true(outside)) is not None:
         index = tuple(indices[number].tolist())
-        raise RowError(place(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
+        raise RowError(row_of_value(row_splits, number)[0], f"holds an index {index} outside of size {feature.size}")
 
 
 def _reordered(output: KeyOutput, order: NDArray[np.int64]) -> KeyOutput:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, first_true, placing
+from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, RowError, as_row_error, first_true
 from dask_tfrecord.errors import plural
 from dask_tfrecord.features.dtypes import stored_kind
 from dask_tfrecord.features.keys import KINDS
@@ -89,7 +89,7 @@ def fixed(key: str, block: Any) -> KeyedValues:
 
 def in_rows(key: str, block: RaggedBlock) -> KeyedValues:
     """Disassemble rows of values."""
-    with placing(block.row_splits):
+    with as_row_error(block.row_splits):
         values = flat(key, block.flat_values)
     inner = math.prod(block.flat_values.shape[1:])
     return replace(

@@ -87,7 +87,7 @@ void binding::add_resync(nb::module_& module) {
             "End of the preceding stretch that headers or a payload CRC lead from to this one, or -1.")
         .def_ro("lost", &dtf::Stretch::lost, "Number of damaged records between `root` and `start`.")
         .def_ro("sealed", &dtf::Stretch::sealed, "Whether one record with an intact payload lies between them.")
-        .def_ro("promised", &dtf::Stretch::promised, "End of the next record if its header is intact.")
+        .def_ro("header_end", &dtf::Stretch::header_end, "End of the next record if its header is intact.")
         .def_ro("reach", &dtf::Stretch::reach, "End of the last record that intact headers lead to.")
         .def_ro("payload", &dtf::Stretch::payload, "Whether the CRC of the whole stretch follows it.");
     nb::class_<Tail>(module, "Tail", "Bytes after the last stretch.")

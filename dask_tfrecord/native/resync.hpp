@@ -90,7 +90,7 @@ struct Stretch {
     std::uint64_t root = nowhere;  // end of the preceding stretch, if headers or a CRC lead from there to here
     std::uint64_t lost = 0;        // number of damaged records between root and start
     bool sealed = false;           // whether the CRC of a payload right after root proves the connection
-    std::uint64_t promised = 0;    // end of the next record, if its header is intact
+    std::uint64_t header_end = 0;    // end of the next record, if its header is intact
     std::uint64_t reach = 0;       // end of the last record with a damaged payload that headers lead to
     bool payload = false;          // whether the CRC of the whole stretch follows it: it is the content of a payload
     std::uint32_t state = 0;       // CRC state at the start
@@ -241,7 +241,7 @@ private:
             const auto before = std::find_if(stretches_.rbegin(), stretches_.rend(),
                                              [&](const Stretch& stretch) { return stretch.end == here.root; });
             if (before != stretches_.rend()) {
-                if (here.root == at_) before->promised = end;
+                if (here.root == at_) before->header_end = end;
                 before->reach = end;
             }
             // the length may be wrong nevertheless
@@ -343,7 +343,7 @@ private:
         if (!stretches_.empty() && stretches_.back().end == start) {
             Stretch& before = stretches_.back();
             before.end = end;
-            before.promised = before.reach = 0;
+            before.header_end = before.reach = 0;
             ++before.records;
             return;
         }

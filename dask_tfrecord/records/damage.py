@@ -239,7 +239,7 @@ class _Stretch(NamedTuple):
     root: int  # end of the stretch before, if headers or the CRC of a payload lead from there to this one
     lost: int  # records between `root` and `start`
     sealed: bool  # one record lies between `root` and `start`, and its payload is intact
-    promised: int  # end of the next record according to its header; 0 if that header is damaged
+    header_end: int  # end of the next record according to its header; 0 if that header is damaged
     reach: int  # end of the last record whose header is intact
     payload: bool  # the stretch is a complete payload: the CRC of its bytes follows it
 
@@ -505,10 +505,10 @@ def _reason(before: _Stretch, end: int) -> str:
     left = end - before.end
     if left < HEADER:
         return f"{left} bytes at the end, where a header takes {HEADER}"
-    if not before.promised:
+    if not before.header_end:
         return _LENGTH_DAMAGED
-    if before.promised > end:
-        return f"the record takes {before.promised - before.end} bytes, and {left} are left: the file was cut"
+    if before.header_end > end:
+        return f"the record takes {before.header_end - before.end} bytes, and {left} are left: the file was cut"
     return "the CRC of the payload does not hold"
 
 

@@ -89,7 +89,7 @@ void lost_records_are_counted_from_headers_or_payloads() {
     stream[a.size() + 15] ^= 1;  // damaged payload: the header identifies it
     resync = looked_at(stream);
     CHECK(resync.stretches()[1].root == a.size() && resync.stretches()[1].lost == 1 && !resync.stretches()[1].sealed);
-    CHECK(resync.stretches()[0].promised == a.size() + b.size());
+    CHECK(resync.stretches()[0].header_end == a.size() + b.size());
     stream[a.size() + 3] ^= 1;  // both: nothing does
     resync = looked_at(stream);
     CHECK(stretches(resync) == Found{{0, a.size()}, {a.size() + b.size(), stream.size()}});
@@ -195,7 +195,7 @@ void windows_cut_anywhere_give_the_same() {
         for (std::size_t i = 0; i < whole.stretches().size() && i < pieces.stretches().size(); ++i) {
             const Stretch &one = whole.stretches()[i], &other = pieces.stretches()[i];
             CHECK(one.root == other.root && one.lost == other.lost && one.sealed == other.sealed);
-            CHECK(one.promised == other.promised && one.reach == other.reach && one.payload == other.payload);
+            CHECK(one.header_end == other.header_end && one.reach == other.reach && one.payload == other.payload);
         }
         if (checks::failures > 0) return;
     }

@@ -204,7 +204,7 @@ class ShardNames:
         for directory in self.directories(paths):
             make_directory(directory)
 
-    def set_aside(self, paths: Sequence[str], token: str) -> None:
+    def remove_replaced(self, paths: Sequence[str], token: str) -> None:
         """Remove local files that a run replaces: all of them, or none if one of them can't be removed."""
         local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *_sidecars_of(paths))]
         moved: list[tuple[Path, Path]] = []
@@ -379,7 +379,7 @@ class Files:
         names.create_directories(paths)
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
-            names.set_aside(replaced, self.token)
+            names.remove_replaced(replaced, self.token)
         self._objects.put(_RUNNING, b"")
 
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
