@@ -117,17 +117,12 @@ def find_schema(
     threads: int,
     features: str | None,
     sample: int | str | None,
-    *,
-    split: str | None,
-    compression: str | None,
-    message: str | None = None,
-    errors: str = "raise",
-    default: str | None = None,
-    **_: Any,
+    **reading: Any,
 ) -> Schema | str | None:
     """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
 
-    With --message and no file, return None, which selects all fields.
+    With --message and no file, return None, which selects all fields. `reading` has options of `read_tfrecord`, and the
+    `default` split.
 
     Raises
     ------
@@ -135,13 +130,16 @@ def find_schema(
         If --features and --sample are both given, or --message and --sample.
     """
     check_one_source_of_features(features, sample)
+    message, compression, errors = reading.get("message"), reading["compression"], reading.get("errors", "raise")
     if message is not None and sample is not None:
         raise click.UsageError("--message specifies the fields that --sample would infer: give one of them.")
     if features is not None or message is not None:
         return features
     from dask_tfrecord.metadata.splits import resolve_collection
 
-    found = resolve_collection(pattern, split, compression=compression, storage_options=None, default=default)
+    found = resolve_collection(
+        pattern, reading["split"], compression=compression, storage_options=None, default=reading.get("default")
+    )
     known = found.schema() if sample is None else None
     return inspect_sample(found.shards, sample or SAMPLE, threads, errors=errors).schema if known is None else known
 

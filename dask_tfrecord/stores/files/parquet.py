@@ -97,7 +97,7 @@ def to_parquet(
     files = Files(row_tasks.token, names, len(spans), options["mode"], options["compute"], verify=_check_rows)
     files.check_free()
     columns, paths = rows.names, files.paths
-    units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
+    units = [(span, columns, (path, span)) for span, path in zip(spans, paths, strict=True)]
     return write_row_files(files, row_tasks, write_parquet_file, (make, codec), units, names.display(paths, "file"))
 
 
@@ -111,9 +111,9 @@ def _checked_codec(compression: str | None) -> str:
 
 
 def write_parquet_file(
-    files: Files, make: BatchMaker, codec: str, path: str, start: int, stop: int, source: Source
+    files: Files, make: BatchMaker, codec: str, path: str, rows: tuple[int, int], source: Source
 ) -> ShardWriteReport:
-    """Write rows `start` to `stop` of a source to the file `path`."""
+    """Write a range of rows of a source to the file `path`."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -121,10 +121,10 @@ def write_parquet_file(
         nbytes = 0
         file = pa.PythonFile(_SinkFile(sink), mode="w")
         with parquet.ParquetWriter(file, make.arrow, compression=codec) as writer:
-            for blocks in source.read_spans(tuple(make.schema), [(start, stop)] if start < stop else []):
+            for blocks in source.read_spans(tuple(make.schema), [rows] if rows[0] < rows[1] else []):
                 nbytes += sum(map(block_nbytes, blocks.values()))
                 writer.write_batch(make.from_blocks(blocks))
-        return stop - start, nbytes
+        return rows[1] - rows[0], nbytes
 
     return files.write(path, fill)
 

@@ -625,7 +625,7 @@ class ZarrJob:
         rows = dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)
         spans = list(pairwise(row_tasks_of(layout)[plan.tasks[first] : plan.tasks[past] + 1].tolist()))
         nunits, nrows = plan.count_written(part, parts, np.zeros(0, np.int64))[0], spans[-1][1] - spans[0][0]
-        work = WriteWork.of_rows(place, name, source, nrows, len(schema), spans, nunits)
+        work = replace(WriteWork.of_rows(place, name, source, nrows, len(schema), spans), units=nunits)
         if work.nbytes is not None:
             work = replace(work, nbytes=round(float(work.reading.sum())))
         done = 0
