@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -268,6 +269,66 @@ class Outputs(RuleBasedStateMachine):
             # The interrupted run had other inputs.
             self.write(0, mode="w")
         self.stored, self.has_parts = 0, False
+
+    @rule(
+        seed=st.integers(0, 2),
+        parts=st.integers(1, 4),
+        order=st.permutations(range(4)),
+        steps=st.lists(st.sampled_from(["whole", "killed", "twice at once", "again"]), min_size=6, max_size=6),
+        at=st.integers(1, 40),
+    )
+    @precondition(lambda self: self.kind == "zarr")
+    def write_in_parts(self, seed: int, parts: int, order: list[int], steps: list[str], at: int) -> None:
+        """Begin, write parts in any order and finish, each step whole, killed and repeated, or twice."""
+        own = self.root.removeprefix("memory:/")
+
+        def run(how: str, step: Callable[[], object]) -> None:
+            if how == "killed":
+                self.has_leftovers = True
+                with (
+                    suppress(Exception, Killed),
+                    Faults(at, Killed, lambda path: str(path).startswith(own)).injected(),
+                ):
+                    step()
+            if how == "twice at once":
+                with ThreadPoolExecutor(2) as threads:
+                    list(threads.map(lambda _: step(), range(2)))
+                return
+            step()
+            if how == "again":
+                step()
+
+        def begin() -> None:
+            ds = dtf.read_tfrecord(f"{self.folder}/source-{seed}/*", **self.spec())
+            dtf.ZarrJob.begin(ds, self.root, parts=parts, chunks=SHARD, mode="w")
+
+        def open_job() -> dtf.ZarrJob:
+            return dtf.ZarrJob.open(self.root)
+
+        with dask.config.set(scheduler="synchronous"):
+            first, *others, last = steps
+            run("again" if first == "twice at once" else first, begin)
+            written = set[int]()
+            for part, how in zip([each for each in order if each < parts], others, strict=False):
+                missing = open_job().status().missing
+                assert not {*missing} & written
+                if missing:
+                    with pytest.raises(dtf.errors.IncompleteStoreError, match="not done"):
+                        open_job().finish()
+                with pytest.raises((dtf.errors.IncompleteStoreError, FileNotFoundError)):
+                    self.read()
+                if how == "killed":
+                    # An older plan.
+                    old = open_job()
+                    begin()
+                    with pytest.raises(dtf.errors.IncompleteStoreError, match="another conversion has replaced"):
+                        old.write(part)
+                    for each in written:
+                        open_job().write(each)
+                run(how, lambda part=part: open_job().write(part, parts))  # type: ignore[misc]
+                written.add(part)
+            run("again" if last == "twice at once" else last, lambda: open_job().finish())
+        self.stored, self.has_parts = seed, False
 
     @rule()
     @precondition(lambda self: self.kind in RECORDS and self.stored is not None)

@@ -19,7 +19,8 @@ import zarr
 from hypothesis import given
 from support.commands import run, shown
 from support.numbered_shards import write_shards
-from support.programs import environment
+from support.pages import blocks
+from support.programs import environment, run_program
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
@@ -333,3 +334,38 @@ def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Pat
     assert "1 (missing). --part I/2 writes each of them" in run("to-zarr", store, "--finish").stderr
     assert "part 2/2" in shown("to-zarr", store, "--part", "2/2")
     assert "1/2   missing" in shown("to-zarr", store, "--status")
+
+
+# Programs that start the jobs of an array at once: sbatch of Slurm, and the client of AWS.
+SCHEDULER = """#!{python}
+import os, re, subprocess, sys
+given = " ".join(sys.argv[1:])
+if "sbatch" in sys.argv[0]:
+    command, variable, array = sys.argv[-1], "SLURM_ARRAY_TASK_ID", re.search(r"--array=(\\d+)-(\\d+)", given)
+    jobs = range(int(array[1]), int(array[2]) + 1) if array else [None]
+else:
+    command = re.search(r"command=(\\S+)", given)[1].replace(",", " ")
+    variable, array = "AWS_BATCH_JOB_ARRAY_INDEX", re.search(r"size=(\\d+)", given)
+    jobs = range(int(array[1])) if array else [None]
+for job in jobs:
+    own = {{}} if job is None else {{variable: str(job)}}
+    subprocess.run(command, shell=True, check=True, stdout=sys.stderr, env=os.environ | own)
+print("1234")
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.name == "nt", reason="the scripts are of bash")
+@pytest.mark.parametrize("script", ["xargs -P", "sbatch", "aws batch"])
+def test_scripts_of_the_page_convert_in_parts(script: str, tmp_path: Path) -> None:
+    write_shards(tmp_path, 2, ROWS // 2)
+    for name in ("sbatch", "aws"):
+        (tmp_path / name).write_text(SCHEDULER.format(python=sys.executable))
+        (tmp_path / name).chmod(0o755)
+    [text] = [each.text for each in blocks("docs/how-to/without-a-scheduler.md", "sh") if script in each.text]
+    for shown_there, here in {"s3://bucket/": "", "/scratch/$USER/": "", "train-*": "part-*", "64": "2"}.items():
+        text = text.replace(shown_there, here)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = run_program("bash", "-c", text, cwd=tmp_path, env=os.environ | {"PATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "train.zarr")["label"], np.arange(ROWS))

@@ -169,6 +169,15 @@ class ZarrPlan:
         return sum(array.nbytes for array in self.arrays)
 
     @property
+    def nfiles(self) -> int:
+        """Files of the store, or objects: chunks or shards, and metadata. Until it is complete there are more."""
+        found = 1 + len(self.arrays)
+        for array in self.arrays:
+            if 0 not in array.shape:
+                found += -(-array.shape[0] // (array.shards or array.chunks)[0])
+        return found
+
+    @property
     def fits(self) -> bool:
         """True if a worker has enough memory."""
         return self.memory.excess(self.memory_limit) is None
@@ -227,6 +236,7 @@ class ZarrPlan:
                 "unit_rows": self.unit_rows,
                 "write_units": self.write_units,
                 "tasks": self.tasks,
+                "nfiles": self.nfiles,
                 "nbytes": self.nbytes,
                 "arrays": arrays,
                 "consolidated": self._conversion.request.options["consolidated"],
@@ -340,6 +350,7 @@ def _title_words(plan: ZarrPlan) -> list[str]:
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
         f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
         f"in {plural(plan.tasks, 'task')}",
+        plural(plan.nfiles, "file"),
     ]
 
 
