@@ -542,7 +542,7 @@ def virtual_zarr(
     message: Any = None,
     columns: Sequence[str] | None = None,
     split: str | None = None,
-    rows_per_chunk: int | str = "8 MiB",
+    rows_per_chunk: int | str = "16 MiB",
     compression: str | None = "infer",
     check_crc: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -558,7 +558,7 @@ def virtual_zarr(
     ----------
     urlpath, features, sequence_features, example_features, message, columns, split, compression, storage_options
         As in `read_tfrecord`. Compressed shards are one chunk each.
-    rows_per_chunk : int or str, default "8 MiB"
+    rows_per_chunk : int or str, default "16 MiB"
         Records of a chunk, or the bytes of a chunk in its shard, which a reader requests at once. A size is an upper
         limit: equal chunks are preferred, of a number of records that divides those of all shards but the last.
     check_crc : bool, default True
@@ -919,7 +919,7 @@ class TFRecordParser:
         *,
         sequence_features: Mapping[str, Feature] | None = None,
         columns: Sequence[str] | None = None,
-        rows_per_chunk: int | str = "8 MiB",
+        rows_per_chunk: int | str = "16 MiB",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.features, self.sequence_features, self.columns = features, sequence_features, columns
