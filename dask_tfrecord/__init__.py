@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.stores.files.lerobot import to_lerobot
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
-    from dask_tfrecord.stores.virtual.references import TFRecordParser, virtual_zarr
+    from dask_tfrecord.stores.virtual.parser import TFRecordParser
+    from dask_tfrecord.stores.virtual.references import virtual_zarr
     from dask_tfrecord.stores.zarr.job import ZarrJob
     from dask_tfrecord.stores.zarr.write import to_zarr
     from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
@@ -127,7 +128,8 @@ _PUBLIC = {
     "stores.files.lerobot": ("to_lerobot",),
     "stores.files.parquet": ("to_parquet",),
     "stores.files.tfrecord": ("copy_tfrecord", "to_tfrecord"),
-    "stores.virtual.references": ("TFRecordParser", "virtual_zarr"),
+    "stores.virtual.parser": ("TFRecordParser",),
+    "stores.virtual.references": ("virtual_zarr",),
     "stores.zarr.job": ("ZarrJob",),
     "stores.zarr.write": ("to_zarr",),
     "stores.zarr.zarr_plan": ("plan_zarr",),

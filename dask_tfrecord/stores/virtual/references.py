@@ -1,4 +1,4 @@
-"""Zarr groups whose chunks are byte ranges of records: `virtual_zarr`, its outputs, and a parser for VirtualiZarr.
+"""Zarr groups whose chunks are byte ranges of records: `virtual_zarr` and its outputs.
 
 A chunk is whole records of one shard, which the codec of `dask_tfrecord.stores.zarr.codec` decodes. One pass over the
 headers of all records finds where chunks begin and end. Row splits follow from the sizes of rows, and are stored.
@@ -14,43 +14,43 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, pairwise
 from typing import Any
 from urllib.parse import quote
 
-import dask
 import fsspec
 import numpy as np
 from dask.base import tokenize
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts, row_numbers
 from dask_tfrecord.arrays.read import open_lengths, read_rows
 from dask_tfrecord.arrays.sources import RecordSource, UncountedSource, shards_origin
-from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of, zero_rows
-from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
-from dask_tfrecord.errors import Location, SchemaError, plural, printable, redact_url
+from dask_tfrecord.blocks import splits_of, zero_rows
+from dask_tfrecord.columns.decoder import Decoder, wanted_schema
+from dask_tfrecord.errors import SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
 from dask_tfrecord.options import ZarrTargetOptions, complete
-from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run, record_ends
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.storage.streams import write_file
-from dask_tfrecord.stores.units import BorderCounts, Levels, check_group_lengths, flat_levels
+from dask_tfrecord.stores.units import BorderCounts, Levels, flat_levels
+from dask_tfrecord.stores.virtual.scan import (
+    Chunks,
+    Sizes,
+    choose_rows,
+    measure_rows,
+    row_pieces,
+    scan_records,
+    sizes_of,
+)
 from dask_tfrecord.stores.zarr.codec import (
     CHUNKS,
     UNEQUAL_CHUNKS,
     TFRecordCodec,
     chunk_lengths,
-    group_metadata,
     group_objects,
     put_objects,
-    records_checksum,
     takes_unequal_chunks,
 )
 from dask_tfrecord.stores.zarr.plan import (
@@ -67,16 +67,10 @@ from dask_tfrecord.stores.zarr.write import check_session, session_of
 
 # Readers choose the format by these suffixes.
 JSON_SUFFIXES = (".json",)
-
-
 PARQUET_SUFFIXES = (".parquet", ".parq")
-
-
 # Entries of a chunk of stored splits, and their codec: offsets of eight bytes take about one.
 _STORED_ENTRIES = 1 << 17
 _STORED_CODEC = {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 5, "shuffle": "shuffle"}}
-# Without equal chunks of an eighth of the requested rows at least, chunks differ in their rows.
-_LEAST_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +117,7 @@ class VirtualArray:
         spec, inner = self.spec, tuple(max(1, size) for size in self.spec.shape[1:])
         text = spec.dtype == "string"
         chunks: Any = (int(self.edges[0]) if len(self.edges) else 1, *inner)
-        if not _is_regular(self.edges):
+        if not is_regular(self.edges):
             chunks = [self.edges.tolist(), *([size] for size in inner)]
         return {
             "shape": spec.shape,
@@ -138,7 +132,7 @@ class VirtualArray:
         }
 
 
-def _is_regular(edges: NDArray[np.int64]) -> bool:
+def is_regular(edges: NDArray[np.int64]) -> bool:
     """Return whether a regular grid has these chunks: all of one length, and a last one that may be shorter."""
     return len(edges) < 2 or bool((edges[:-1] == edges[0]).all() and edges[-1] <= edges[0])
 
@@ -619,13 +613,13 @@ def virtual_zarr(
     _check_files(shards)
     files = tuple(map(redact_url, shards.paths))
     _check_distinct(files, shards.paths)
-    scans = _scan(shards)
+    scans = scan_records(shards)
     kinds = {scan.compression for scan in scans if len(scan.ends)}
     if len(kinds) > 1:
         raise SchemaError(f"the arrays have one codec, and the shards are compressed in several ways: {kinds}")
-    pieces = _pieces(source, scans)
-    chunks = _Chunks.plan(pieces, scans, shards, rows or _rows_per_chunk(pieces, scans, size or 0))
-    measured = _measure(shards, decoder, chunks)
+    pieces = row_pieces(source, scans)
+    chunks = Chunks.plan(pieces, scans, shards, rows or choose_rows(pieces, scans, size or 0))
+    measured = measure_rows(shards, decoder, chunks)
     arrays, stored = _arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
     sources = {name: column.source for name, column in decoder.decoders.items()}
     _check_grids(arrays, sources, math.gcd(*(stop - first for _, first, stop in pieces[:-1])))
@@ -643,179 +637,16 @@ def virtual_zarr(
     return VirtualZarr(files, chunks.nrecords, arrays, stored, stored_attribute(own))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scan:
-    """Where the records of a shard end in its decompressed stream, and the CRCs of their payloads, of shape (n, 4)."""
-
-    compression: str | None
-    ends: NDArray[np.int64]
-    crcs: NDArray[np.uint8]
-
-    @property
-    def begins(self) -> NDArray[np.int64]:
-        """Where the records begin."""
-        return np.append(0, self.ends)[:-1]
-
-
-def _scan(shards: Shards) -> list[_Scan]:
-    """Walk the headers of all shards, on the active scheduler."""
-    groups = joined_parts((splits_of(shards.sizes).tolist(), limits().scan_task_nbytes))
-    task = dask.delayed(_scan_shards, pure=False)
-    return list(chain(*dask.compute(*(task(shards[start:stop]) for start, stop in pairwise(groups)))))
-
-
-def _scan_shards(shards: Shards) -> list[_Scan]:
-    scans = []
-    for shard in shards:
-        ends, crcs = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.uint8)]
-        with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-            for more in record_ends(window):
-                ends.append(more[0])
-                crcs.append(more[1])
-        scans.append(_Scan(window.compression, np.concatenate(ends), np.concatenate(crcs)))
-    return scans
-
-
-def _pieces(source: RecordSource | UncountedSource, scans: Sequence[_Scan]) -> list[tuple[int, int, int]]:
-    """Return the consecutive records of shards that are rows: number of the shard, first record, and end."""
-    if not isinstance(source, RecordSource):
-        return [(number, 0, len(scan.ends)) for number, scan in enumerate(scans) if len(scan.ends)]
-    rows, starts = row_numbers(source.rows), source.collection.starts
-    numbers = np.searchsorted(starts, rows, side="right") - 1
-    records = rows - starts[numbers]
-    cuts = [0, *(np.flatnonzero((np.diff(numbers) != 0) | (np.diff(records) != 1)) + 1).tolist(), len(rows)]
-    pieces = [(int(numbers[cut]), int(records[cut]), int(records[end - 1]) + 1) for cut, end in pairwise(cuts) if end]
-    for number, _, stop in pieces:
-        if stop > len(scans[number].ends):
-            raise SchemaError(
-                f"{plural(stop, 'record')} expected, {len(scans[number].ends):,} found: the counts are wrong"
-            )
-    return pieces
-
-
-def _rows_per_chunk(pieces: Sequence[tuple[int, int, int]], scans: Sequence[_Scan], size: int) -> int:
-    """Return the rows of a chunk of at most `size` stored bytes: a divisor of the records of shards, unless small."""
-    lengths = [stop - first for _, first, stop in pieces]
-    nbytes = sum(int(scans[number].ends[stop - 1] - scans[number].begins[first]) for number, first, stop in pieces)
-    most = max(1, min(size * sum(lengths) // max(nbytes, 1), max(lengths, default=1)))
-    # Of all pieces, so that more shards of this length can be appended; else the last chunk may be shorter.
-    for common, least in ((math.gcd(*lengths), most / 2), (math.gcd(*lengths[:-1]), most / _LEAST_SHARE)):
-        rows = most if common == 0 else _largest_divisor(common, most)
-        if rows >= least:
-            return rows
-    return most
-
-
-def _largest_divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number that is at most `most`."""
-    small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
-    return max(part for divisor in small for part in (divisor, number // divisor) if part <= most)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunks:
-    """Chunks of consecutive records of a shard, in the order of rows."""
-
-    files: NDArray[np.int64]  # number of the shard
-    first: NDArray[np.int64]  # number of the first record in its shard
-    counts: NDArray[np.int64]  # records
-    begins: NDArray[np.int64]  # in the decompressed stream
-    ends: NDArray[np.int64]
-    offsets: NDArray[np.int64]  # of the bytes that are referred to: all of a compressed shard
-    nbytes: NDArray[np.int64]
-    checksums: NDArray[np.int64]
-
-    @classmethod
-    def plan(cls, pieces: Sequence[tuple[int, int, int]], scans: Sequence[_Scan], shards: Shards, rows: int) -> _Chunks:
-        """Divide pieces into chunks of that many rows."""
-        found: list[tuple[int, ...]] = []
-        for number, start, end in pieces:
-            scan, whole = scans[number], scans[number].compression is not None
-            if whole and end - start < len(scan.ends):
-                raise SchemaError(
-                    "a part of a compressed shard has no bytes of its own: select whole shards",
-                    Location(shards.paths[number]),
-                )
-            begins = scan.begins
-            for first in range(start, end, end - start if whole else rows):
-                stop = end if whole else min(first + rows, end)
-                begin, past = int(begins[first]), int(scan.ends[stop - 1])
-                place = (0, int(shards.sizes[number])) if whole else (begin, past - begin)
-                checksum = records_checksum(scan.crcs[first:stop])
-                found.append((number, first, stop - first, begin, past, *place, checksum))
-        return cls(*np.array(found, np.int64).reshape(-1, 8).T)
-
-    @property
-    def nrecords(self) -> int:
-        """Number of records."""
-        return int(self.counts.sum())
-
-    def of_codec(self) -> NDArray[Any]:
-        """Return what the codec knows of each chunk."""
-        chunks = np.empty(len(self.counts), CHUNKS)
-        for name, values in zip(CHUNKS.names or (), (self.checksums, self.files, self.first, self.begins), strict=True):
-            chunks[name] = values
-        return chunks
-
-    def run(self, shards: Shards, number: int) -> Run:
-        """Return the run of the records of a chunk."""
-        first, begin, end = int(self.first[number]), int(self.begins[number]), int(self.ends[number])
-        return Run(
-            shards[int(self.files[number])], first, int(self.counts[number]), first, begin, end, ends_shard=False
-        )
-
-    def locate(self, shards: Shards, number: int, row: int, feature: str) -> Location:
-        """Return the location of a row of a chunk."""
-        return Location(shards.paths[self.files[number]], int(self.first[number]) + row, feature=feature)
-
-
-# Of a column in a chunk: lengths of the rows of each level, shapes of arrays, and number of values.
-_Sizes = tuple[list[NDArray[np.int64]], NDArray[np.int64] | None, int]
-
-
-def _sizes(block: Any) -> _Sizes:
-    levels, shapes, items = [], None, len(block)
-    while isinstance(block, RaggedBlock | ArraysBlock):
-        shapes = block.shapes if isinstance(block, ArraysBlock) else shapes
-        levels.append(np.diff(block.row_splits))
-        items = int(block.row_splits[-1])
-        block = block.values
-    return levels, shapes, items
-
-
-def _measure(shards: Shards, decoder: Decoder, chunks: _Chunks) -> list[dict[str, _Sizes]]:
-    """Return the sizes of rows that differ in length, by chunk and column; a pass over the values finds them."""
-    names = tuple(flat_levels(with_strings(decoder.columns)))
-    if not names:
-        return []
-    parts = joined_parts((splits_of(chunks.ends - chunks.begins).tolist(), limits().scan_task_nbytes))
-    shared = dask.delayed((shards, Decoder(decoder.schema, "sizes"), chunks, names), traverse=False)
-    task = dask.delayed(_measure_chunks, pure=False)
-    return list(chain(*dask.compute(*(task(shared, start, stop) for start, stop in pairwise(parts)))))
-
-
-def _measure_chunks(
-    work: tuple[Shards, Decoder, _Chunks, tuple[str, ...]], start: int, stop: int
-) -> list[dict[str, _Sizes]]:
-    shards, decoder, chunks, names = work
-    runs = ([chunks.run(shards, number)] for number in range(start, stop))
-    sizes = []
-    for number, blocks in enumerate(decode_blocks(((run, run[0].count, {}) for run in runs), decoder, names), start):
-        check_group_lengths(decoder.columns.groups, blocks, partial(chunks.locate, shards, number))
-        sizes.append({name: _sizes(block) for name, block in blocks.items()})
-    return sizes
-
-
 def _arrays(
     decoder: Decoder,
-    chunks: _Chunks,
-    measured: Sequence[Mapping[str, _Sizes]],
+    chunks: Chunks,
+    measured: Sequence[Mapping[str, Sizes]],
     compression: str | None,
     check_crc: bool,
 ) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray]]:
     """Return the arrays of the columns, those in shards and those that are stored."""
     columns, strings = decoder.columns, with_strings(decoder.columns)
-    found = [*measured, {name: _sizes(zero_rows(strings[name])) for name in flat_levels(strings)}]
+    found = [*measured, {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}]
     levels = {name: [*map(np.concatenate, zip(*(each[name][0] for each in found), strict=True))] for name in found[-1]}
     totals = {name: np.array([chunks.nrecords, *(each.sum() for each in levels[name])], np.int64) for name in levels}
     counts = BorderCounts(
@@ -856,7 +687,7 @@ def _arrays(
 def _check_grids(arrays: Sequence[VirtualArray], sources: Mapping[str, str], common: int = 0) -> None:
     """Refuse chunks that differ in length where zarr does; `sources` are the features of columns."""
     features = {array: sources.get(array.spec.feature, array.spec.feature) for array in arrays}
-    unequal = sorted({feature for array, feature in features.items() if not _is_regular(array.edges)})
+    unequal = sorted({feature for array, feature in features.items() if not is_regular(array.edges)})
     if unequal and not takes_unequal_chunks():
         others = [name for name in dict.fromkeys(features.values()) if name not in unequal]
         ways = f"columns={others} leaves them out, " if others and sources else ""
@@ -899,87 +730,3 @@ def _check_distinct(files: Sequence[str], paths: Sequence[str]) -> None:
                 f"{file}: several shards have this URL and differ in user info or query, which references do not hold "
                 f"because they may be credentials; refer to shards by URLs that differ in their paths"
             )
-
-
-class TFRecordParser:
-    """Parser of TFRecord shards for `virtualizarr.open_virtual_dataset`.
-
-    Needs VirtualiZarr: ``pip install 'dask-tfrecord[virtualizarr]'``. Its arrays have chunks of one length.
-
-    Parameters
-    ----------
-    features, sequence_features, columns, rows_per_chunk, storage_options
-        As in `virtual_zarr`; by default features are inferred. Records are scanned through fsspec, with
-        `storage_options`. Values are read through the stores of VirtualiZarr's registry.
-    """
-
-    def __init__(
-        self,
-        features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
-        *,
-        sequence_features: Mapping[str, Feature] | None = None,
-        columns: Sequence[str] | None = None,
-        rows_per_chunk: int | str = "16 MiB",
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.features, self.sequence_features, self.columns = features, sequence_features, columns
-        self.rows_per_chunk, self.storage_options = rows_per_chunk, storage_options
-
-    def __call__(self, url: str, registry: Any) -> Any:
-        """Scan the records of shards and return references to their values.
-
-        Parameters
-        ----------
-        url : str
-            A path, URL, glob, directory or template of shards.
-        registry : obspec_utils.registry.ObjectStoreRegistry
-            Object stores of the shards.
-
-        Returns
-        -------
-        virtualizarr.manifests.ManifestStore
-
-        Raises
-        ------
-        SchemaError, FeatureError, CorruptRecordError, ValueError
-            As in `virtual_zarr`. ValueError also if a file name has a ``?`` or ``#``, which VirtualiZarr does not find.
-            SchemaError also if rows differ in length, or chunks do.
-        """
-        from virtualizarr.manifests import ManifestGroup, ManifestStore
-
-        virtual = virtual_zarr(
-            url,
-            self.features,
-            sequence_features=self.sequence_features,
-            columns=self.columns,
-            rows_per_chunk=self.rows_per_chunk,
-            storage_options=self.storage_options,
-        )
-        odd = next((path for path in virtual.files if set(path) & set("?#")), None)
-        if odd is not None:
-            raise ValueError(f"{odd}: VirtualiZarr reads ? and # in a file name as parts of a URL; rename the file")
-        unequal = sorted({array.spec.feature for array in virtual.arrays if not _is_regular(array.edges)})
-        refused = sorted({*unequal, *(array.spec.feature for array in virtual.stored.values())})
-        if refused:
-            raise SchemaError(
-                f"arrays of VirtualiZarr have chunks of one length and no stored values, which "
-                f"{', '.join(map(repr, refused))} need: virtual_zarr(…).to_icechunk writes them"
-            )
-        # VirtualiZarr identifies files by URLs, without escapes.
-        files = [f"file://{path}" if is_local(path) else path for path in virtual.files]
-        group = group_metadata(virtual.objects(consolidated=False))
-        arrays = {array.name: _manifest_array(array, files, group[array.name]) for array in virtual.arrays}
-        return ManifestStore(ManifestGroup(arrays=arrays, attributes=dict(virtual.attributes)), registry=registry)
-
-
-def _manifest_array(array: VirtualArray, files: Sequence[str], metadata: Any) -> Any:
-    from virtualizarr.manifests import ChunkManifest, ManifestArray
-
-    paths: Any = np.array([files[number] for number in array.files.tolist()], np.dtypes.StringDType())
-    manifest = ChunkManifest.from_arrays(
-        paths=paths.reshape(array.grid),
-        offsets=array.offsets.astype(np.uint64).reshape(array.grid),
-        lengths=array.nbytes.astype(np.uint64).reshape(array.grid),
-        validate_paths=False,
-    )
-    return ManifestArray(metadata=metadata, chunkmanifest=manifest)
