@@ -31,7 +31,8 @@ def test_files_equal_those_of_zarr(tmp_path: Path, compressors: Any, shards: int
     """The files of every array have the bytes that zarr writes for the same values and metadata."""
     rng = np.random.default_rng(0)
     dtypes = ("int64", "bool", "float16")
-    columns = {dtype: rng.integers(0, 9, (ROWS, 3)).astype(dtype) for dtype in dtypes}
+    columns: dict[str, Any] = {dtype: rng.integers(0, 9, (ROWS, 3)).astype(dtype) for dtype in dtypes}
+    columns["text"] = np.array(["", "é", "long " * 9])[rng.integers(0, 3, (ROWS, 2))].astype(np.dtypes.StringDType())
     store = tmp_path / "ours.zarr"
     dtf.Dataset.from_arrays(columns).to_zarr(store, chunks=8, shards=shards, compressors=compressors)
     for dtype, values in columns.items():

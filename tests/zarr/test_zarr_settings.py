@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,11 +13,11 @@ import zarr
 import zarr.storage
 from support.any_columns import FEATURES, dataset_of, rows_like
 from support.store_round_trip import assert_same, files_of
-from support.waiting import PATIENCE
+from zarr.abc.codec import ArrayArrayCodec
+from zarr.registry import register_codec
 
 import dask_tfrecord as dtf
 from dask_tfrecord.runtime import workers
-from dask_tfrecord.stores.zarr.compat import write_sequentially
 
 
 def concurrency() -> Any:
@@ -32,62 +31,65 @@ def users() -> Iterator[None]:
         yield
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, *, full: bool = False) -> set[int]:
-    """Note the setting whenever a chunk is written to a store in memory, which may be full."""
-    seen: set[int] = set()
+@dataclass(frozen=True)
+class Watching(ArrayArrayCodec):
+    """Filter that changes nothing, and notes the setting whenever a chunk is encoded."""
+
+    seen: ClassVar[set[int]] = set()
+    is_fixed_size = True
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": "tests.watching", "configuration": {}}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Watching:
+        return cls()
+
+    def compute_encoded_size(self, input_byte_length: int, _chunk_spec: Any) -> int:
+        return input_byte_length
+
+    async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> Any:
+        self.seen.add(concurrency())
+        return chunk_array
+
+    async def _decode_single(self, chunk_array: Any, chunk_spec: Any) -> Any:
+        return chunk_array
+
+
+register_codec("tests.watching", Watching)
+
+
+@pytest.mark.parametrize("grid", [{}, {"chunks": 10}, {"chunks": 10, "shards": 40}], ids=str)
+def test_the_common_codecs_change_no_setting(grid: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"x": np.arange(1000.0), "text": np.array(["a", "é"] * 500, np.dtypes.StringDType())}
+    changed: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(type(zarr.config), "set", lambda *values: changed.append(values))
+        dtf.to_zarr(columns, store := zarr.storage.MemoryStore(), **grid)
+    assert not changed
+    assert_same(dtf.from_zarr(store).compute(), columns)
+
+
+def test_chunks_of_a_shard_are_encoded_one_after_the_other() -> None:
+    x = np.arange(1000.0)
+    store = zarr.storage.MemoryStore()
+    dtf.to_zarr({"x": x}, store, chunks=10, shards=40, filters=[Watching()])
+    assert (Watching.seen, concurrency()) == ({1}, 7)
+    np.testing.assert_array_equal(dtf.from_zarr(store)["x"].compute(), x)
+
+
+def test_failed_writes_leave_the_settings_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     write = zarr.storage.MemoryStore.set
 
-    async def watched(self: zarr.storage.MemoryStore, key: str, value: Any, *more: Any) -> None:
+    async def full(self: zarr.storage.MemoryStore, key: str, *value: Any) -> None:
         if "/c/" in key:
-            seen.add(concurrency())
-            if full:
-                raise OSError(28, "No space left on device")
-        await write(self, key, value, *more)
+            raise OSError(28, "No space left on device")
+        await write(self, key, *value)
 
-    monkeypatch.setattr(zarr.storage.MemoryStore, "set", watched)
-    return seen
-
-
-@pytest.mark.parametrize("shards", [None, 40])
-def test_one_chunk_of_a_unit_is_written_after_the_other(monkeypatch: pytest.MonkeyPatch, shards: int | None) -> None:
-    x = np.arange(1000.0)
-    with monkeypatch.context() as patch:
-        seen, store = watch(patch), zarr.storage.MemoryStore()
-        dtf.to_zarr({"x": x}, store, chunks=10, shards=shards)
-        assert (seen, concurrency()) == ({1}, 7)
-    np.testing.assert_array_equal(dtf.from_zarr(store)["x"].compute(), x)
-    watch(monkeypatch, full=True)
+    monkeypatch.setattr(zarr.storage.MemoryStore, "set", full)
     with pytest.raises(OSError, match="No space left"):
-        dtf.to_zarr({"x": x}, zarr.storage.MemoryStore(), chunks=10, shards=shards)
+        dtf.to_zarr({"x": np.arange(100.0)}, zarr.storage.MemoryStore(), chunks=10, shards=20, filters=[Watching()])
     assert concurrency() == 7
-
-
-def test_the_last_task_restores_settings() -> None:
-    entered, first_may_leave, second_may_leave = (threading.Event() for _ in range(3))
-
-    def task(entered: threading.Event, may_leave: threading.Event) -> None:
-        with write_sequentially():
-            entered.set()
-            assert may_leave.wait(PATIENCE)
-
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(task, entered, first_may_leave)
-        assert entered.wait(PATIENCE)
-        with write_sequentially():
-            second = threads.submit(task, entered := threading.Event(), second_may_leave)
-            assert entered.wait(PATIENCE)
-        first_may_leave.set()
-        first.result(PATIENCE)
-        assert concurrency() == 1
-        second_may_leave.set()
-        second.result(PATIENCE)
-    assert concurrency() == 7
-
-
-def test_a_setting_changed_by_the_user_is_kept() -> None:
-    with write_sequentially():
-        zarr.config.set({"async.concurrency": 3})
-    assert concurrency() == 3
 
 
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:

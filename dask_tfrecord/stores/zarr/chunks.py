@@ -1,8 +1,8 @@
 """Bytes of chunks of Zarr arrays with the common codecs, encoded in the calling thread.
 
 zarr passes each chunk through an asynchronous pipeline. That takes 0.7 ms of Python, as long as compressing a MiB, and
-for stores without a directory one thread of Python for all tasks. Here, a chunk of numbers is encoded by the codecs of
-numcodecs alone: their bytes are the same. Other arrays, of text or with filters, are encoded by zarr (`compat`).
+for stores without a directory one thread of Python for all tasks. Here, a chunk of numbers or text is encoded by
+numcodecs alone: the bytes are the same. Other arrays, with filters or rare codecs, are encoded by zarr (`compat`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOST_ENCODERS = 4096
 
 def _array_encoder(array: Any) -> Encode | None:
     dtype = array.dtype
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc" or array.ndim == 0:
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biufcT" or array.ndim == 0:
         return None
     codecs, fill_value = array.metadata.codecs, array.metadata.fill_value
     whole = tuple(array.shards or array.chunks)
@@ -74,16 +74,21 @@ def _array_encoder(array: Any) -> Encode | None:
 def _plain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
     """Return the encoder of a chunk by a codec of bytes, and compressors after it."""
     first, *rest = codecs
-    if type(first) is not zarr.codecs.BytesCodec:
-        return None
     steps = [_step(codec) for codec in rest]
     if None in steps:
         return None
-    endian = None if first.endian is None else _name(first.endian)
-    swapped = dtype.newbyteorder("<" if endian in (None, "little") else ">")
+    if type(first) is zarr.codecs.BytesCodec:
+        endian = None if first.endian is None else _name(first.endian)
+        swapped = dtype.newbyteorder("<" if endian in (None, "little") else ">")
+    elif type(first) is not zarr.codecs.VLenUTF8Codec:
+        return None
 
     def encode(entries: NDArray[Any]) -> bytes | memoryview:
-        data: Any = np.ascontiguousarray(entries, swapped).reshape(-1).view(np.uint8)
+        data: Any
+        if dtype.kind == "T":
+            data = numcodecs.VLenUTF8().encode(entries.astype(object))
+        else:
+            data = np.ascontiguousarray(entries, swapped).reshape(-1).view(np.uint8)
         for step in steps:
             data = step(data)  # type: ignore[misc]
         return data if isinstance(data, bytes) else memoryview(data)

@@ -7,7 +7,7 @@ import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -17,6 +17,7 @@ import zarr
 import zarr.abc.store
 import zarr.api.asynchronous
 import zarr.buffer
+import zarr.core.codec_pipeline
 import zarr.core.group
 import zarr.storage
 from numpy.typing import NDArray
@@ -80,7 +81,11 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
         entries = whole
     spec = ArraySpec(shape, metadata.dtype, metadata.fill_value, parse_array_config(ARRAY_CONFIG), prototype)
     value = prototype.nd_buffer.from_numpy_array(entries)
-    (encoded,) = await array.async_array.codec_pipeline.encode([(value, spec)])
+    # Other pipelines may omit chunks of the fill value whatever the array is configured to, and with them negative
+    # zeros.
+    pipeline = zarr.core.codec_pipeline.BatchedCodecPipeline.from_codecs(metadata.codecs)
+    with nullcontext() if array.shards is None else _one_chunk_after_the_other():
+        (encoded,) = await pipeline.encode([(value, spec)])
     await (array.store_path / chunk_key(array, index)).set(encoded)
 
 
@@ -124,38 +129,37 @@ async def set_chunk(array: Any, index: int, encoded: bytes | memoryview) -> None
     await (array.store_path / chunk_key(array, index)).set(value)
 
 
-# Settings of zarr while tasks write.
+# Settings of zarr while it encodes a shard.
 _SEQUENTIAL: dict[str, Any] = {
     "async.concurrency": 1,
     "codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline",
 }
-# Tasks of this process that write now, and the settings before the first of them.
-_writing = 0
+# Shards that are encoded now, and the settings before the first of them.
+_encoding = 0
 _before: dict[str, Any] = {}
 _settings_lock = threading.Lock()
 
 
 @contextmanager
-def write_sequentially() -> Iterator[None]:
-    """Make zarr encode and write one chunk after the other in each task.
+def _one_chunk_after_the_other() -> Iterator[None]:
+    """Make zarr encode the chunks of a shard one after the other, by its own pipeline.
 
     By default zarr holds up to ten encoded chunks in memory at once:
-    https://github.com/zarr-developers/zarr-python/issues/2904. Other codec pipelines may omit chunks of the fill value
-    whatever the array is configured to, and negative zeros with them. The settings are process-wide: the first task to
-    enter changes them, and the last one to leave restores them.
+    https://github.com/zarr-developers/zarr-python/issues/2904. The settings are those of the process: the first shard
+    changes them, and the last one restores them. Shards of the common codecs are encoded without zarr (`chunks`).
     """
-    global _writing
+    global _encoding
     with _settings_lock:
-        if not _writing:
+        if not _encoding:
             _before.update((name, zarr.config.get(name)) for name in _SEQUENTIAL)
             zarr.config.set(_SEQUENTIAL)
-        _writing += 1
+        _encoding += 1
     try:
         yield
     finally:
         with _settings_lock:
-            _writing -= 1
-            if not _writing:
+            _encoding -= 1
+            if not _encoding:
                 # Keep a setting that the user changed meanwhile.
                 ours = (name for name, value in _SEQUENTIAL.items() if zarr.config.get(name) == value)
                 zarr.config.set({name: _before[name] for name in ours})

@@ -52,7 +52,6 @@ from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.stores.journal import Journal, Owner
 from dask_tfrecord.stores.output import WriteWork, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
-from dask_tfrecord.stores.zarr.compat import write_sequentially
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import (
     ConversionRequest,
@@ -619,8 +618,7 @@ class ZarrJob:
             # The part has no task, or other programs wrote all of them.
             return
         source, schema = _unpickle(pickled, self._source_options)
-        with write_sequentially():
-            arrays = target.open_for_writing(target.open("r+"), layout.arrays)
+        arrays = target.open_for_writing(target.open("r+"), layout.arrays)
         name, place = task_name(write_units, token), f"{target}, part {part + 1} of {parts}"
         shared = target, checkpoint, None, schema, layout.nrows, layout.arrays, arrays, place, name
         context = dask.delayed(WriteContext(token, *shared), name=f"tfrecord-writer-{token}", traverse=False)

@@ -52,7 +52,7 @@ from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
 from dask_tfrecord.stores.zarr.codec import check_images
-from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync, write_sequentially
+from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
     Conversion,
@@ -242,8 +242,7 @@ class GroupOutput:
                 self._checkpoint.begin(planned.layout)
             self._context = self._write_context(write_units, arrays, str(target))
 
-        # Arrays keep the codec pipeline that is configured when they are opened.
-        with add_path_to_errors(str(target)), write_sequentially():
+        with add_path_to_errors(str(target)):
             run_uninterrupted(create_or_open)
 
     def _plan(self, layout: ZarrLayout | None) -> Conversion:
@@ -441,7 +440,7 @@ def write_units(context: WriteContext, task: WriteTask, source: Source) -> Write
     units = [unit for unit in task.units if unit.number not in completed]
     reports = list(completed.values())
     if units and _may_write(context):
-        with write_sequentially(), context.target.writing() as put:
+        with context.target.writing() as put:
             completions = _CheckpointBuffer(context)
             writers = [_UnitWriter(context, put, completions, unit) for unit in units]
             try:
@@ -760,8 +759,7 @@ class _SessionOutput(GroupOutput):
         mode = self._target.check_free(self._mode, self._request.rows.origin)
         planned = self._plan(None)
         planned.check_memory()
-        with write_sequentially():
-            run_uninterrupted(lambda: self._create(planned, mode, complete=True))
+        run_uninterrupted(lambda: self._create(planned, mode, complete=True))
 
     def build(self) -> tuple[Delayed, WriteWork]:
         """Build the tasks, and describe their work."""
@@ -799,8 +797,7 @@ def _write_in_fork(context: WriteContext, task: WriteTask, source: Source) -> by
     """Write the units of a task to a copy of the fork; return the copy, pickled."""
     fork = pickle.loads(context.fork)
     target = replace(context.target, store=fork.store)
-    with write_sequentially():
-        arrays = target.open_for_writing(target.open("r+"), context.specs)
+    arrays = target.open_for_writing(target.open("r+"), context.specs)
     write_units(replace(context, target=target, arrays=arrays), task, source)
     return pickle.dumps(fork)
 
