@@ -121,8 +121,8 @@ def _features(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         if name in after and before[name] != after[name]
     ]
     yield from _listed(changes, "features")
-    # The sampled records of schema inference do not affect what is written.
-    for key in sorted({*then, *now} - {"features", "sampling"}):
+    # The sampled records of schema inference, and the features of the records, do not affect what is written.
+    for key in sorted({*then, *now} - {"features", "sampling", "records"}):
         if then.get(key) != now.get(key):
             yield f"the {key} of the schema was {json.dumps(then.get(key))} and now is {json.dumps(now.get(key))}"
 

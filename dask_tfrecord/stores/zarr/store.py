@@ -263,7 +263,8 @@ class TargetGroup:
             raise FileExistsError(
                 f"{self} holds {other.name!r}, which does not belong to a Zarr group and would be deleted"
             )
-        for writer in self.part_writers(str(self.stored_attributes().get("id"))):
+        # Icechunk lists only arrays and groups: its groups are always complete.
+        for writer in self.part_writers(str(self.stored_attributes().get("id"))) if self.is_incomplete() else ():
             writer.check_free()
         return "w"
 
