@@ -59,7 +59,7 @@ def source_columns(
 
 
 @dataclass(frozen=True, slots=True)
-class _ColumnEncoding:
+class ColumnEncoding:
     """Columns that one feature is written from."""
 
     name: str
@@ -75,8 +75,8 @@ class Encoder:
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
-        decoded = Decoder(schema).columns
-        self._plans = [_plan(name, feature, schema, columns, decoded) for name, feature in schema.items()]
+        decoder = Decoder(schema)
+        self._plans = [_plan(name, feature, columns, decoder) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
             raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop the column")
@@ -93,8 +93,7 @@ class Encoder:
         for plan in self._plans:
             with locating(plan.name, location, plan.unit):
                 blocks_of = {name: formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
-                encoding = self.encoding.get(plan.name, ImageEncoding())
-                made = plan.feature.encode_columns(plan.name, plan.key, plan.unit, blocks_of, encoding)
+                made = self._values(plan, blocks_of)
                 if plan.unit == "item":
                     other, name = first = first or (made[0], plan.name)
                     assert made[0].row_splits is not None and other.row_splits is not None
@@ -108,6 +107,11 @@ class Encoder:
                         location,
                     )
         return [keyed for keyed, _ in found.values()]
+
+    def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
+        """Return the values of the keys of one feature."""
+        encoding = self.encoding.get(plan.name, ImageEncoding())
+        return plan.feature.encode_columns(plan.name, plan.key, plan.unit, blocks, encoding)
 
     def native(self, blocks: Mapping[str, Block], location: Location) -> _native.Encoder:
         """Return the native encoder of these rows."""
@@ -158,18 +162,26 @@ class RecordStream:
             self.records += written.records
 
 
-def _plan(name: str, feature: Feature, schema: Schema, columns: Schema, decoded: Schema) -> _ColumnEncoding:
+def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
+    schema = decoder.schema
     unit = schema.unit_of(name)
     if (reason := feature.reason_not_written()) is not None:
         raise SchemaError(f"feature {name!r}: {feature} {reason}; state by features={{{name!r}: …}} how to write it")
     names = source_columns(name, feature, columns, schema, steps=unit == "step")
-    if names is None:
+    if feature.is_message:
+        names = message_columns_of(name, decoder, columns)
+    if not names:
         raise SchemaError(f"feature {name!r}: the column that {feature} is written from is missing")
     lengths = FixedLenFeature((), "int64")
-    wanted = {column: decoded.get(column, lengths) for column in names}
+    wanted = {column: decoder.columns.get(column, lengths) for column in names}
     for column, form in wanted.items():
         check_column(column, columns[column], form)
-    return _ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
+    return ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
+
+
+def message_columns_of(name: str, decoder: Decoder, columns: Container[str]) -> tuple[str, ...]:
+    """Return those of the columns that are fields of the messages in bytes of a feature."""
+    return tuple(label for label, each in decoder.decoders.items() if each.source == name and label in columns)
 
 
 def check_items(found: NDArray[np.int64], expected: NDArray[np.int64], other: str, reason: str) -> None:
@@ -251,6 +263,9 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     used: dict[str, str] = {}
 
     def names_of(name: str, feature: Feature, steps: bool) -> tuple[str, ...] | None:
+        if feature.is_message:
+            stated = given if read is None or name in given else read
+            return message_columns_of(name, Decoder(stated.select([name])), columns) or None
         return source_columns(name, feature, columns, own, steps=steps and message == "SequenceExample")
 
     def take(name: str, feature: Feature, *, steps: bool) -> bool:
@@ -262,18 +277,11 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         return True
 
     for name, feature in given.items():
-        if feature.is_message:
-            raise _no_bytes(name, name)
         if not take(name, feature, steps=given.has_steps(name)):
             raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
     if read is not None:
         read_columns = Decoder(read).columns
         for name, feature in read.items():
-            if feature.is_message:
-                labels = Decoder(read.select([name])).columns
-                for column in columns:
-                    if column in labels and column not in used:
-                        raise _no_bytes(column, name)
             steps = read.has_steps(name)
             names = names_of(name, feature, steps) or ()
             kept = all(columns[column] == read_columns.get(column, columns[column]) for column in names)
@@ -296,14 +304,6 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]
     ragged = [name for name, feature in schema.items() if feature.ragged_rank and name not in items]
     return schema.with_groups(grouping.groups_of(ragged))
-
-
-def _no_bytes(column: str, name: str) -> SchemaError:
-    return SchemaError(
-        f"column {column!r} is a field of messages in bytes, which are written as they are: read the bytes by "
-        f"features={{{name!r}: FixedLenFeature((), 'bytes')}}, drop the column, or state by features={{{column!r}: …}} "
-        f"how Examples store its values"
-    )
 
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:

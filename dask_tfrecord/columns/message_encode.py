@@ -6,9 +6,11 @@ column. Blocks are taken apart into the outputs of their fields, and the row spl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, as_row_error, first_true
-from dask_tfrecord.columns.encode import check_column, check_items, formed, locating
+from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, check_column, check_items, formed, locating
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
     FieldSpec,
@@ -26,10 +28,16 @@ from dask_tfrecord.columns.message_fields import (
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeature, TextFeature
 from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.encoded import COMPRESSION_WBITS
 from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.message_types import MessageType, is_map, is_utf8
+from dask_tfrecord.records.framing import FOOTER, HEADER
 from dask_tfrecord.schema import Schema
+
+# Bytes of a message that protobuf reads.
+MAX_MESSAGE = (1 << 31) - 1
 
 
 def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, given: Schema) -> Schema:
@@ -111,11 +119,36 @@ class MessageEncoder:
 
     def native(self, blocks: Mapping[str, Block], location: Location) -> _native.MessageEncoder:
         """Return the native encoder of these rows."""
+        return self._native(blocks, partial(locating, location=location), location)
+
+    def payloads(self, blocks: Mapping[str, Block]) -> BytesBlock:
+        """Return the messages of these rows; `RowError` names a row that can't be encoded."""
+        native = self._native(blocks, lambda _: nullcontext(), None)
+        rows, buffer, found = len(next(iter(blocks.values()))), np.empty(1 << 16, np.uint8), list[bytes]()
+        while len(found) < rows:
+            written = native.encode(len(found), buffer)
+            if not written.records:
+                if written.need > MAX_MESSAGE:
+                    raise RowError(len(found), f"would take {written.need:,} bytes, more than protobuf can")
+                buffer = np.empty(max(written.need, 2 * len(buffer)), np.uint8)
+            framed, at = buffer[: written.nbytes].tobytes(), 0
+            while at < len(framed):
+                length = int.from_bytes(framed[at : at + 8], "little")
+                found.append(framed[at + HEADER : at + HEADER + length])
+                at += HEADER + length + FOOTER
+        return BytesBlock.of(found)
+
+    def _native(
+        self,
+        blocks: Mapping[str, Block],
+        naming: Callable[[str], AbstractContextManager[None]],
+        location: Location | None,
+    ) -> _native.MessageEncoder:
         tables = message_tables(self.message, self.specs)
         outputs: dict[FieldSpec, tuple[str, Any]] = {}
         splits: dict[tuple[str, ...], tuple[str, NDArray[np.int64]]] = {}
         for name, field in self.fields.items():
-            with locating(name, location), ExitStack() as stack:
+            with naming(name), ExitStack() as stack:
                 block: Any = formed(field.feature, blocks[name])
                 path = field.specs[0].path
                 for repeated in (path[: end + 1] for end in range(len(path))):
@@ -170,6 +203,75 @@ class MessageEncoder:
             except RowError as error:
                 raise RowError(error.row, "is not valid UTF-8, which text of this field is") from None
         return [block]
+
+
+class ExampleEncoder(Encoder):
+    """Encodes columns to the values of keys; fields of messages in bytes to the messages of their key."""
+
+    def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
+        super().__init__(schema, columns, encoding)
+        self._messages: dict[str, MessageEncoder] = {}
+        joined: dict[tuple[str, str], list[ColumnEncoding]] = {}
+        for plan in self._plans:
+            if isinstance(plan.feature, ProtoFeature):
+                key = plan.key if plan.feature.key is None else plan.feature.key
+                joined.setdefault((key, plan.unit), []).append(replace(plan, key=key))
+        kept = [plan for plan in self._plans if not plan.feature.is_message]
+        for parts in joined.values():
+            # All paths of a message are in one value.
+            forms = {label: form for part in parts for label, form in part.columns.items()}
+            self._messages[parts[0].name] = _message_encoder(parts, self.encoding)
+            kept.append(replace(parts[0], columns=forms))
+        self._plans = kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ExampleEncoder, (self.schema, self.columns, self.encoding)
+
+    def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
+        """Return the values of the keys of one feature."""
+        encoder, feature = self._messages.get(plan.name), plan.feature
+        if encoder is None:
+            return super()._values(plan, blocks)
+        assert isinstance(feature, ProtoFeature)
+        if plan.unit == "value":
+            return [fixed(plan.key, _deflated(encoder.payloads(blocks), feature.compression_type))]
+        rows: Mapping[str, Any] = blocks
+        splits = next(iter(rows.values())).row_splits
+        for name, block in rows.items():
+            check_items(block.row_splits, splits, name, "both are fields of the same messages")
+        with as_row_error(splits, item=True):
+            payloads = encoder.payloads({name: block.values for name, block in rows.items()})
+        keyed = fixed(plan.key, _deflated(payloads, feature.compression_type))
+        return [replace(keyed, steps=True, row_splits=np.ascontiguousarray(splits))]
+
+
+def _message_encoder(parts: Sequence[ColumnEncoding], encoding: Mapping[str, ImageEncoding]) -> MessageEncoder:
+    """Return the encoder of the messages in the bytes of one key."""
+    first: Any = parts[0].feature
+    features, columns = {}, dict[str, Feature]()
+    for part in parts:
+        feature: Any = part.feature
+        if (feature.message, feature.compression_type) != (first.message, first.compression_type):
+            raise SchemaError(
+                f"features {parts[0].name!r} and {part.name!r} are written to the key {part.key!r} as messages of "
+                f"another type or compression"
+            )
+        features[part.name] = replace(feature, message=feature.path, path=None, key=None, compression_type=None)
+        known = _columns(first.message, part.name, features[part.name])
+        columns |= {label: known[label].feature for label in part.columns}
+    named = {name: each for name, each in encoding.items() if name in columns}
+    return MessageEncoder(Schema(features, message=first.message), Schema(columns), named)
+
+
+def _deflated(payloads: BytesBlock, compression: str | None) -> BytesBlock:
+    """Compress each message."""
+    if compression is None:
+        return payloads
+    deflated = []
+    for value in np.asarray(payloads).tolist():
+        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[compression])
+        deflated.append(deflate.compress(value) + deflate.flush())
+    return BytesBlock.of(deflated)
 
 
 def _writable(message: MessageType, name: str, given: Feature, field: ColumnDecoder) -> ColumnDecoder:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,14 @@ import dask
 import numpy as np
 import pytest
 from google.protobuf import any_pb2, duration_pb2, text_format, timestamp_pb2, wrappers_pb2
-from oracle import read_payloads, write_oracle
+from oracle import messages, read_payloads, write_oracle
 from oracle.message_columns import Unrolled
 from oracle.message_types import message_class, random_message
 from support.any_columns import listed
 from support.commands import run, shown
 from support.message_files import descriptors, real_type
 from support.repeating import Repeating
+from support.wire import delimited, example, sequence_example
 from test_message_oracle import holds, types_of
 
 import dask_tfrecord as dtf
@@ -279,23 +282,83 @@ def test_errors_name_the_column(arrays: dict[str, Any], features: dict[str, Any]
     assert not [*tmp_path.iterdir()]
 
 
-def test_fields_of_messages_in_bytes_are_not_written(tmp_path: Path) -> None:
+def in_record(one: bytes) -> bytes:
+    return example(p=[one], n=[len(one)])
+
+
+def in_steps(one: bytes) -> bytes:
+    return sequence_example({"n": [len(one)]}, p=[[one]] * (len(one) % 3))
+
+
+def in_items(one: bytes) -> bytes:
+    return delimited(1, example(p=[one])) * (len(one) % 3) + delimited(2, example(n=[len(one)]))
+
+
+UNITS: dict[str, tuple[Callable[[bytes], bytes], str, Any]] = {
+    "a record": (in_record, "features", lambda found: [found.features.feature["p"]]),
+    "steps": (in_steps, "sequence_features", lambda found: found.feature_lists.feature_list["p"].feature),
+    "items": (in_items, "example_features", lambda found: [each.features.feature["p"] for each in found.examples]),
+}
+PARSERS = {
+    "a record": messages.Example,
+    "steps": messages.SequenceExample,
+    "items": messages.ExampleListWithContext,
+}
+
+
+@pytest.mark.parametrize("compression", [None, "ZLIB", "GZIP"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_messages_in_bytes_are_written_as_they_were_read(unit: str, compression: str | None, tmp_path: Path) -> None:
+    hold, argument, values_of = UNITS[unit]
+    deflate = {None: bytes, "ZLIB": zlib.compress, "GZIP": gzip.compress}[compression]
+    inflate = {None: bytes, "ZLIB": zlib.decompress, "GZIP": gzip.decompress}[compression]
+    number = {"n": dtf.FixedLenFeature((), "int64")}
+    for drawn, files, unrolled in types_of(f"bytes {unit} {compression}", 3, columns=60):
+        cls = message_class(files)
+        payloads = [each.SerializePartialToString() for each in legal_messages(cls, unrolled, random.Random(drawn), 9)]
+        write_oracle(tmp_path / "read", [hold(deflate(payload)) for payload in payloads])
+        paths = with_presence(unrolled, payloads)
+        # Every path of the type is a feature of its own, and all of them are one value of the key again.
+        features: dict[str, Any] = {
+            name: dtf.ProtoFeature(
+                cls,
+                each.path,
+                values=each.values,
+                presence=each.presence,
+                key="p",
+                compression_type=compression,
+            )
+            for name, each in paths.items()
+        }
+        given = {"features": features | number} if unit == "a record" else {"features": number, argument: features}
+        ds = dtf.read_tfrecord(tmp_path / "read", chunks=4, **given)
+        ds.to_tfrecord(tmp_path / "written", mode="w")
+        written = [*dtf.read_records(tmp_path / "written")]
+        for before, after in zip(dtf.read_records(tmp_path / "read"), written, strict=True):
+            pairs = zip(*(values_of(PARSERS[unit].FromString(each)) for each in (before, after)), strict=True)
+            for one, other in pairs:
+                (expected,), (found,) = one.bytes_list.value, other.bytes_list.value
+                held = serialized(cls, unrolled.held(inflate(expected)))
+                assert serialized(cls, inflate(found)) == held, drawn
+
+
+def test_whole_messages_in_bytes_are_written(tmp_path: Path) -> None:
     path, again = tmp_path / "a", tmp_path / "b"
     payloads = [All(number=number, part={"id": 1}).SerializeToString() for number in range(3)]
     dtf.to_tfrecord({"payload": payloads, "n": [1, 2, 3]}, path)
-    features = {"payload": dtf.ProtoFeature(All, "part"), "n": dtf.FixedLenFeature((), "int64")}
-    ds = dtf.read_tfrecord(path, features)
-    remedy = r"bytes, which are written as they are: read the bytes by features=\{'payload': FixedLenFeature"
-    with pytest.raises(dtf.SchemaError, match=f"column 'payload.id' is a field of messages in {remedy}"):
-        ds.to_tfrecord(again)
-    with pytest.raises(dtf.SchemaError, match=remedy):
-        dtf.to_tfrecord({"payload": [1]}, again, features={"payload": dtf.ProtoFeature(All, "number")})
-    ds[["n"]].to_tfrecord(tmp_path / "n")
-    ds[["payload.id"]].to_tfrecord(again, features={"payload.id": dtf.FixedLenFeature((), "int64")})
-    assert dtf.read_tfrecord(again)["payload.id"].compute().tolist() == [1, 1, 1]
-    stored = features | {"payload": dtf.FixedLenFeature((), "bytes")}
-    dtf.read_tfrecord(path, stored).to_tfrecord(again, mode="w")
-    assert read_payloads(again) == read_payloads(path)
+    features = {"payload": dtf.ProtoFeature(All, ""), "n": dtf.FixedLenFeature((), "int64")}
+    dtf.read_tfrecord(path, features).to_tfrecord(again)
+    found = [messages.Example.FromString(each).features.feature["payload"] for each in dtf.read_records(again)]
+    assert [All.FromString(each.bytes_list.value[0]).number for each in found] == [0, 1, 2]
+    number = {"payload": dtf.ProtoFeature(All, "number", compression_type="GZIP")}
+    dtf.to_tfrecord({"payload": [1, -2]}, again, features=number, mode="w")
+    assert dtf.read_tfrecord(again, number)["payload"].compute().tolist() == [1, -2]
+    with pytest.raises(dtf.FeatureError, match=r"record 1: feature 'payload' holds .* which does not fit int32"):
+        dtf.to_tfrecord({"payload": np.array([1, 1 << 40])}, again, features=number, mode="w")
+    part = message_class(FILES, "kinds.Part")
+    two = {"a": dtf.ProtoFeature(All, "number", key="p"), "b": dtf.ProtoFeature(part, "id", key="p")}
+    with pytest.raises(dtf.SchemaError, match="'a' and 'b' are written to the key 'p' as messages of another type"):
+        dtf.to_tfrecord({"a": [1], "b": [1]}, again, features=two, mode="w")
 
 
 def test_images_are_encoded(tmp_path: Path) -> None:

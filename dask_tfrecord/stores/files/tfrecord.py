@@ -31,7 +31,7 @@ from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, Source
 from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.codecs.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
-from dask_tfrecord.columns.message_encode import MessageEncoder, message_schema
+from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.errors import (
     Location,
     MemoryLimitError,
@@ -144,7 +144,7 @@ def to_tfrecord(
     if not schema and rows.nrows:
         raise SchemaError(f"{plural(rows.nrows, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))
-    encoder_class = Encoder if schema.message_type is None else MessageEncoder
+    encoder_class = ExampleEncoder if schema.message_type is None else MessageEncoder
     # The pixels of messages have the feature of their column.
     images = schema if schema.message_type is None else rows.schema
     encoder = encoder_class(schema, rows.schema, _image_encodings(options["encoding"], images))
