@@ -213,8 +213,9 @@ class ExampleEncoder(Encoder):
         self._messages: dict[str, MessageEncoder] = {}
         joined: dict[tuple[str, str], list[ColumnEncoding]] = {}
         for plan in self._plans:
-            if isinstance(plan.feature, ProtoFeature):
-                key = plan.key if plan.feature.key is None else plan.feature.key
+            feature: Any = plan.feature
+            if feature.is_message:
+                key = plan.key if feature.key is None else feature.key
                 joined.setdefault((key, plan.unit), []).append(replace(plan, key=key))
         kept = [plan for plan in self._plans if not plan.feature.is_message]
         for parts in joined.values():
@@ -229,10 +230,10 @@ class ExampleEncoder(Encoder):
 
     def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
         """Return the values of the keys of one feature."""
-        encoder, feature = self._messages.get(plan.name), plan.feature
+        encoder = self._messages.get(plan.name)
         if encoder is None:
             return super()._values(plan, blocks)
-        assert isinstance(feature, ProtoFeature)
+        feature: Any = plan.feature
         if plan.unit == "value":
             return [fixed(plan.key, _deflated(encoder.payloads(blocks), feature.compression_type))]
         rows: Mapping[str, Any] = blocks
