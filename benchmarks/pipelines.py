@@ -531,7 +531,7 @@ def least_seconds(repeats: int, work: Callable[[], object]) -> float:
 def read_chunks(ds: dtf.Dataset, names: Sequence[str]) -> None:
     """Decode all chunks, one after the other."""
     rows = ds.as_rows()
-    source, borders = rows.source, rows.borders
+    source, borders = rows.counted_source, rows.borders
     assert source is not None and borders is not None
     for start, stop in pairwise(borders.tolist()):
         source.read(names, slice(start, stop))

@@ -152,7 +152,7 @@ def measure_chunks(folder: str, chunks: int, columns: int) -> dict[str, float]:
     memory = (resident("VmHWM") - before) / 2**20
     # The same chunks without dask.
     own: list[float] = []
-    source = ds._rows.source
+    source = ds.as_rows().counted_source
     assert source is not None
     for chunk in np.linspace(0, chunks - 1, 200).astype(int):
         begin = time.process_time()

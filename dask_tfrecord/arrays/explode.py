@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, column_key, shared
-from dask_tfrecord.arrays.sources import ExplodedSource, ItemCounts, Source, read_lengths
+from dask_tfrecord.arrays.sources import (
+    AnySource,
+    CountedRows,
+    ExplodedChunks,
+    ExplodedSource,
+    ItemCounts,
+    UncountedChunks,
+    read_lengths,
+)
 from dask_tfrecord.blocks import RaggedBlock, pad_levels, zero_rows
 from dask_tfrecord.columns.items import (
     MASK,
@@ -157,7 +165,7 @@ def _ends(chunk: Chunk, option: tuple[str, int], start: NDArray[np.int64]) -> ND
 
 def _padded(
     chunk: Chunk,
-    option: tuple[str, tuple[int, ...], Any, Source | None, NDArray[np.int64] | None],
+    option: tuple[str, tuple[int, ...], Any, AnySource | None, NDArray[np.int64] | None],
     number: NDArray[np.int64],
 ) -> NDArray[Any]:
     name, lengths, value, source, borders = option
@@ -166,9 +174,10 @@ def _padded(
         place, where = None, f" in row {row} of chunk {int(number[0])}"
         if borders is not None:
             where = f" in row {int(borders[number[0]]) + row}"
-            place = None if source is None else source.locate(row, name, int(borders[number[0]]))
-        elif source is not None:
-            where = f"{where}, {source.describe(int(number[0]))},"
+        if isinstance(source, UncountedChunks):
+            where = f"{where}, {source.describe_chunk(int(number[0]))},"
+        elif source is not None and borders is not None:
+            place = source.locate(row, name, int(borders[number[0]]))
         return FeatureError(
             f"feature {name!r} holds {held}{where} where padded(length={length if len(lengths) == 1 else lengths}) "
             f"takes {length} at the most; nothing is cut off: give a larger length",
@@ -327,9 +336,10 @@ def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]
     return tuple(given)
 
 
-def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
-    if rows.borders is None:
-        return Rows.of_source(ExplodedSource(source, plan, None, None), None, rows.nchunks)
+def _explode_source(rows: Rows, source: AnySource, plan: ItemPlan) -> Rows:
+    if isinstance(source, UncountedChunks):
+        return Rows.of_source(ExplodedChunks(source, plan), None, rows.nchunks)
+    assert rows.borders is not None
     records, plan = _with_encoded_images(source, plan)
     counts = _count_items(records, plan, rows.borders)
     items = ExplodedSource(records, plan, counts, range(int(counts.starts[-1])))
@@ -340,7 +350,7 @@ def _explode_source(rows: Rows, source: Source, plan: ItemPlan) -> Rows:
     return Rows.of_source(items.select(kept), np.searchsorted(kept, borders))
 
 
-def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPlan]:
+def _with_encoded_images(source: CountedRows, plan: ItemPlan) -> tuple[CountedRows, ItemPlan]:
     """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
     # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
     names = tuple(name for name in plan.group if name in source.images)
@@ -350,7 +360,7 @@ def _with_encoded_images(source: Source, plan: ItemPlan) -> tuple[Source, ItemPl
     return records, replace(plan, records=records.schema.select(plan.records), encoded=names)
 
 
-def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
+def _count_items(source: CountedRows, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
     """Count the items of all records, in a task for each chunk."""
     name = f"tfrecord:counting-items-{uuid.uuid4().hex}"
     common = shared((source, plan), "counting-source")
@@ -362,7 +372,7 @@ def _count_items(source: Source, plan: ItemPlan, borders: NDArray[np.int64]) -> 
     return ItemCounts.from_lengths(lengths)
 
 
-def _read_lengths(common: tuple[Source, ItemPlan], start: int, stop: int) -> NDArray[Any]:
+def _read_lengths(common: tuple[CountedRows, ItemPlan], start: int, stop: int) -> NDArray[Any]:
     lengths = read_lengths(*common, start, stop)
     report_progress()
     return lengths

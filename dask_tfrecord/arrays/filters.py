@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from dask.base import normalize_token, tokenize
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.arrays.sources import Source, fill, note_rows_on_error, unknown_column, user_blocks
+from dask_tfrecord.arrays.sources import UncountedChunks, note_rows_on_error, unknown_column, user_blocks
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -308,16 +308,15 @@ Mask = Filters | UserMask | KeptRanges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilteredSource(Source):
-    """Rows for which a mask is true, in uncounted chunks: those of the source, or chunks of counted rows."""
+class FilteredSource(UncountedChunks):
+    """Rows of the chunks of a source for which a mask is true."""
 
-    source: Source
+    source: UncountedChunks
     mask: Mask
     tested: tuple[str, ...]
-    borders: NDArray[np.int64] | None
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested, self.borders))
+        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested))
 
     @property
     def schema(self) -> Schema:
@@ -325,17 +324,12 @@ class FilteredSource(Source):
         return self.source.schema
 
     @property
-    def rows(self) -> RowNumbers | None:
-        """None: matches are not counted."""
-        return None
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """All columns of the source."""
         return tuple(self.source.schema)
 
     @property
-    def inner(self) -> Source:
+    def inner(self) -> UncountedChunks:
         """Source of the rows that are chosen from."""
         return self.source
 
@@ -344,25 +338,18 @@ class FilteredSource(Source):
         """Columns that the mask is computed from, and filters."""
         return self.tested, None if isinstance(self.mask, UserMask) else self.mask
 
-    def with_memory_limit(self, nbytes: int) -> FilteredSource:
-        """Limit the blocks that are chosen from."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of the source."""
+        return self.source.describe_chunk(number)
 
-    def describe(self, key: Any) -> str:
-        """Return the rows of a chunk as text, for errors."""
-        return self.source.describe(self._key(key))
-
-    def _key(self, chunk: int) -> Any:
-        return chunk if self.borders is None else slice(*self.borders[chunk : chunk + 2].tolist())
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read a chunk, and keep the rows for which the mask is true."""
 
         def mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-            with note_rows_on_error(lambda: self.describe(key), "where"):
+            with note_rows_on_error(partial(self.describe_chunk, number), "where"):
                 return self.mask(blocks)
 
-        return fill([self.source.read_where(names, self._key(key), (self.tested, mask))], out)
+        return self.source.read_chunk_where(names, number, (self.tested, mask))
 
 
 def where(rows: Rows, filters: Sequence[Any], *, count: bool = True) -> Rows:
@@ -375,8 +362,9 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
     """Choose the rows of a mask; counted rows are tested now, in a task for each chunk, unless `count` is False."""
     rows = rows.merged()
     count = count and rows.borders is not None
-    if not count and rows.source is not None:
-        found = Rows.of_source(FilteredSource(rows.source, mask, tested, rows.borders), None, rows.nchunks)
+    chunked = rows.chunked_source
+    if not count and chunked is not None:
+        found = Rows.of_source(FilteredSource(chunked, mask, tested), None, rows.nchunks)
         return replace(found, selected=rows.selected, backend=rows.backend)
     option = mask, tested, rows.sizes, files_of(rows.origin)
     if not count:

@@ -40,12 +40,17 @@ from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.sources import (
+    AnySource,
     BlockFunction,
+    CountedRows,
+    MappedChunks,
     MappedSource,
     OnBackend,
     RecordSource,
+    RenamedChunks,
     RenamedSource,
-    Source,
+    RowChunks,
+    UncountedChunks,
     UncountedSource,
     apply,
     note_rows_on_error,
@@ -92,10 +97,10 @@ class Chunk:
 class LazyColumn:
     """Array-like of one column of a source; indexing reads only the selected rows."""
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: CountedRows, name: str) -> None:
         feature = source.schema[name]
         self.source, self.name = source, name
-        self.shape = (source.nrows or 0, *feature.block_shape)
+        self.shape = (source.nrows, *feature.block_shape)
         self.dtype = feature.block_dtype
         self.ndim = len(self.shape)
 
@@ -156,14 +161,17 @@ def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: 
 
 
 def read_chunk(
-    source: Source, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
+    source: AnySource, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
 ) -> Chunk:
     """Read a chunk by a plan of column names and chunk borders."""
     names, borders = plan
     (number,) = block_id
     if not names:
         return Chunk({})
-    return Chunk(source.read(names, number if borders is None else slice(*borders[number : number + 2].tolist())))
+    if isinstance(source, UncountedChunks):
+        return Chunk(source.read_chunk(names, number))
+    assert borders is not None
+    return Chunk(source.read(names, slice(*borders[number : number + 2].tolist())))
 
 
 def block_array(
@@ -268,7 +276,7 @@ class Rows(HasRows):
     # First row of each chunk, and the number of rows; None if rows are not counted.
     borders: NDArray[np.int64] | None
     nchunks: int
-    stored_source: Source | None
+    stored_source: AnySource | None
     # One `Chunk` per element, unless there is a source.
     blocks: da.Array | None
     held_origin: Mapping[str, Any] | None = None
@@ -286,7 +294,7 @@ class Rows(HasRows):
             raise AssertionError(f"a chunk is empty: {borders}")
 
     @classmethod
-    def of_source(cls, source: Source, borders: NDArray[np.int64] | None, nchunks: int = 1) -> Rows:
+    def of_source(cls, source: AnySource, borders: NDArray[np.int64] | None, nchunks: int = 1) -> Rows:
         """Chunk the rows of a source by borders; rows that are not counted have the chunks of their source."""
         if borders is not None:
             borders = distinct(borders)
@@ -395,9 +403,23 @@ class Rows(HasRows):
         return Schema(features, sampling, classes=kept, report=stored.report, records=stored.records, **groups)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> AnySource | None:
         """Source that reads all columns on demand; None for chunks that exist, and if columns are assigned."""
         return None if self.assigned else self.stored_source
+
+    @property
+    def counted_source(self) -> CountedRows | None:
+        """The source, if its rows are counted."""
+        return self.source if isinstance(self.source, CountedRows) else None
+
+    @property
+    def chunked_source(self) -> UncountedChunks | None:
+        """The source as one of chunks."""
+        source = self.source
+        if isinstance(source, CountedRows):
+            assert self.borders is not None
+            return RowChunks(source, self.borders)
+        return source
 
     @cached_property
     def sizes(self) -> tuple[float, ...]:
@@ -416,8 +438,8 @@ class Rows(HasRows):
 
     def labels(self) -> Labels | None:
         """Return the labels next to the first shard of records that are read unchanged."""
-        source = self.source
-        if source is None or source.inner is not None or source.nrows is None or not source.shards:
+        source = self.counted_source
+        if source is None or source.inner is not None or not source.shards:
             return None
         return read_labels(source.shards[0])
 
@@ -425,7 +447,7 @@ class Rows(HasRows):
         """Return one column, decoded on its own; slices restrict the rows that are read."""
         if name in self.assigned:
             return self._moved(self.assigned[name].array)
-        if self.stored_source is None or self.borders is None:
+        if not isinstance(self.stored_source, CountedRows):
             return self._moved(self._taken([name])[name])
         return self._moved(LazyColumn(self.stored_source, name).in_chunks(self.sizes))
 
@@ -471,8 +493,8 @@ class Rows(HasRows):
 
     def chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read one chunk of some columns in this thread."""
-        if self.source is not None and self.borders is None:
-            return self.source.read(names, number)
+        if isinstance(self.source, UncountedChunks):
+            return self.source.read_chunk(names, number)
         found: Chunk = self.chunks(names)[number].compute(scheduler="synchronous")
         return found.blocks
 
@@ -486,8 +508,8 @@ class Rows(HasRows):
 
     def encoded(self, images: Sequence[str]) -> Rows:
         """Return the same rows with the bytes of some images of their source, which it does not decode."""
-        assert self.source is not None
-        rows = Rows.of_source(self.source.encoded(images), self.borders, self.nchunks)
+        assert self.counted_source is not None
+        rows = Rows.of_source(self.counted_source.encoded(images), self.borders, self.nchunks)
         return replace(rows, selected=self.selected, backend=self.backend)
 
     def assign(self, added: Mapping[str, tuple[Feature, da.Array]]) -> Rows:
@@ -512,7 +534,11 @@ class Rows(HasRows):
         if self.backend is not None:
             function = OnBackend(function, self.backend)
         if rows.source is not None:
-            source = MappedSource(rows.source, columns, function, schema)
+            source = (
+                MappedSource(rows.source, columns, function, schema)
+                if isinstance(rows.source, CountedRows)
+                else MappedChunks(rows.source, columns, function, schema)
+            )
             return replace(Rows.of_source(source, rows.borders, rows.nchunks), backend=self.backend)
         mapped = each_chunk(_apply, (function, schema, rows.sizes, files_of(rows.origin)), rows.chunks(columns))
         return replace(Rows.of_chunks(mapped, schema, rows.sizes, rows.origin, rows.rechunked), backend=self.backend)
@@ -522,7 +548,12 @@ class Rows(HasRows):
         rows = self.merged()
         schema = rows.stored_schema.renamed(names)
         if rows.source is not None:
-            made = Rows.of_source(RenamedSource(rows.source, names, schema), rows.borders, rows.nchunks)
+            source = (
+                RenamedSource(rows.source, names, schema)
+                if isinstance(rows.source, CountedRows)
+                else RenamedChunks(rows.source, names, schema)
+            )
+            made = Rows.of_source(source, rows.borders, rows.nchunks)
         else:
             renamed = each_chunk(_renamed, dict(names), rows.chunks(tuple(names.values())))
             made = Rows.of_chunks(renamed, schema, rows.sizes, rows.origin, rows.rechunked)
@@ -547,7 +578,7 @@ class Rows(HasRows):
         if self.borders is None:
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
         picked = pick_rows(range(int(self.borders[-1])), key)
-        if self.stored_source is not None:
+        if isinstance(self.stored_source, CountedRows):
             made = Rows.of_source(self.stored_source.select(key), _clipped(self.borders, picked))
         else:
             made = self._take(row_numbers(picked), self.borders)
@@ -575,7 +606,7 @@ class Rows(HasRows):
         active_client()
         scheduler = get_scheduler(collections=[self], scheduler=options.get("scheduler"))
         local = scheduler in (dask.threaded.get, dask.local.get_sync)
-        if local and self.borders is not None and self.stored_source is not None:
+        if local and self.borders is not None and isinstance(self.stored_source, CountedRows):
             arrays = {name: added.array for name, added in self.assigned.items()}
             return compute_in_place(self.stored_source, self.borders, self.schema, arrays, options)
         columns: dict[str, NDArray[Any]] = dask.compute(self, **options)[0]
@@ -648,37 +679,6 @@ def _rebuild(
         for (name, feature), array in zip(features.items(), arrays, strict=True)
     }
     return replace(Rows.of_chunks(chunks, *state), selected=names, assigned=assigned, backend=backend)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkSource(Source):
-    """Rows of the first chunks of some rows, whose borders are known by now."""
-
-    held: Rows
-    borders: NDArray[np.int64]
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
-        return self.held.schema
-
-    @property
-    def rows(self) -> range:
-        """All rows."""
-        return range(int(self.borders[-1]))
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read a slice of rows; their chunks are computed."""
-        first, last = np.searchsorted(self.borders, [key.start, key.stop - 1], side="right") - 1
-        parts: list[dict[str, Block]] = []
-        for number in range(int(first), int(last) + 1):
-            begin, end = self.borders[number : number + 2].tolist()
-            if begin == end:
-                continue
-            blocks = self.held.chunk(names, number)
-            low, high = max(key.start, begin) - begin, min(key.stop, end) - begin
-            parts.append({name: rows_of(block, low, high) for name, block in blocks.items()})
-        return {name: concatenate([zero_rows(self.schema[name]), *(part[name] for part in parts)]) for name in names}
 
 
 def nonempty_chunks(sizes: Sequence[float]) -> list[int]:
@@ -759,7 +759,7 @@ def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
 
 def _read_and_join(
     added: Chunk,
-    source: Source,
+    source: AnySource,
     plan: tuple[tuple[str, ...], NDArray[np.int64] | None],
     schema: Schema,
     block_id: tuple[int] = (0,),
@@ -818,7 +818,7 @@ _READ_NBYTES = 8 << 20
 
 
 def compute_in_place(
-    source: Source,
+    source: CountedRows,
     borders: NDArray[np.int64],
     schema: Schema,
     assigned: Mapping[str, da.Array],
@@ -835,9 +835,8 @@ def compute_in_place(
     written: dict[str, list[int]] = {name: [] for name in schema}
     if own:
         stored, order = _in_stored_order(source)
-        filler = _ReadIntoResults(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
-        name = f"tfrecord-compute-{uuid.uuid4().hex}"
-        tasks.append(da.from_array(filler, chunks=1, name=name, asarray=False, lock=False, meta=np.empty(0, object)))
+        reads = _ReadIntoResults(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
+        tasks.append(reads.tasks(f"tfrecord-compute-{uuid.uuid4().hex}"))
     if assigned:
         targets: list[Any] = [_Unmasked(name, results[name], written[name]) for name in assigned]
         tasks.append(da.store(list(assigned.values()), targets, lock=False, compute=False))
@@ -851,13 +850,13 @@ def compute_in_place(
     return results
 
 
-def _in_stored_order(source: Source) -> tuple[Source, NDArray[np.int64] | None]:
+def _in_stored_order(source: CountedRows) -> tuple[CountedRows, NDArray[np.int64] | None]:
     """Return a source with the rows in stored order, so that each range of bytes is read once.
 
     The second value is the original position of each row; None if the order is unchanged.
     """
     rows = source.rows
-    if rows is None or (rows.step > 0 if isinstance(rows, range) else (np.diff(rows) >= 0).all()):
+    if rows.step > 0 if isinstance(rows, range) else (np.diff(rows) >= 0).all():
         return source, None
     order = np.argsort(row_numbers(rows), kind="stable")
     return source.select(order), order
@@ -882,52 +881,46 @@ class _Unmasked:
             self.written.append(len(target))
 
 
+@dataclass(frozen=True, eq=False)
 class _ReadIntoResults:
-    """Array-like with one element per read; indexing decodes the rows into the results.
+    """Reads of rows of a source, which decode into the results of all columns."""
 
-    Errors are elements, so that the first in the order of the rows is raised.
-    """
+    source: CountedRows
+    borders: NDArray[np.int64]  # first row of each read, and the number of rows
+    results: Mapping[str, NDArray[Any]]
+    order: NDArray[np.int64] | None  # row of a result for each row of the source; None if they are the same
+    written: Mapping[str, list[int]]  # rows that were written, by column
+    attempts: Attempts = field(default_factory=Attempts)
 
-    ndim = 1
-    dtype = np.dtype(object)
+    def tasks(self, name: str) -> da.Array:
+        """Return a task for each read: an element is its error, so that the first in the order of rows is raised."""
+        number = len(self.borders) - 1
+        tasks: dict[Any, Any] = {(name, read): (self._attempt, read) for read in range(number)}
+        return from_graph(tasks, name, ((1,) * number,), np.empty(0, object))
 
-    def __init__(
-        self,
-        source: Source,
-        borders: NDArray[np.int64],
-        results: dict[str, NDArray[Any]],
-        order: NDArray[np.int64] | None,
-        written: dict[str, list[int]],
-    ) -> None:
-        self.source, self.borders, self.results, self.order = source, borders, results, order
-        self.written, self.attempts = written, Attempts()
-        self.shape = (len(borders) - 1,)
-
-    def __getitem__(self, key: Any) -> NDArray[np.object_]:
-        reads: slice = key[0] if isinstance(key, tuple) else key
-        done = np.empty(self.shape[0], np.object_)[reads]
-        done[:] = self.attempts.call(reads.start or 0, partial(self._fill, range(self.shape[0])[reads]))
+    def _attempt(self, number: int) -> NDArray[np.object_]:
+        done = np.empty(1, np.object_)
+        done[0] = self.attempts.call(number, partial(self._read, number))
         return done
 
-    def _fill(self, reads: range) -> None:
-        for number in reads:
-            start, stop = self.borders[number : number + 2].tolist()
-            target = slice(start, stop) if self.order is None else self.order[start:stop]
-            dense = {}
-            if self.order is None:
-                dense = {name: array[target] for name, array in self.results.items() if array.dtype.kind in "biufc"}
-            blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
-            for name, block in blocks.items():
-                self.written[name].append(len(block))
-                if name not in dense:
-                    # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
-                    views = isinstance(self.source, RecordSource)
-                    if isinstance(target, slice):
-                        write_rows(block, self.results[name][target], views=views)
-                    elif views and isinstance(block, RaggedBlock):
-                        self.results[name][target] = block.views()
-                    else:
-                        self.results[name][target] = to_array(block)
+    def _read(self, number: int) -> None:
+        start, stop = self.borders[number : number + 2].tolist()
+        target = slice(start, stop) if self.order is None else self.order[start:stop]
+        dense = {}
+        if self.order is None:
+            dense = {name: array[target] for name, array in self.results.items() if array.dtype.kind in "biufc"}
+        blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
+        for name, block in blocks.items():
+            self.written[name].append(len(block))
+            if name not in dense:
+                # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
+                views = isinstance(self.source, RecordSource)
+                if isinstance(target, slice):
+                    write_rows(block, self.results[name][target], views=views)
+                elif views and isinstance(block, RaggedBlock):
+                    self.results[name][target] = block.views()
+                else:
+                    self.results[name][target] = to_array(block)
 
 
 def gather(
@@ -1081,7 +1074,7 @@ def _result(future: Any) -> Any:
 
 
 def _read_step(
-    source: Source,
+    source: AnySource,
     plan: tuple[tuple[str, ...], NDArray[np.int64] | None],
     step: Callable[[Chunk, int], Result],
     number: int,

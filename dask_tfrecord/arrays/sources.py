@@ -1,8 +1,10 @@
 """Sources: objects that read rows of columns as blocks, in any process.
 
 A source is small, picklable and tokenised. It is sent to each worker once, and its token identifies its rows.
+Rows either have numbers (`CountedRows`), or are read in chunks of any number of rows (`UncountedChunks`).
 `RecordSource` reads TFRecord shards, `FilledSource` adds rows for lost records, and `UncountedSource` reads ranges of
-bytes. `MappedSource` and `ExplodedSource` read another source; `stores/` has the reader of Zarr groups.
+bytes. `MappedSource`, `RenamedSource` and `ExplodedSource` read another source, and each has a twin for chunks.
+The reader of Zarr groups is in `stores/`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from dask_tfrecord.blocks import (
     allocating,
     block_nbytes,
     concatenate,
+    rows_of,
     splits_of,
     take_rows,
     to_array,
@@ -105,8 +108,8 @@ _SHARE = 0.5
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-class Source(ABC):
-    """Rows that a `Dataset` reads on demand."""
+class Source:
+    """Rows that are read on demand, in any process: `CountedRows` by their numbers, or `UncountedChunks`."""
 
     __slots__ = ()
 
@@ -118,17 +121,8 @@ class Source(ABC):
             """Schema of the columns."""
 
         @property
-        def rows(self) -> RowNumbers | None:
-            """Numbers of the stored rows that are rows of this source; None if they are not counted."""
-
-        @property
         def columns(self) -> tuple[str, ...]:
             """Columns of the inner source that are read."""
-
-    @property
-    def nrows(self) -> int | None:
-        """Number of rows; None if they are not counted."""
-        return None if self.rows is None else len(self.rows)
 
     @property
     def inner(self) -> Source | None:
@@ -151,15 +145,46 @@ class Source(ABC):
         return None
 
     @property
+    def images(self) -> Mapping[str, Any]:
+        """Columns of images of one shape that `CountedRows.encoded` can read as bytes."""
+        return {}
+
+
+class CountedRows(Source, ABC):
+    """Rows that have numbers, any of which are read.
+
+    An example of three records, whose column "x" holds 5, 7 and 9: ``read(["x"], slice(1, 3))`` returns 7 and 9,
+    ``read(["x"], [2, 0])`` returns 9 and 5, and ``read_spans(["x"], [(0, 1), (1, 3)])`` yields 5, then 7 and 9.
+    ``select([2, 0])`` is a source of two rows, 9 and 5, whose row 0 is the record 2: ``locate(0, "x")`` says so.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def rows(self) -> RowNumbers:
+            """Numbers of the stored rows that are rows of this source."""
+
+    @property
+    def nrows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def inner(self) -> CountedRows | None:
+        """Source whose rows this source changes."""
+        return None
+
+    @property
     def most_items(self) -> int:
         """Most items of a record, all of which are decoded to read one; 0 if rows are not items."""
         return 0 if self.inner is None else self.inner.most_items
 
     @abstractmethod
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read rows of some columns in one pass.
+        """Read rows of some columns in one pass: those of a slice, a list of ints or a mask.
 
-        `key` is a slice, a list of ints or a mask over the rows. If rows are not counted, it is the number of a chunk.
         Arrays of `out` are filled and returned for dense columns.
         """
 
@@ -168,18 +193,20 @@ class Source(ABC):
     ) -> Iterator[dict[str, Block]]:
         """Yield the rows ``start`` to ``stop`` of each span, read in one pass if spans ascend.
 
-        Arrays of `out` are filled span by span from their start. An `OutputBuffer` is called before each span.
+        A span is taken from `spans` when its rows are requested, so that sizes may follow from the rows before. Arrays
+        of `out` are filled span by span from their start. An `OutputBuffer` is called before each span.
         """
         return (self.read(names, key, into) for key, into in parts(spans, out))
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Read the rows of `key` that a mask of tested columns keeps."""
-        tested, mask = where
-        blocks = self.read(tuple(dict.fromkeys([*tested, *names])), key)
-        kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
-        return {name: take_rows(blocks[name], kept) for name in names}
+        return _kept(partial(self.read, key=key), names, where)
 
-    def measure(self) -> Source:
+    @abstractmethod
+    def select(self, key: Any) -> CountedRows:
+        """Return a source of the selected rows."""
+
+    def measure(self) -> CountedRows:
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
         return self
 
@@ -187,16 +214,11 @@ class Source(ABC):
         """Return those of some ragged columns from which the row lengths of all of them follow."""
         return names
 
-    @property
-    def images(self) -> Mapping[str, Any]:
-        """Columns of images of one shape that `encoded` can read as bytes."""
-        return {}
+    def encoded(self, names: Sequence[str]) -> CountedRows:
+        """Return a source of the same rows that does not decode the `images` in `names`: it reads their bytes."""
+        return self
 
-    def encoded(self, names: Sequence[str]) -> Source:
-        """Return a source of the same rows that does not decode the images of some columns: it reads their bytes."""
-        raise NotImplementedError
-
-    def with_memory_limit(self, nbytes: int) -> Source:
+    def with_memory_limit(self, nbytes: int) -> CountedRows:
         """Return a source of the same rows that raises `MemoryLimitError` for larger columns of a block, if it can."""
         return self
 
@@ -204,31 +226,147 @@ class Source(ABC):
         """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
         return borders if self.inner is None else self.inner.refine(borders, nbytes)
 
-    def select(self, key: Any) -> Source:
-        """Return a source of the selected rows."""
-        raise NotImplementedError
-
     def describe(self, key: Any) -> str:
         """Return the files and records of rows as text, for errors; `key` is that of `read`."""
-        if self.inner is None:
-            raise NotImplementedError
-        return self.inner.describe(key)
+        if self.inner is not None:
+            return self.inner.describe(key)
+        rows, place = row_numbers(pick_rows(self.rows, key)), self.origin.get("store", "rows in memory")
+        return f"{place}: rows {rows.min()} to {rows.max()}" if rows.size else f"{place}: no rows"
 
     def locate(self, row: int, feature: str, start: int = 0) -> Location:
         """Return the location of row `start` + `row`, for errors: file, record and byte, or the store and its row."""
         if self.inner is not None:
             return self.inner.locate(row, feature, start)
-        rows, row = self.rows, start + row
-        number = row if rows is None else int(rows[row])
-        return Location(self.origin.get("store", "rows in memory"), number, feature=feature)
+        return Location(self.origin.get("store", "rows in memory"), int(self.rows[start + row]), feature=feature)
 
     def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return the stored bytes of ranges of rows, of shape (n, 2); None if they are not read from shards."""
         return None if self.inner is None else self.inner.cost(spans)
 
 
+class UncountedChunks(Source, ABC):
+    """Chunks of any number of rows, which is known when a chunk is read.
+
+    An example of three records in two ranges of bytes: ``read_chunk(["x"], 0)`` returns the records whose headers begin
+    in the first range, say 5 and 7, and ``read_chunk(["x"], 1)`` returns the other, 9.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read all rows of a chunk of some columns in one pass."""
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk that a mask of tested columns keeps."""
+        return _kept(partial(self.read_chunk, number=number), names, where)
+
+    @abstractmethod
+    def describe_chunk(self, number: int) -> str:
+        """Return the files and bytes, or the rows, of a chunk as text, for errors."""
+
+
+AnySource = CountedRows | UncountedChunks
+
+
+def _kept(read: Callable[[Sequence[str]], dict[str, Block]], names: Sequence[str], where: Where) -> dict[str, Block]:
+    tested, mask = where
+    blocks = read(tuple(dict.fromkeys([*tested, *names])))
+    kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
+    return {name: take_rows(blocks[name], kept) for name in names}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordSource(Source):
+class RowChunks(UncountedChunks):
+    """Counted rows in chunks, for readers of chunks."""
+
+    source: CountedRows
+    borders: NDArray[np.int64]
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.RowChunks", self.source, self.borders))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.source.schema
+
+    @property
+    def inner(self) -> CountedRows:
+        """Source of the rows."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """Borders of the chunks."""
+        return tuple(self.borders.tolist())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns."""
+        return tuple(self.source.schema)
+
+    def _key(self, number: int) -> slice:
+        return slice(*self.borders[number : number + 2].tolist())
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read the rows of a chunk."""
+        return self.source.read(names, self._key(number))
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk that a mask of tested columns keeps."""
+        return self.source.read_where(names, self._key(number), where)
+
+    def describe_chunk(self, number: int) -> str:
+        """Return the rows of a chunk as text, for errors."""
+        return self.source.describe(self._key(number))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSource(CountedRows):
+    """Rows of chunks that are read whole, whose borders are known.
+
+    An example of three rows in two chunks, with borders 0, 2, 3: rows 1 to 2 are the last one of chunk 0 and all of
+    chunk 1.
+    """
+
+    schema: Schema
+    borders: Sequence[int]  # first row of each chunk, and the end of the last one; rows before the first can't be read
+    read_chunk: Callable[[Sequence[str], int], Mapping[str, Block]]
+    rows: RowNumbers  # numbers of the rows of this source
+
+    @classmethod
+    def of_all(
+        cls, schema: Schema, borders: Sequence[int], read_chunk: Callable[[Sequence[str], int], Mapping[str, Block]]
+    ) -> ChunkSource:
+        """Read all rows, by their numbers."""
+        return cls(schema, borders, read_chunk, range(borders[-1]))
+
+    def select(self, key: Any) -> ChunkSource:
+        """Return a source of the selected rows."""
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows; chunks that hold none of them are not read."""
+        rows = pick_rows(self.rows, key)
+        if isinstance(rows, range) and rows.step == 1:
+            return fill([self._range(names, rows.start, rows.stop)], out)
+        index = row_numbers(rows)
+        blocks = self._range(names, int(index.min()), int(index.max()) + 1)
+        return fill([{name: take_rows(block, index - index.min()) for name, block in blocks.items()}], out)
+
+    def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
+        blocks_of: dict[str, list[Block]] = {name: [] for name in names}
+        for number, (first, past) in enumerate(pairwise(self.borders)):
+            if max(start, first) < min(stop, past):
+                blocks = self.read_chunk(names, number)
+                for name in names:
+                    blocks_of[name].append(rows_of(blocks[name], max(start, first) - first, min(stop, past) - first))
+        return {name: concatenate(blocks or [zero_rows(self.schema[name])]) for name, blocks in blocks_of.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordSource(CountedRows):
     """Rows of TFRecord shards whose records are counted."""
 
     collection: Collection
@@ -367,7 +505,7 @@ class RecordSource(Source):
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
         rows = pick_rows(self.rows, key)
         if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
-            return Source.read_where(self, names, key, where)
+            return CountedRows.read_where(self, names, key, where)
         runs, limit = self._runs(rows), memory_limit(self.most_nbytes)
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
 
@@ -452,13 +590,13 @@ def shards_origin(shards: Shards) -> Mapping[str, Any]:
     }
 
 
-def probe_rows(source: Source, names: Sequence[str]) -> tuple[int, dict[str, int]]:
+def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column.
 
     Values that can't be decoded are errors of whoever reads their rows: here the next rows are tried.
     """
     rows, found = 0, dict.fromkeys(names, 0)
-    cuts = [min(cut, source.nrows or 0) for cut in _PROBE_CUTS]
+    cuts = [min(cut, source.nrows) for cut in _PROBE_CUTS]
     # Values of ragged rows are not decoded: small records may decode to large ones.
     measured = source.measure()
     for start, stop in (*pairwise(cuts), *pairwise(range(1, cuts[-1] + 1))):
@@ -541,7 +679,7 @@ _INFLATION = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class UncountedSource(Source):
+class UncountedSource(UncountedChunks):
     """Rows of TFRecord shards that are not counted, in chunks of any number of rows."""
 
     chunks: ByteChunks
@@ -558,11 +696,6 @@ class UncountedSource(Source):
         return self.decoder.columns
 
     @property
-    def rows(self) -> None:
-        """`None`: rows are not counted."""
-        return None
-
-    @property
     def shards(self) -> Shards:
         """Shards of all chunks."""
         return self.chunks.shards
@@ -572,26 +705,26 @@ class UncountedSource(Source):
         """Files with sizes and versions."""
         return shards_origin(self.shards)
 
-    def describe(self, key: Any) -> str:
+    def describe_chunk(self, number: int) -> str:
         """Return the files and ranges of bytes of a chunk as text, for errors."""
         parts = [
             str(Location(shard.path)) + ("" if split is None else f": records from byte {split.start} to {split.stop}")
-            for shard, split in self.chunks.byte_ranges(key)
+            for shard, split in self.chunks.byte_ranges(number)
         ]
         return " to ".join(dict.fromkeys([parts[0], parts[-1]])) if parts else "no records"
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read all rows of chunk number `key`."""
-        return self._read(names, key, None)
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read all rows of a chunk."""
+        return self._read(names, number, None)
 
-    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
         if set(names) <= set(where[0]):
-            return Source.read_where(self, names, key, where)
-        return self._read(names, key, where)
+            return UncountedChunks.read_chunk_where(self, names, number, where)
+        return self._read(names, number, where)
 
-    def _read(self, names: Sequence[str], key: Any, where: Where | None) -> dict[str, Block]:
-        ranges = list(self.chunks.byte_ranges(key))
+    def _read(self, names: Sequence[str], number: int, where: Where | None) -> dict[str, Block]:
+        ranges = list(self.chunks.byte_ranges(number))
         entries = [
             SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=self.check_crc)
             for shard, split in ranges
@@ -665,7 +798,7 @@ def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilledSource(Source):
+class FilledSource(CountedRows):
     """Rows of intact records, with filled rows in place of lost ones."""
 
     source: RecordSource  # of the intact records
@@ -845,8 +978,8 @@ BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedSource(Source):
-    """Rows of another source, passed through a function block by block."""
+class _Mapped(Source):
+    """Blocks of another source, passed through a function."""
 
     source: Source
     columns: tuple[str, ...]  # that the function is called with
@@ -857,19 +990,30 @@ class MappedSource(Source):
         return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
 
     @property
-    def rows(self) -> RowNumbers | None:
+    def derivation(self) -> object:
+        """Columns that the function is called with, and what it returns."""
+        return self.columns, self.schema
+
+    def _call(self, blocks: Mapping[str, Block], names: Sequence[str], describe: Callable[[], str]) -> dict[str, Block]:
+        with note_rows_on_error(describe):
+            return apply(self.function, blocks, self.schema, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedSource(_Mapped, CountedRows):
+    """Rows of another source, passed through a function block by block."""
+
+    source: CountedRows
+
+    @property
+    def rows(self) -> RowNumbers:
         """Rows of the source."""
         return self.source.rows
 
     @property
-    def inner(self) -> Source:
+    def inner(self) -> CountedRows:
         """Source of the blocks that the function is called with."""
         return self.source
-
-    @property
-    def derivation(self) -> object:
-        """Columns that the function is called with, and what it returns."""
-        return self.columns, self.schema
 
     def with_memory_limit(self, nbytes: int) -> MappedSource:
         """Limit the blocks that the function is called with."""
@@ -881,10 +1025,7 @@ class MappedSource(Source):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows and call the function on them."""
-        blocks = self.source.read(self.columns, key)
-        with note_rows_on_error(partial(self.describe, key)):
-            made = apply(self.function, blocks, self.schema, names)
-        return fill([made], out)
+        return fill([self._call(self.source.read(self.columns, key), names, partial(self.describe, key))], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -892,13 +1033,31 @@ class MappedSource(Source):
         """Yield the rows of each span; the function is called once per span."""
         spans, again = tee(spans)
         for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
-            with note_rows_on_error(partial(self.describe, key)):
-                made = apply(self.function, blocks, self.schema, names)
-            yield fill([made], into)
+            yield fill([self._call(blocks, names, partial(self.describe, key))], into)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RenamedSource(Source):
+class MappedChunks(_Mapped, UncountedChunks):
+    """Chunks of another source, passed through a function."""
+
+    source: UncountedChunks
+
+    @property
+    def inner(self) -> UncountedChunks:
+        """Source of the blocks that the function is called with."""
+        return self.source
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read a chunk and call the function on it."""
+        return self._call(self.source.read_chunk(self.columns, number), names, partial(self.describe_chunk, number))
+
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of the source."""
+        return self.source.describe_chunk(number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Renamed(Source):
     """Columns of another source under new names."""
 
     source: Source
@@ -909,24 +1068,41 @@ class RenamedSource(Source):
         return normalize_token(("dask_tfrecord.RenamedSource", self.source, list(self.names.items())))
 
     @property
-    def rows(self) -> RowNumbers | None:
-        """Rows of the source."""
-        return self.source.rows
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """Columns that have names here."""
         return tuple(self.names.values())
 
     @property
-    def inner(self) -> Source:
-        """Source of the columns."""
-        return self.source
-
-    @property
     def derivation(self) -> object:
         """New names, and those of the source."""
         return tuple(self.names.items())
+
+    def _own(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.names[name] for name in names)
+
+    def _renamed(self, blocks: Mapping[str, Block], names: Iterable[str]) -> dict[str, Block]:
+        return {name: blocks[self.names[name]] for name in names}
+
+    def _own_where(self, where: Where) -> Where:
+        tested, mask = where
+        return self._own(tested), lambda blocks: mask(self._renamed(blocks, tested))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RenamedSource(_Renamed, CountedRows):
+    """Rows of another source, with new names of columns."""
+
+    source: CountedRows
+
+    @property
+    def rows(self) -> RowNumbers:
+        """Rows of the source."""
+        return self.source.rows
+
+    @property
+    def inner(self) -> CountedRows:
+        """Source of the columns."""
+        return self.source
 
     @property
     def images(self) -> Mapping[str, Any]:
@@ -956,33 +1132,47 @@ class RenamedSource(Source):
         """Return the location in the source, with its name of the feature."""
         return self.source.locate(row, self.names.get(feature, feature), start)
 
-    def _own(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self.names[name] for name in names)
-
     def _out(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None if out is None else {self.names[name]: array for name, array in out.items()}
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of the source."""
-        blocks = self.source.read(self._own(names), key, self._out(out))
-        return {name: blocks[self.names[name]] for name in names}
+        return self._renamed(self.source.read(self._own(names), key, self._out(out)), names)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
     ) -> Iterator[dict[str, Block]]:
         """Yield the rows of each span of the source."""
         for blocks in self.source.read_spans(self._own(names), spans, self._out(out)):
-            yield {name: blocks[self.names[name]] for name in names}
+            yield self._renamed(blocks, names)
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Read the rows of the source that a mask of tested columns keeps."""
-        tested, mask = where
+        return self._renamed(self.source.read_where(self._own(names), key, self._own_where(where)), names)
 
-        def own_mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-            return mask({name: blocks[self.names[name]] for name in tested})
 
-        blocks = self.source.read_where(self._own(names), key, (self._own(tested), own_mask))
-        return {name: blocks[self.names[name]] for name in names}
+@dataclass(frozen=True, slots=True, eq=False)
+class RenamedChunks(_Renamed, UncountedChunks):
+    """Chunks of another source, with new names of columns."""
+
+    source: UncountedChunks
+
+    @property
+    def inner(self) -> UncountedChunks:
+        """Source of the columns."""
+        return self.source
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read a chunk of the source."""
+        return self._renamed(self.source.read_chunk(self._own(names), number), names)
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk of the source that a mask of tested columns keeps."""
+        return self._renamed(self.source.read_chunk_where(self._own(names), number, self._own_where(where)), names)
+
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of the source."""
+        return self.source.describe_chunk(number)
 
 
 @contextmanager
@@ -1145,15 +1335,100 @@ class ItemCounts:
         return found + low * _GROUP, items - splits[found]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExplodedSource(Source):
-    """Items of the rows of another source."""
+def _origin_of_items(source: Source, plan: ItemPlan) -> Mapping[str, Any]:
+    """Return the origin of the records, without their schema: items are other rows."""
+    kept = {name: value for name, value in source.origin.items() if name != "schema"}
+    return {**kept, **plan.origin}
 
-    source: Source
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedChunks(UncountedChunks):
+    """Items of the chunks of another source."""
+
+    source: UncountedChunks
     plan: ItemPlan
-    counts: ItemCounts | None  # items of each row of `source`; None if its rows are not counted
-    rows: RowNumbers | None  # numbers of the items that are rows of this source, among all items of `source`
-    sized: Source | None = None  # source of the same records that is read where sizes are enough; None to read values
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, None, None))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns of items."""
+        return self.plan.schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of records that are read."""
+        return tuple(self.plan.records)
+
+    @property
+    def inner(self) -> UncountedChunks:
+        """Source of the records."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items."""
+        return self.plan, None
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the records, without their schema."""
+        return _origin_of_items(self.source, self.plan)
+
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of records."""
+        return self.source.describe_chunk(number)
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read the items of all records of a chunk."""
+        blocks = self.source.read_chunk(self.plan.needed(names, counted=False), number)
+        try:
+            lengths = self.plan.check_lengths(blocks, None)
+        except LengthError as error:
+            where = f"{self.describe_chunk(number)}: row {error.row} of the chunk"
+            raise FeatureError(f"{where}: feature {error.name!r} " + error.message) from None
+        return self.plan.items(names, blocks, lengths, self.plan.rows(lengths), 0, None)
+
+
+class _RecordReader:
+    """Reader of consecutive items that decodes each record once, in one pass over the source of the records.
+
+    An example of three records with 2, 3 and 1 items, read in spans of 4 items: the first span reads records 0 and 1,
+    and keeps record 1, of which one item is left. The second span takes that item and reads record 2.
+    """
+
+    def __init__(self, source: CountedRows, names: Sequence[str]) -> None:
+        self._span = (0, 0)
+        # A source takes a span when its rows are requested: the one that `read` has just set.
+        self._blocks = source.read_spans(names, self._spans()) if names else repeat(dict[str, Block]())
+        # The last record of which items are left, or -1.
+        self.kept_record = -1
+        self.kept_blocks: Mapping[str, Block] = {}
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        while True:
+            yield self._span
+
+    def read(self, start: int, stop: int) -> dict[str, Block]:
+        """Read the records `start` to `stop`."""
+        self._span = start, stop
+        return next(self._blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedSource(CountedRows):
+    """Items of the rows of another source.
+
+    An example of three records with 2, 0 and 3 items: items 1 to 3 are the last one of record 0 and the first one of
+    record 2, so these two records are decoded.
+    """
+
+    source: CountedRows
+    plan: ItemPlan
+    counts: ItemCounts  # items of each row of `source`
+    rows: RowNumbers  # numbers of the items that are rows of this source, among all items of `source`
+    sized: CountedRows | None = None  # source of the same records that is read where sizes are enough, if any
 
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
@@ -1170,7 +1445,7 @@ class ExplodedSource(Source):
         return tuple(self.plan.records)
 
     @property
-    def inner(self) -> Source:
+    def inner(self) -> CountedRows:
         """Source of the records."""
         return self.source
 
@@ -1182,15 +1457,12 @@ class ExplodedSource(Source):
     @property
     def most_items(self) -> int:
         """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
-        if self.counts is None or self.plan.encoded:
-            return 0
-        return int(self.counts.lengths.max(initial=0))
+        return 0 if self.plan.encoded else int(self.counts.lengths.max(initial=0))
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """Origin of the records, without their schema: items are other rows."""
-        kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
-        return {**kept, **self.plan.origin}
+        """Origin of the records, without their schema."""
+        return _origin_of_items(self.source, self.plan)
 
     def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""
@@ -1212,31 +1484,26 @@ class ExplodedSource(Source):
         sized = None if self.sized is None else self.sized.with_memory_limit(nbytes)
         return replace(self, source=self.source.with_memory_limit(nbytes), sized=sized)
 
-    def _source_of(self, names: Sequence[str]) -> Source:
+    def _source_of(self, names: Sequence[str]) -> CountedRows:
         """Return the source of the records to read: dense items need the values of ragged rows."""
         return self.source if self.sized is None or self.plan.needs_values(names) else self.sized
 
     def select(self, key: Any) -> ExplodedSource:
         """Return a source of the selected items."""
-        assert self.rows is not None
         return replace(self, rows=pick_rows(self.rows, key))
 
     def describe(self, key: Any) -> str:
         """Return the files and records of items as text, for errors."""
-        if self.counts is None or self.rows is None:
-            return self.source.describe(key)
         items = row_numbers(pick_rows(self.rows, key))
         return self.source.describe(np.unique(self.counts.locate(items)[0]) if items.size else slice(0))
 
     def locate(self, row: int, feature: str, start: int = 0) -> Location:
         """Return the location of the record of an item."""
-        assert self.counts is not None and self.rows is not None
         record = int(self.counts.locate(np.array([self.rows[start + row]]))[0][0])
         return self.source.locate(record, feature)
 
     def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return the stored bytes of the records that hold ranges of items."""
-        assert self.counts is not None and self.rows is not None
         found = np.zeros_like(spans)
         for number, (start, stop) in enumerate(spans.tolist()):
             items = row_numbers(self.rows[start:stop])
@@ -1247,7 +1514,7 @@ class ExplodedSource(Source):
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add the borders that the source adds to those of the records of all items."""
         rows, counts = self.rows, self.counts
-        if counts is None or not (isinstance(rows, range) and rows.step == 1) or not len(rows):
+        if not (isinstance(rows, range) and rows.step == 1) or not len(rows):
             return borders
         first, past = counts.records_of(rows.start, rows.stop)
         records = self.source.refine(np.array([first, past]), nbytes)
@@ -1257,10 +1524,6 @@ class ExplodedSource(Source):
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read items; only the records that hold them are decoded."""
         counts = self.counts
-        if counts is None or self.rows is None:
-            blocks = self._source_of(names).read(self.plan.needed(names, counted=False), key)
-            lengths = self._lengths(blocks, None, key)
-            return self._items(names, blocks, lengths, self.plan.rows(lengths), 0)
         items = pick_rows(self.rows, key)
         if not len(items):
             return fill([{name: zero_rows(self.schema[name]) for name in names}], out)
@@ -1293,52 +1556,38 @@ class ExplodedSource(Source):
         if not (isinstance(rows, range) and rows.step == 1):
             yield from (self.read(names, key, into) for key, into in parts(spans, out))
             return
-        needed, request = self.plan.needed(names, counted=True), [(0, 0)]
-        # A source requests a span when its blocks are requested: the current request.
-        reads = self._source_of(names).read_spans(needed, (request[0] for _ in repeat(None))) if needed else repeat({})
-        held: tuple[int, Mapping[str, Block]] = -1, {}
+        needed = self.plan.needed(names, counted=True)
+        reader = _RecordReader(self._source_of(names), needed)
         for key, into in parts(spans, out):
             if key.start == key.stop:
                 yield fill([{name: zero_rows(self.schema[name]) for name in names}], into)
-                continue
-            made, held = self._read_span(names, (rows.start + key.start, rows.start + key.stop), held, request, reads)
-            yield fill(made, into)
-
-    def _read_span(
-        self,
-        names: Sequence[str],
-        items: tuple[int, int],
-        held: tuple[int, Mapping[str, Block]],
-        request: list[tuple[int, int]],
-        reads: Iterator[dict[str, Block]],
-    ) -> tuple[list[dict[str, Block]], tuple[int, Mapping[str, Block]]]:
-        """Return a range of items in one or two parts, and its last record if more of its items follow.
-
-        `held` is that record of the range before: its number or -1, and its blocks.
-        """
-        counts = self.counts
-        assert counts is not None
-        first, past = counts.records_of(*items)
-        between = first + (first == held[0])
-        made: list[dict[str, Block]] = []
-        for start, stop in ((first, between), (between, past)):
-            if start == stop:
-                continue
-            splits = counts.splits(start, stop)
-            lengths = np.diff(splits)
-            if start == held[0]:
-                blocks = held[1]
             else:
-                request[0] = start, stop
-                blocks = next(reads)
-                self._lengths(blocks, lengths, slice(start, stop))
-            picked = slice(max(items[0] - int(splits[0]), 0), int(min(items[1], splits[-1]) - splits[0]))
-            made.append(self._items(names, blocks, lengths, picked, start))
-        if items[1] == splits[-1]:
-            return made, (-1, {})
-        if stop - start > 1:
+                yield fill(self._read_span(names, rows.start + key.start, rows.start + key.stop, reader), into)
+
+    def _read_span(self, names: Sequence[str], start: int, stop: int, reader: _RecordReader) -> list[dict[str, Block]]:
+        """Return a range of items in one or two parts; the reader keeps the last record if more of its items follow."""
+        first, past = self.counts.records_of(start, stop)
+        between = first + (first == reader.kept_record)
+        made: list[dict[str, Block]] = []
+        for begin, end in ((first, between), (between, past)):
+            if begin == end:
+                continue
+            splits = self.counts.splits(begin, end)
+            lengths = np.diff(splits)
+            if begin == reader.kept_record:
+                blocks = reader.kept_blocks
+            else:
+                blocks = reader.read(begin, end)
+                self._lengths(blocks, lengths, slice(begin, end))
+            picked = slice(max(start - int(splits[0]), 0), int(min(stop, splits[-1]) - splits[0]))
+            made.append(self._items(names, blocks, lengths, picked, begin))
+        if stop == splits[-1]:
+            reader.kept_record, reader.kept_blocks = -1, {}
+            return made
+        if end - begin > 1:
             blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
-        return made, (past - 1, blocks)
+        reader.kept_record, reader.kept_blocks = past - 1, blocks
+        return made
 
     def _items(
         self,
@@ -1386,16 +1635,13 @@ class ExplodedSource(Source):
             raise length_error(error, self.source, key) from None
 
 
-def length_error(error: LengthError, source: Source, key: Any) -> FeatureError | MemoryLimitError:
+def length_error(error: LengthError, source: CountedRows, key: Any) -> FeatureError | MemoryLimitError:
     """Return the public error of a row of a source whose columns differ in length, with its record."""
-    if source.rows is None:
-        where = f"{source.describe(key)}: row {error.row} of the chunk"
-        return FeatureError(f"{where}: feature {error.name!r} " + error.message)
-    row = int(row_numbers(pick_rows(range(len(source.rows)), key))[error.row])
+    row = int(row_numbers(pick_rows(range(source.nrows), key))[error.row])
     return located_error(error, source.locate(row, error.name), kind=FeatureError)
 
 
-def read_lengths(source: Source, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
+def read_lengths(source: CountedRows, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
     """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
     names = source.without_equal_lengths(tuple(dict.fromkeys(map(plan.lengths_of, plan.group))))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.rows import Rows, files_of
-from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, fillers
+from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, fill, fillers
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
@@ -110,21 +110,22 @@ class ValueErrors:
     def apply(self, rows: Rows, names: Iterable[str]) -> Rows:
         """Check some columns of all rows now; fill the values that are refused, and leave rows out."""
         checked = tuple(name for name in names if name in self.modes)
-        if not checked or rows.source is None or not rows.nrows:
+        read = rows.counted_source
+        if not checked or read is None or not rows.nrows:
             return rows
         refused = _find_refused(rows, checked)
         numbers = {name: np.array(refused.rows.get(name, ()), np.int64) for name in checked}
         skipped = [numbers[name] for name in checked if self.modes[name] == "skip"]
         left_out = np.unique(np.concatenate([np.zeros(0, np.int64), *skipped]))
         _report(rows, refused, numbers, len(left_out))
-        source = self._filled(rows.source, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
-        if source is not rows.source:
+        source = self._filled(read, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
+        if source is not read:
             rows = Rows.of_source(source, rows.borders)
         if not len(left_out):
             return rows
         return rows.select(np.delete(np.arange(rows.nrows or 0), left_out))
 
-    def _filled(self, source: Source, refused: Mapping[str, NDArray[np.int64]]) -> Source:
+    def _filled(self, source: CountedRows, refused: Mapping[str, NDArray[np.int64]]) -> CountedRows:
         marks = {f"{name}.valid": name for name in refused if self.modes[name] == "mark"}
         spread: dict[str, NDArray[np.int64]] = {}
         for name, numbers in refused.items():
@@ -160,7 +161,7 @@ def _find_refused(rows: Rows, names: tuple[str, ...]) -> _Refused:
     return total
 
 
-def _search(task: tuple[Source, tuple[str, ...]], start: int, stop: int) -> _Refused:
+def _search(task: tuple[CountedRows, tuple[str, ...]], start: int, stop: int) -> _Refused:
     """Return the refused values of a range of rows."""
     source, names = task
     refused = _Refused()
@@ -174,7 +175,7 @@ def _search(task: tuple[Source, tuple[str, ...]], start: int, stop: int) -> _Ref
     return refused
 
 
-def _divide(source: Source, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
+def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
     """Search refused values in rows that have some, by halves."""
     if stop - start == 1:
         left = names
@@ -218,10 +219,10 @@ def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ToleratedSource(Source):
+class ToleratedSource(CountedRows):
     """Rows of another source, with fill values in place of those that it refuses to decode."""
 
-    source: Source
+    source: CountedRows
     fillers: Mapping[str, Block]  # fill value of each column with refused values, as a block of one row
     refused: Mapping[str, NDArray[np.int64]]  # their numbers, ascending, among the rows of the source
     marks: Mapping[str, str]  # columns of whether values are valid, and the columns that they are about
@@ -231,7 +232,7 @@ class ToleratedSource(Source):
         return normalize_token(("dask_tfrecord.ToleratedSource", self.source, self.derivation))
 
     @property
-    def rows(self) -> RowNumbers | None:
+    def rows(self) -> RowNumbers:
         """Rows of the source."""
         return self.source.rows
 
@@ -241,8 +242,8 @@ class ToleratedSource(Source):
         return tuple(self.source.schema)
 
     @property
-    def inner(self) -> Source:
-        """Source of the values that are not refused."""
+    def inner(self) -> CountedRows:
+        """CountedRows of the values that are not refused."""
         return self.source
 
     @property
@@ -261,13 +262,13 @@ class ToleratedSource(Source):
 
     def select(self, key: Any) -> ToleratedSource:
         """Return a source of the selected rows."""
-        picks = pick_rows(range(self.nrows or 0), key)
+        picks = pick_rows(range(self.nrows), key)
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}
         return replace(self, source=self.source.select(key), refused=refused)
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows; columns with refused values among them are read without those rows, and filled."""
-        picks = pick_rows(range(self.nrows or 0), key)
+        picks = pick_rows(range(self.nrows), key)
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}
         # Columns with the same refused rows are read together.
         together: dict[tuple[int, ...], list[str]] = {}

@@ -444,7 +444,7 @@ def _unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
     """Return the borders of the units of a data set: those of existing chunks, or parts of chunks that are read."""
     borders = rows.borders
     assert borders is not None
-    source = rows.source
+    source = rows.counted_source
     # Assigned columns are existing chunks.
     if source is None:
         return borders

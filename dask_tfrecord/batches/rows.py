@@ -15,7 +15,7 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, fill
+from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, UncountedChunks, fill
 from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.settings import limits
@@ -50,7 +50,12 @@ class RowReader:
             # A slice is found faster.
             key = slice(int(key[0]), int(key[0]) + 1)
         if self.backing.source is not None:
-            blocks = self.backing.source.read(self.names, key, out)
+            source = self.backing.source
+            if isinstance(source, UncountedChunks):
+                assert isinstance(key, int)
+                blocks = source.read_chunk(self.names, key)
+            else:
+                blocks = source.read(self.names, key, out)
             return {name: blocks[name] for name in self.names}
         if isinstance(key, int):
             chunks = self.backing.chunks(self.names)[key : key + 1]
@@ -74,7 +79,9 @@ class RowReader:
         """Return the file and the record of a row, or the chunk of this number, as text for errors."""
         if self.backing.source is not None:
             source = self.backing.source
-            return source.describe(number if source.nrows is None else [number])
+            if isinstance(source, UncountedChunks):
+                return source.describe_chunk(number)
+            return source.describe([number])
         return f"chunk {number}" if np.isnan(self.backing.sizes).any() else f"row {number}"
 
 

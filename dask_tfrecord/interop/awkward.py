@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import AnySource, CountedRows
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import Location, SchemaError, explain_missing
 from dask_tfrecord.schema import Schema
@@ -48,7 +48,7 @@ class _ArrayMaker:
     """Conversion of chunks to record arrays; it pickles."""
 
     schema: Schema
-    source: Source | None  # None for rows in memory
+    source: AnySource | None  # None for rows in memory
     borders: NDArray[np.int64] | None  # first row of each chunk; None if rows are not counted
 
     def __call__(self, chunk: Chunk, number: int) -> Any:
@@ -68,12 +68,12 @@ class _ArrayMaker:
 
     def _locate(self, number: int, row: int, feature: str) -> Location:
         """Return the location of a row of chunk `number`."""
-        if self.borders is not None:
-            start = int(self.borders[number])
-            if self.source is None:
-                return Location("rows in memory", start + row, feature=feature)
+        start = 0 if self.borders is None else int(self.borders[number])
+        if isinstance(self.source, CountedRows):
             return self.source.locate(row, feature, start)
-        place = "rows in memory" if self.source is None else self.source.describe(number)
+        if self.borders is not None:
+            return Location("rows in memory", start + row, feature=feature)
+        place = "rows in memory" if self.source is None else self.source.describe_chunk(number)
         return Location(f"{place}: row {row} of chunk {number}", feature=feature)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, LazyColumn, Rows, block_array, column_key
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, explain_missing, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
@@ -175,7 +175,7 @@ class BoxedArray(np.ndarray[Any, Any]):
 class _BoxedColumn(LazyColumn):
     """Column whose selected rows are `BoxedArray`."""
 
-    def __init__(self, source: Source, name: str) -> None:
+    def __init__(self, source: CountedRows, name: str) -> None:
         super().__init__(source, name)
         self.dtype = _boxed_dtype(source.schema[name], self.dtype)
 
@@ -206,8 +206,8 @@ def _boxed(array: NDArray[Any], dtype: np.dtype[Any]) -> BoxedArray:
 
 def boxed_column(given: Rows, name: str, array: da.Array | None = None) -> da.Array:
     """Return a column as a dask array of `BoxedArray`; `array` is given if it is decoded together with others."""
-    if array is None and given.source is not None and given.borders is not None:
-        return _BoxedColumn(given.source, name).in_chunks(given.sizes)
+    if array is None and given.counted_source is not None:
+        return _BoxedColumn(given.counted_source, name).in_chunks(given.sizes)
     own = given.array(name) if array is None else array
     dtype = _boxed_dtype(given.schema[name], own.dtype)
     mapped: da.Array = da.map_blocks(_boxed, own, dtype, dtype=dtype, meta=np.empty((0,) * own.ndim, dtype))

@@ -19,7 +19,7 @@ from xarray.backends import BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.sources import Source
+    from dask_tfrecord.arrays.sources import CountedRows
     from dask_tfrecord.interop.xarray import VariableSpec
 
 
@@ -29,7 +29,7 @@ _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
 class IndexedColumn(BackendArray):
     """Column that is read when it is indexed: the selected records only, with every value of a selected record."""
 
-    def __init__(self, source: Source, column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, source: CountedRows, column: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.source = source
         self.column = column
         self.shape = shape
@@ -215,7 +215,7 @@ class _Opened:
         from dask_tfrecord.errors import redact_url
         from dask_tfrecord.interop.xarray import assembled
 
-        source = self.rows.source
+        source = self.rows.counted_source
         assert source is not None
         sizes = tuple(int(size) for size in self.rows.sizes if size) or (0,)
         variables = {}

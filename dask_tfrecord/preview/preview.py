@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.arrays.collection import checked_number, joined_parts
-from dask_tfrecord.arrays.sources import Source, memory_limit
+from dask_tfrecord.arrays.sources import CountedRows, memory_limit
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, plural, printable
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
@@ -601,7 +601,7 @@ def json_value(value: Any) -> Any:
 
 def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:
     """Return the first rows of each column; rows that take much memory together are read one by one."""
-    source = given.source
+    source = given.counted_source
     if source is None or not given.names:
         return given.head(nrows)
     limited = source.with_memory_limit(_READ_NBYTES)
@@ -611,7 +611,7 @@ def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:
         return {name: _single_rows(source, limited, name, nrows) for name in given.names}
 
 
-def _single_rows(source: Source, limited: Source, name: str, nrows: int) -> Iterator[Any]:
+def _single_rows(source: CountedRows, limited: CountedRows, name: str, nrows: int) -> Iterator[Any]:
     """Yield the rows of a column, and the error of a row above the memory limit in its place."""
     try:
         yield from _read(limited, (name,), 0, nrows)[name]
@@ -623,12 +623,12 @@ def _single_rows(source: Source, limited: Source, name: str, nrows: int) -> Iter
                 yield error
 
 
-def _read(source: Source, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+def _read(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
     # On the cluster of an active client, which may be the only one that reaches the files.
     return dask.delayed(_rows, pure=False)(source, names, start, stop).compute()  # type: ignore[no-any-return]
 
 
-def _rows(source: Source, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+def _rows(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
     return {name: to_array(block) for name, block in source.read(names, slice(start, stop)).items()}
 
 

@@ -20,7 +20,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.runtime.progress import (
     ProgressBar,
@@ -107,7 +107,7 @@ class WriteWork:
         cls,
         location: str,
         tasks: str,
-        source: Source | None,
+        source: CountedRows | None,
         nrows: int,
         features: int,
         spans: Sequence[tuple[int, int]],

@@ -19,17 +19,14 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.rows import Chunk, Rows
-from dask_tfrecord.arrays.sources import GrowingSpans, Source, fill, probe_rows
+from dask_tfrecord.arrays.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
     BytesBlock,
     RaggedBlock,
     block_nbytes,
-    concatenate,
-    rows_of,
     take_rows,
-    zero_rows,
 )
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
@@ -51,30 +48,9 @@ class RowSizes:
     read: float  # bytes that are read for a row, the inputs of functions included
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunks(Source):
-    """Rows of adjacent chunks."""
-
-    chunks: Sequence[NDArray[np.object_]]  # one dict of blocks each
-    borders: Sequence[int]  # first row of each chunk, and the end of the last one
-    schema: Schema
-
-    @property
-    def rows(self) -> None:
-        """None: rows have the numbers of the data set."""
-        return None
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Return a slice of the rows."""
-        return fill([{name: self._rows(name, key.start, key.stop) for name in names}], out)
-
-    def _rows(self, name: str, start: int, stop: int) -> Block:
-        blocks: list[Block] = []
-        for chunk, (first, past) in zip(self.chunks, pairwise(self.borders), strict=True):
-            if max(start, first) < min(stop, past):
-                blocks.append(rows_of(chunk[0][name], max(start, first) - first, min(stop, past) - first))
-        rows: Block = concatenate(blocks or [zero_rows(self.schema[name])])
-        return rows
+def _rows_of_chunks(chunks: Sequence[Chunk], borders: Sequence[int], schema: Schema) -> ChunkSource:
+    """Return the rows of adjacent chunks, by their numbers in the data set."""
+    return ChunkSource.of_all(schema, borders, lambda _, number: chunks[number][0])
 
 
 def task_name(step: Callable[..., Any], token: str) -> str:
@@ -115,7 +91,7 @@ class RowTasks:
 
     def __init__(self, rows: Rows, token: str, schema: Schema | None = None) -> None:
         self.rows, self.schema, self.token = rows, rows.schema if schema is None else schema, token
-        self.source = rows.source
+        self.source = rows.counted_source
         self.borders = np.asarray(rows.borders)
         # What tasks read: chunks that exist, or a node with the source.
         self._read: Any = rows.chunks(rows.names) if self.source is None else None
@@ -156,7 +132,7 @@ class RowTasks:
                 copy = (f"tfrecord-cut-{self.token}", low + index, first, past, *names)
                 copies[copy] = (_copy_rows, chunks[index], first - begin, past - begin, names)
                 chunks[index], borders[index], borders[index + 1] = copy, first, past
-        return (_Chunks, chunks, borders, self.schema)
+        return (_rows_of_chunks, chunks, borders, self.schema)
 
     def count_borders(self, unit_rows: int, most_rows: int) -> BorderCounts:
         """Count the items of the flat features in one pass over them."""
@@ -198,7 +174,7 @@ class RowTasks:
             for nbytes in (each.row_nbytes() if each.splits else (sizes[name],))
             if name not in shared_splits
         ]
-        read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows or 1, 1) if self.source else 1
+        read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows, 1) if self.source else 1
         while source is not None and source.inner is not None:
             inputs = source.inner.schema.select(source.columns)
             source = source.inner
@@ -239,7 +215,7 @@ def count_items(
     schema: Schema,
     every: tuple[int, int],
     most_rows: int,
-    source: Source,
+    source: CountedRows,
 ) -> BorderCounts:
     """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
     levels = flat_levels(schema)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import intact_runs
-from dask_tfrecord.arrays.sources import RecordSource, Source, UncountedSource
+from dask_tfrecord.arrays.sources import ChunkSource, CountedRows, RecordSource, UncountedSource
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
@@ -88,7 +88,7 @@ class BlockCache:
 class Known:
     """Rows that can be read now."""
 
-    source: Source | None
+    source: CountedRows | None
     rows: int  # counted so far
     counted: bool  # these are all rows
     reports: tuple[ShardReport, ...] = ()  # of the shards that are counted; the last one may be partial
@@ -205,10 +205,9 @@ class Opened:
 
     def _count_rows(self, rows: Rows) -> None:
         """Count the rows of a `Dataset`, chunk by chunk if they are not counted."""
-        from dask_tfrecord.arrays.rows import ChunkSource
-
         if rows.borders is not None:
-            source, nrows = rows.source or ChunkSource(rows, rows.borders), int(rows.borders[-1])
+            chunks = ChunkSource.of_all(rows.schema, rows.borders.tolist(), rows.chunk)
+            source, nrows = rows.counted_source or chunks, int(rows.borders[-1])
             cost = source.cost(np.array([[0, nrows]])) if nrows else None
             self._block_rows = _rows_of_block(4096.0 if cost is None else float(cost[0]) / nrows)
             return self._publish(Known(source, nrows, True))
@@ -218,7 +217,8 @@ class Opened:
                 return None
             blocks = rows.chunk(first, number)
             borders.append(borders[-1] + (len(blocks[first[0]]) if first else 0))
-            self._publish(Known(ChunkSource(rows, np.array(borders)), borders[-1], number + 1 == rows.nchunks))
+            chunks = ChunkSource.of_all(rows.schema, tuple(borders), rows.chunk)
+            self._publish(Known(chunks, borders[-1], number + 1 == rows.nchunks))
         return None
 
     def _count_shards(self) -> None:

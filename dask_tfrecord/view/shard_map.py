@@ -68,7 +68,7 @@ def locate(data: Opened, row: int) -> dict[str, Any] | None:
     """Return file, record and byte of a row, if they are known."""
     try:
         place = None if data.known.source is None else data.known.source.locate(row, "")
-    except (TFRecordError, OSError, NotImplementedError):
+    except (TFRecordError, OSError):
         place = None
     return None if place is None else {"file": printable(place.file), "record": place.record, "offset": place.offset}
 

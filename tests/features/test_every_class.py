@@ -296,7 +296,7 @@ def test_bytes_that_are_to_be_booleans_or_text_are_looked_at(tmp_path: Path) -> 
 
 def test_images_have_their_headers_read(golden: Path) -> None:
     ds = dtf.read_tfrecord(shard(golden, "images"), {"jpeg": dtf.ImageFeature()})
-    source = ds.as_rows().source
+    source = ds.as_rows().counted_source
     assert source is not None
     blocks = source.measure().read(["jpeg"], slice(None))
     assert sizes(blocks["jpeg"]) == sizes(source.read(["jpeg"], slice(None))["jpeg"])

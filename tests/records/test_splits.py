@@ -188,7 +188,7 @@ def columns_of(source: UncountedSource) -> dict[str, list[Any]]:
     """All rows, chunk by chunk."""
     columns: dict[str, list[Any]] = {name: [] for name in source.schema}
     for chunk in range(len(source.chunks.borders) - 1):
-        for name, block in source.read(tuple(source.schema), chunk).items():
+        for name, block in source.read_chunk(tuple(source.schema), chunk).items():
             columns[name] += to_array(block).tolist()
     return columns
 
@@ -223,7 +223,7 @@ def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Cal
     size = (tmp_path / "a").stat().st_size
     source = source_of(tmp_path / "a", [0, 500, 1500, size])
     with pytest.raises(TFRecordError, match=r"a: byte \d+: the payload contains records throughout bytes 500 to"):
-        source.read(("id",), 0)
+        source.read_chunk(("id",), 0)
     # Without this split, every split contains the start of a record of the shard.
     assert columns_of(source_of(tmp_path / "a", [0, 500, size])) == wanted(tmp_path / "a")
 
@@ -320,7 +320,7 @@ def test_no_record_fits_the_schema_and_the_error_has_its_number(examples: Path) 
     source = source_of(examples, [0, 700, size], {"absent": dtf.FixedLenFeature((), "int64")})
     first = min(border for border in borders if border >= 700)
     with pytest.raises(FeatureError, match="absent") as raised:
-        source.read(("absent",), 1)
+        source.read_chunk(("absent",), 1)
     assert raised.value.place is not None
     assert (raised.value.place.record, raised.value.place.offset) == (borders.index(first), first)
 

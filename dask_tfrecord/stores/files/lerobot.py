@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.rows import Chunk, Rows
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
 from dask_tfrecord.errors import (
@@ -425,7 +425,7 @@ class _LeRobotFiles(UnitFiles):
 
 
 def write_lerobot_unit(
-    files: _LeRobotFiles, unit: int, start: int, first: int, lengths: NDArray[np.int64], source: Source
+    files: _LeRobotFiles, unit: int, start: int, first: int, lengths: NDArray[np.int64], source: CountedRows
 ) -> UnitReport:
     """Write the files of episodes `first` and following, whose first frame is row `start`."""
     writer = _UnitWriter(files.plan, unit, start, first, lengths)
@@ -439,7 +439,7 @@ class _UnitWriter:
         self.plan, self.unit, self.start, self.first = plan, unit, start, first
         self.splits = splits_of(lengths)
 
-    def write(self, source: Source, contents: Sequence[BinaryIO]) -> int:
+    def write(self, source: CountedRows, contents: Sequence[BinaryIO]) -> int:
         """Read the frames once, write the contents of all files, and return the decoded bytes."""
         import pyarrow as pa
         from pyarrow import parquet

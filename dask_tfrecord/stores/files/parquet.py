@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dask.delayed import Delayed
 
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.inputs.inputs import Inputs
@@ -111,7 +111,7 @@ def _checked_codec(compression: str | None) -> str:
 
 
 def write_parquet_file(
-    files: Files, make: BatchMaker, codec: str, path: str, rows: tuple[int, int], source: Source
+    files: Files, make: BatchMaker, codec: str, path: str, rows: tuple[int, int], source: CountedRows
 ) -> ShardWriteReport:
     """Write a range of rows of a source to the file `path`."""
     import pyarrow as pa

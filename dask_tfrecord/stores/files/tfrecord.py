@@ -27,7 +27,7 @@ from dask_tfrecord.arrays.counting import intact_records, intact_runs, warn_of_d
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.read import read_rows
 from dask_tfrecord.arrays.rows import HasRows, Rows
-from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, Source
+from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, RecordSource
 from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.codecs.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
@@ -322,7 +322,7 @@ def refuse_sources(files: Files, sources: Sequence[str]) -> None:
 
 
 def write_shard(
-    files: Files, encoder: Encoder | MessageEncoder, path: str, start: int, stop: int, source: Source
+    files: Files, encoder: Encoder | MessageEncoder, path: str, start: int, stop: int, source: CountedRows
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of a source to the shard `path`."""
 
@@ -342,7 +342,7 @@ def write_shard(
     return files.write(path, fill)
 
 
-def _read_bounded(source: Source, names: Sequence[str], spans: GrowingSpans) -> Iterator[dict[str, Block]]:
+def _read_bounded(source: CountedRows, names: Sequence[str], spans: GrowingSpans) -> Iterator[dict[str, Block]]:
     """Read spans of rows; one that exceeds `_MAX_BLOCK_NBYTES` is read again in smaller spans."""
 
     def some(*, single: bool) -> Iterator[tuple[int, int]]:

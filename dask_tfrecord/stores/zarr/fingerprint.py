@@ -19,7 +19,7 @@ from typing import Any
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import MappedSource
+from dask_tfrecord.arrays.sources import MappedChunks, MappedSource, Source
 from dask_tfrecord.errors import plural
 from dask_tfrecord.schema import Schema
 
@@ -153,13 +153,14 @@ def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str
 
 def _rows(given: Rows) -> tuple[str, list[dict[str, str]]]:
     """Return a token of the rows of a data set, and digests of their functions, equal in every process."""
-    source, functions = given.source, []
+    source: Source | None = given.source
+    functions: list[dict[str, str]] = []
     columns: list[object] = []
     if source is None:
         return tokenize(given), []
     while source.inner is not None:
         columns.append(source.derivation)
-        if isinstance(source, MappedSource):
+        if isinstance(source, MappedSource | MappedChunks):
             functions.append(function_parts(source.function))
         source = source.inner
     return tokenize(source, columns), functions

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import HasRows
-from dask_tfrecord.arrays.sources import Source
+from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import (
     RESUME,
     IncompleteStoreError,
@@ -680,7 +680,7 @@ def _versions() -> str:
     return f"dask_tfrecord {version} on Python {'.'.join(platform.python_version_tuple()[:2])}"
 
 
-def _options_of(source: Source) -> Mapping[str, Any]:
+def _options_of(source: CountedRows) -> Mapping[str, Any]:
     """Return the options of fsspec with which rows are read, which may hold credentials; refuse others with them."""
     while source.inner is not None:
         source = source.inner
@@ -730,14 +730,14 @@ class _Unpickler(pickle.Unpickler):
         return self._options
 
 
-def _pickle(rows: tuple[Source, Schema], options: Mapping[str, Any]) -> bytes:
+def _pickle(rows: tuple[CountedRows, Schema], options: Mapping[str, Any]) -> bytes:
     file = io.BytesIO()
     _Pickler(file, options).dump(rows)
     return file.getvalue()
 
 
-def _unpickle(data: bytes, options: Mapping[str, Any] | None) -> tuple[Source, Schema]:
-    rows: tuple[Source, Schema] = _Unpickler(data, options).load()
+def _unpickle(data: bytes, options: Mapping[str, Any] | None) -> tuple[CountedRows, Schema]:
+    rows: tuple[CountedRows, Schema] = _Unpickler(data, options).load()
     return rows
 
 

@@ -16,9 +16,9 @@ import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.arrays.collection import RowNumbers, pick_rows
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import Outputs, Source, fill, parts
+from dask_tfrecord.arrays.sources import CountedRows, Outputs, fill, parts
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -226,7 +226,7 @@ def _invalid(target: TargetGroup, name: str, found: str, expected: str) -> Incom
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ZarrSource(Source):
+class ZarrSource(CountedRows):
     """Source of rows of a group that `to_zarr` wrote."""
 
     target: TargetGroup
@@ -254,11 +254,6 @@ class ZarrSource(Source):
     def select(self, key: Any) -> ZarrSource:
         """Restrict the source to those rows."""
         return replace(self, rows=pick_rows(self.rows, key))
-
-    def describe(self, key: Any) -> str:
-        """Return the store and the range of rows, for errors."""
-        rows = row_numbers(pick_rows(self.rows, key))
-        return f"{self.target}: rows {rows.min()} to {rows.max()}" if rows.size else f"{self.target}: no rows"
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some features."""

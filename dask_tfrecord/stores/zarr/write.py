@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import HasRows
-from dask_tfrecord.arrays.sources import OutputBuffer, Source
+from dask_tfrecord.arrays.sources import CountedRows, OutputBuffer
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled, add_path_to_errors
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
@@ -432,7 +432,7 @@ class WriteContext:
     fork: bytes = b""
 
 
-def write_units(context: WriteContext, task: WriteTask, source: Source) -> WriteReport:
+def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> WriteReport:
     """Write the units of a task that are not recorded, from the rows of a source."""
     # The worker that wrote recorded units may be lost, and its reports with it.
     checkpoint = context.checkpoint
@@ -543,7 +543,7 @@ class _UnitWriter:
 
 
 def _write_spans(
-    writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: Source, report: Callable[[float], None]
+    writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: CountedRows, report: Callable[[float], None]
 ) -> None:
     """Read the rows of units, each span once, and write each unit after its last rows."""
     schema = writers[0].context.schema
@@ -793,7 +793,7 @@ class _SessionOutput(GroupOutput):
             self._session.discard_changes()
 
 
-def _write_in_fork(context: WriteContext, task: WriteTask, source: Source) -> bytes:
+def _write_in_fork(context: WriteContext, task: WriteTask, source: CountedRows) -> bytes:
     """Write the units of a task to a copy of the fork; return the copy, pickled."""
     fork = pickle.loads(context.fork)
     target = replace(context.target, store=fork.store)
