@@ -300,7 +300,7 @@ class ZarrJob:
         origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
         target = open_target(store, origin, options)
         request = ConversionRequest.from_arguments(arrays, options)
-        source = request.rows.source
+        source = request.rows.counted_source
         if source is None:
             raise ValueError(
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
