@@ -117,7 +117,7 @@ class WriteWork:
         return cls(location, tasks, nrows, features, len(spans), reading, stored)
 
     def resumed(
-        self, source: Source | None, spans: Sequence[tuple[int, int]], units: int, completed: Sequence[WriteReport]
+        self, source: CountedRows | None, spans: Sequence[tuple[int, int]], units: int, completed: Sequence[WriteReport]
     ) -> WriteWork:
         """Describe the rest of a write of `units` units over spans of rows, of which some are completed."""
         whole = _amounts(source, self.records or 0, spans)[0].sum() if completed else self.reading.sum()
@@ -125,7 +125,7 @@ class WriteWork:
 
 
 def _amounts(
-    source: Source | None, nrows: int, spans: Sequence[tuple[int, int]]
+    source: CountedRows | None, nrows: int, spans: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.float64], int | None]:
     """Return what is read for each span: stored bytes, or rows; and the stored bytes of all rows."""
     table = np.array([*spans, (0, nrows)], np.int64)
