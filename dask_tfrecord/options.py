@@ -201,7 +201,18 @@ class ZarrTargetOptions(TypedDict, total=False):
 
 
 class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
-    """Options of `to_zarr`."""
+    """Options of `to_zarr`.
+
+    Attributes
+    ----------
+    append_dim : str, optional
+        Dimension of the rows, usually ``"record"``: append the rows to those of the group, which is created if it does
+        not exist. Columns have to be those of the group, and chunks, shards and codecs are its own. Readers see the
+        new rows when all of them are written. Begin a store that will grow with this option: its chunks then do not
+        depend on the first rows.
+    """
+
+    append_dim: Annotated[str | None, Option(None, "NAME")]
 
 
 class ShardOptions(TypedDict, total=False):

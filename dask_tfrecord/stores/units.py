@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
 from typing import Any
@@ -134,15 +134,15 @@ class RowTasks:
                 chunks[index], borders[index], borders[index + 1] = copy, first, past
         return (_rows_of_chunks, chunks, borders, self.schema)
 
-    def count_borders(self, unit_rows: int, most_rows: int) -> BorderCounts:
-        """Count the items of the flat features in one pass over them."""
+    def count_borders(self, unit_rows: int, most_rows: int, before: int = 0) -> BorderCounts:
+        """Count the items of the flat features in one pass over them; `before` rows begin the first unit."""
         if not flat_levels(self.schema):
             return BorderCounts.concatenate(self.schema, [])
         spans = list(pairwise(self.borders.tolist()))
         # A unit of flat values is read from border to border.
         borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
         every = unit_rows, max(1, unit_rows // borders_per_unit)
-        arguments = ((span, list(self.schema), (span, self.schema, every, most_rows)) for span in spans)
+        arguments = ((span, list(self.schema), (span, self.schema, every, before, most_rows)) for span in spans)
         counting = self.build(count_items, arguments, BorderCounts.concatenate, (self.schema,))
         with (
             ProgressBar("Measuring", len(spans)) as bar,
@@ -214,6 +214,7 @@ def count_items(
     rows: tuple[int, int],
     schema: Schema,
     every: tuple[int, int],
+    before: int,
     most_rows: int,
     source: CountedRows,
 ) -> BorderCounts:
@@ -226,20 +227,20 @@ def count_items(
     for blocks in source.measure().read_spans(tuple(levels), spans):
         first = spans.span[0]
         check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
-        counts.append(_count_block(blocks, levels, first, every))
+        counts.append(_count_block(blocks, levels, first, before, every))
         spans.adapt(int(counts[-1].sizes[-1]))
     report_progress()
     return BorderCounts.concatenate(schema, counts)
 
 
 def _count_block(
-    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, every: tuple[int, int]
+    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, lead: int, every: tuple[int, int]
 ) -> BorderCounts:
     """Count the items of blocks: at the borders of units, within units, and at an interval of bytes."""
     items = {name: each.items(blocks[name]) for name, each in levels.items()}
     sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
     count = len(sizes) - 1
-    regular = [np.arange(-first % rows, count, rows) for rows in every]
+    regular = [np.arange(-(lead + first) % rows, count, rows) for rows in every]
     interval = limits().item_count_interval_nbytes
     intervals = np.searchsorted(sizes, np.arange(interval, sizes[-1], interval), side="right") - 1
     borders = np.unique(np.concatenate([[0], *regular, intervals, [count]]))
@@ -415,6 +416,10 @@ class BorderCounts:
         }
         rows = np.concatenate([none, *(each.rows[1:] for each in counts)])
         return cls(rows, items, _join_cumulative([each.sizes for each in counts], ()))
+
+    def after(self, items: Mapping[str, Sequence[int]]) -> BorderCounts:
+        """Return the counts of rows that follow on these items of each feature; the numbers of the rows stay."""
+        return replace(self, items={name: each + np.array(items[name]) for name, each in self.items.items()})
 
     def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the items of some features before a border."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +22,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import zarr
-from fsspec.implementations.memory import MemoryFileSystem
 from google.protobuf.wrappers_pb2 import Int64Value
 from hypothesis import Phase, settings
 from hypothesis.stateful import (
@@ -35,6 +32,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.faults import FaultError, Faults, Killed
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
@@ -43,67 +41,6 @@ ROWS, SHARD = 12, 4
 NAMES = "x-{shard}.tfrecord"
 # Outputs that have the bytes of their sources.
 RECORDS = ("tfrecord", "messages", "copy")
-# Audit events of calls that read or change files of a directory, whichever function is called.
-EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
-REMOTE = ("_open", "rm_file", "cat_file", "pipe_file", "put_file")
-
-
-class FaultError(OSError):
-    """Fault of the file system."""
-
-
-class Killed(BaseException):
-    """End of the process."""
-
-
-class Faults:
-    """Counter of the calls of the file system; call number `at` fails, or it and all after it."""
-
-    def __init__(self, at: int, kind: type[BaseException], counts: Callable[[Any], bool]) -> None:
-        self.at, self.kind, self.counts = at, kind, counts
-        self.calls, self._lock = 0, threading.Lock()
-
-    def call(self, path: Any) -> None:
-        if not self.counts(path):
-            return
-        with self._lock:
-            self.calls += 1
-            fails = self.calls == self.at or (self.calls > self.at and self.kind is Killed)
-        if fails:
-            # Not transient, so that it is not tried again.
-            raise FaultError(28, "no space", str(path)) if self.kind is FaultError else Killed
-
-    @contextmanager
-    def injected(self) -> Iterator[Faults]:
-        _injected.append(self)
-        try:
-            with ExitStack() as stack:
-                for name in REMOTE:
-                    stack.enter_context(mock.patch.object(MemoryFileSystem, name, self._failing(name)))
-                yield self
-        finally:
-            _injected.remove(self)
-
-    def _failing(self, name: str) -> Callable[..., Any]:
-        real = getattr(MemoryFileSystem, name)
-
-        def call(fs: Any, *args: Any, **options: Any) -> Any:
-            self.call(args[0])
-            return real(fs, *args, **options)
-
-        return call
-
-
-_injected: list[Faults] = []
-
-
-def _fail(event: str, arguments: tuple[Any, ...]) -> None:
-    if _injected and event in EVENTS and isinstance(arguments[0], str | Path):
-        _injected[-1].call(arguments[0])
-
-
-# A hook can't be removed.
-sys.addaudithook(_fail)
 
 
 def rows(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -106,6 +106,12 @@ def _chunks_as_stored(chunks: list[bytes], count: int | None) -> bytes:
     return b"".join([*chunks, index.tobytes(), crc.to_bytes(4, "little")])
 
 
+def encoded_chunks(shard: bytes, count: int) -> list[bytes]:
+    """Return the encoded chunks of a shard that `_chunks_as_stored` made; empty bytes for one that it lacks."""
+    index = np.frombuffer(shard, "<u8", 2 * count, len(shard) - 16 * count - 4).reshape(count, 2)
+    return [b"" if nbytes == np.iinfo(np.uint64).max else shard[at : at + nbytes] for at, nbytes in index.tolist()]
+
+
 def create_nodes(
     store: zarr.abc.store.Store, names: Mapping[str, str], metadata: Mapping[str, Any]
 ) -> dict[str, zarr.Array[Any]]:

@@ -60,7 +60,7 @@ class Fingerprint:
 
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
-        found = [*_files(self.source, now.source), *_features(self.schema, now.schema)]
+        found = [*_files(self.source, now.source), *schema_differences(self.schema, now.schema)]
         if not found and self.records != now.records:
             found.append(f"the number of records was {self.records:,} and now is {now.records:,}")
         found += [
@@ -110,7 +110,7 @@ def _origin(source: Mapping[str, Any]) -> str:
     return str(source.get("store", "arrays"))
 
 
-def _features(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def schema_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Describe how features differ."""
     before, after = ({each["name"]: each for each in schema.get("features", ())} for schema in (then, now))
     changes = [f"feature {name!r} was removed" for name in before if name not in after]

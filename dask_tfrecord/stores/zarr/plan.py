@@ -50,9 +50,11 @@ class ConversionRequest:
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
 
     @classmethod
-    def from_arguments(cls, arrays: Mapping[str, Any], options: ZarrOptions) -> ConversionRequest:
-        """Validate the arguments of a conversion, before any row is read."""
-        chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"])
+    def from_arguments(
+        cls, arrays: Mapping[str, Any], options: ZarrOptions, *, grows: bool = False
+    ) -> ConversionRequest:
+        """Validate the arguments of a conversion, before any row is read; `grows` if rows will be appended."""
+        chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"], grows=grows)
         inputs, groups = Inputs.from_arrays(arrays), options["groups"]
         rows = inputs.rows
         if rows.nrows is None:
@@ -431,6 +433,8 @@ class GridOverrides:
     # Decoded bytes of a chunk and of a shard of flat arrays.
     chunk_nbytes: int | None = None
     shard_nbytes: int | None = None
+    # The arrays will grow: chunks do not end with the rows that there are.
+    grows: bool = False
 
     def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
         """Return the entries of a chunk and of a write unit of a flat array.
@@ -441,10 +445,12 @@ class GridOverrides:
             return self.entries[name]
         item = max(1, item_nbytes)
         # Flat units begin and end near units of rows: rows across the end of a task are read by two tasks.
-        share = max(1, math.ceil(length / max(units, 1.0)))
-        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
-        most = max(1, min(math.ceil(share / parts), length))
         default = limits().chunk_nbytes if sharded else limits().write_unit_nbytes
+        share = max(1, math.ceil(length / max(units, 1.0)))
+        if self.grows:
+            share = math.ceil(length / units) if length and units else max(1, default // item)
+        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
+        most = math.ceil(share / parts) if self.grows else max(1, min(math.ceil(share / parts), length))
         chunk = max(1, (self.chunk_nbytes or default) // item)
         if not sharded:
             return (_even(most, chunk),) * 2
@@ -499,10 +505,13 @@ class ArraySpec:
 class ZarrLayout:
     """Arrays of a group, and counts for its write units."""
 
+    # Rows and arrays are those of the whole group. Rows are read by their number after `first_row`, as in
+    # `border_counts`: if two rows are appended to five, first_row is 5, nrows is 7, and rows 0 and 1 are read.
     nrows: int
     grid: RowGrid
     arrays: tuple[ArraySpec, ...]
     border_counts: BorderCounts
+    first_row: int = 0
 
     def splits_attributes(self, schema: Schema) -> dict[str, dict[str, Any]]:
         """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to."""
@@ -739,10 +748,10 @@ class WriteUnit:
     number: int
     # Flat array; None for a unit of rows, of all arrays that are chunked along rows.
     array: ArraySpec | None
-    # Range of entries of that array, or of rows.
+    # Range of entries of that array, or of rows of the group.
     start: int
     stop: int
-    # Range of rows that are read for it.
+    # Range of rows that are read for it, as they are numbered by the source.
     first: int
     past: int
     # Items of each level of the flat features, rows first, before the first row and after the last one.
@@ -775,7 +784,10 @@ class WriteTask:
 
 
 def unit_kinds(layout: ZarrLayout) -> list[tuple[ArraySpec | None, int]]:
-    """Return the kinds of write units and their numbers: units of rows, then those of each flat array."""
+    """Return the kinds of write units and their numbers: units of rows, then those of each flat array.
+
+    Units that hold only rows before the first one that is read are counted, and not written.
+    """
     flat = ((array, math.ceil(array.shape[0] / array.unit)) for array in layout.arrays if not array.by_rows)
     return [(None, layout.nrow_units), *flat]
 
@@ -785,15 +797,17 @@ def plan_units(
 ) -> Iterator[WriteUnit]:
     """Yield the write units of a layout, rows first: all, or those in a range of each kind."""
     kinds, before = unit_kinds(layout), 0
-    for (array, count), (first, past) in zip(kinds, ranges or [(0, count) for _, count in kinds], strict=True):
+    entries = [_first_entry(layout, schema, array) for array, _ in kinds]
+    every = [(entry // _length(layout, array), count) for entry, (array, count) in zip(entries, kinds, strict=True)]
+    for entry, (array, count), (first, past) in zip(entries, kinds, ranges or every, strict=True):
         numbers = np.arange(first, past)
         borders = zip(*(each.tolist() for each in _unit_borders(layout, schema, array, numbers)), strict=True)
         for index, (low, high) in zip(range(first, past), borders, strict=True):
-            number = before + index
+            number, start = before + index, max(index * _length(layout, array), entry)
             if array is None:
-                yield _row_unit(layout, number, index * layout.grid.unit, low, high)
+                yield _row_unit(layout, number, start, low, high)
             else:
-                yield _flat_unit(layout, number, array, index * array.unit, low, high)
+                yield _flat_unit(layout, number, array, start, low, high)
         before += count
 
 
@@ -832,17 +846,16 @@ def _unit_borders(
     layout: ZarrLayout, schema: Schema, array: ArraySpec | None, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the borders before and after the rows that units of one kind read."""
-    counts = layout.border_counts
+    counts, length = layout.border_counts, _length(layout, array)
+    starts = np.maximum(numbers * length, _first_entry(layout, schema, array))
+    stops = (numbers + 1) * length
     if array is None:
-        starts = numbers * layout.grid.unit
-        stops = np.minimum(starts + layout.grid.unit, layout.nrows)
-        low, high = np.searchsorted(counts.rows, starts), np.searchsorted(counts.rows, stops)
-        return low, high
+        rows = counts.rows + layout.first_row
+        return np.searchsorted(rows, starts), np.searchsorted(rows, np.minimum(stops, layout.nrows))
     level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
     before = counts.items[array.feature][:, level] * stride
-    starts = numbers * array.unit
     # The last entry of splits does not belong to a row.
-    stops = np.minimum(np.minimum(starts + array.unit, array.shape[0]), before[-1])
+    stops = np.minimum(np.minimum(stops, array.shape[0]), before[-1])
     low = np.searchsorted(before, starts, side="right") - 1
     return low, np.maximum(low, np.searchsorted(before, stops, side="left"))
 
@@ -872,12 +885,13 @@ def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
 def _task_number(layout: ZarrLayout, first: Any, past: Any) -> Any:
     """Return the number of the task of a unit that reads some rows, or of each of many units."""
     # A unit past the last row holds only the final split.
-    last = max(layout.nrows - 1, 0)
+    last = max(layout.nrows - layout.first_row - 1, 0)
     return np.minimum((first + past) // 2, last) // (layout.grid.unit * _row_units_per_task(layout))
 
 
 def _row_units_per_task(layout: ZarrLayout) -> int:
-    return min(max(1, layout.nrow_units // limits().min_write_tasks), _MAX_ROW_UNITS)
+    units = layout.nrow_units - layout.first_row // layout.grid.unit
+    return min(max(1, units // limits().min_write_tasks), _MAX_ROW_UNITS)
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
@@ -897,16 +911,35 @@ def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int
     return layout.border_counts.spans(low, high, layout.grid.most)
 
 
+def _length(layout: ZarrLayout, array: ArraySpec | None) -> int:
+    """Return the length of a unit: entries of a flat array, or rows."""
+    return layout.grid.unit if array is None else array.unit
+
+
+def _first_entry(layout: ZarrLayout, schema: Schema, array: ArraySpec | None) -> int:
+    """Return the first entry of a flat array that belongs to rows that are read, or the first of these rows."""
+    if array is None or not layout.first_row:
+        return layout.first_row
+    level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
+    return int(layout.border_counts.items[array.feature][0, level] * stride)
+
+
+def _end_of_unit(start: int, length: int) -> int:
+    return (start // length + 1) * length
+
+
 def _row_unit(layout: ZarrLayout, number: int, start: int, low: int, high: int) -> WriteUnit:
-    counts, stop = layout.border_counts, min(start + layout.grid.unit, layout.nrows)
+    counts, stop = layout.border_counts, min(_end_of_unit(start, layout.grid.unit), layout.nrows)
+    first, past = start - layout.first_row, stop - layout.first_row
     return WriteUnit(
-        number, None, start, stop, start, stop, counts.at(low, counts.items), counts.at(high, counts.items)
+        number, None, start, stop, first, past, counts.at(low, counts.items), counts.at(high, counts.items)
     )
 
 
 def _flat_unit(layout: ZarrLayout, number: int, array: ArraySpec, start: int, low: int, high: int) -> WriteUnit:
     """Return the unit of entries from `start`, with all rows that hold some of them: those between two borders."""
-    counts, stop, names = layout.border_counts, min(start + array.unit, array.shape[0]), (array.feature,)
+    counts, stop = layout.border_counts, min(_end_of_unit(start, array.unit), array.shape[0])
+    names = (array.feature,)
     first, past = int(counts.rows[low]), int(counts.rows[high])
     return WriteUnit(number, array, start, stop, first, past, counts.at(low, names), counts.at(high, names))
 
@@ -933,15 +966,21 @@ class ChunkRequest:
     shards: int | Mapping[str, int] | None = None
     chunk_nbytes: int | None = None
     shard_nbytes: int | None = None
+    # Rows will be appended: the sizes do not depend on the number of rows.
+    grows: bool = False
 
     @classmethod
     def from_arguments(
-        cls, chunks: int | str | Mapping[str, int] | None, shards: int | str | Mapping[str, int] | None
+        cls,
+        chunks: int | str | Mapping[str, int] | None,
+        shards: int | str | Mapping[str, int] | None,
+        *,
+        grows: bool = False,
     ) -> ChunkRequest:
         """Check the arguments of `to_zarr`: numbers of rows or sizes."""
         chunk_rows, chunk_nbytes = rows_or_size("chunks", chunks)
         shard_rows, shard_nbytes = rows_or_size("shards", shards)
-        return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes)
+        return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes, grows)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
@@ -961,9 +1000,9 @@ class ChunkRequest:
         def rows_of(nbytes: int) -> int:
             return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
 
-        all_rows = max(nrows, 1)
         small = rows_of(chunk_nbytes or limits().chunk_nbytes)
         large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
+        all_rows = max(nrows, large if self.grows else 1)
         if chunk_nbytes is None:
             # An interrupted conversion keeps whole units.
             least = rows_of(limits().least_unit_nbytes)
@@ -982,10 +1021,14 @@ class ChunkRequest:
             return chunk, shard or chunk
 
         rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
-        most = _default_rows(limits().write_unit_nbytes, sizes.read, sizes.read, sizes.read)
-        grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, most)
+        grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, rows_of_a_read(sizes))
         entries = _entries(schema, chunks, shards)
-        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes)
+        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes, self.grows)
+
+
+def rows_of_a_read(sizes: RowSizes) -> int:
+    """Return the most rows that a task reads at once."""
+    return _default_rows(limits().write_unit_nbytes, sizes.read, sizes.read, sizes.read)
 
 
 def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, L
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import BorderCounts, Levels
+from dask_tfrecord.stores.zarr.growing import Growth
 from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, with_strings, zarr_layout
 from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
@@ -82,7 +83,7 @@ def rows_from_zarr(
     dtype('int64')
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
-    source = _open_source(target)
+    source = open_source(target)
     rows, unit = len(source.rows), source.unit_rows
     borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
     if source.is_virtual:
@@ -102,10 +103,20 @@ def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:
     return borders if rows else np.array([0, 0])
 
 
-def _open_source(target: TargetGroup) -> ZarrSource:
+def open_source(target: TargetGroup) -> ZarrSource:
     """Open a complete group, and compare its attributes with its arrays, or raise IncompleteStoreError."""
     group = target.open("r")
     attributes = target.own_attributes(group)
+    try:
+        return _source(target, group, attributes)
+    except IncompleteStoreError:
+        if target.own_attributes(target.open("r")) == attributes:
+            raise
+    # A run has added to the group meanwhile.
+    return open_source(target)
+
+
+def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any]) -> ZarrSource:
     if target.format_version(attributes) is None:
         raise IncompleteStoreError(
             "the group was not written by to_zarr; open it with xarray.open_zarr, zarr.open_group or da.from_zarr",
@@ -145,11 +156,14 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
         layout = zarr_layout(schema, records, RowGrid(1, 1, 1), counts)
     except SchemaError as error:
         raise _invalid_schema(target, "schema", error) from error
-    _check_consolidated(target, group, next((spec.name for spec in layout.arrays if spec.by_rows), None))
+    grown = cache(partial(_grown_lengths, target, group))
+    _check_consolidated(target, group, grown, next((spec.name for spec in layout.arrays if spec.by_rows), None))
     for spec in layout.arrays:
         array = _array(target, group, spec.name)
-        # Flat values have any length, and text any dtype.
-        shape = spec.shape if spec.by_rows else (*array.shape[:1], *spec.shape[1:])
+        # Flat values have any length, and text any dtype. A run that adds rows sets the number of records last.
+        shape = spec.shape
+        if not spec.by_rows or (array.shape != shape and array.shape[:1] == (grown().get(spec.name),)):
+            shape = (*array.shape[:1], *spec.shape[1:])
         dtype = array.dtype if spec.dtype == "string" else np.dtype(spec.dtype)
         if (array.shape, array.dtype) != (shape, dtype):
             lengths = spec.shape if spec.by_rows else ("any length", *spec.shape[1:])
@@ -162,7 +176,15 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
             )
 
 
-def _check_consolidated(target: TargetGroup, group: Any, name: str | None) -> None:
+def _grown_lengths(target: TargetGroup, group: Any) -> Mapping[str, int]:
+    """Return the lengths of arrays with the rows that a run is adding, or was adding when it ended."""
+    growth = Growth.read(target.objects(group))
+    return {} if growth is None else {name: after for name, (_, after, _) in growth.lengths.items()}
+
+
+def _check_consolidated(
+    target: TargetGroup, group: Any, grown: Callable[[], Mapping[str, int]], name: str | None
+) -> None:
     """Compare an array of rows with the copy of its metadata in the group, which other programs leave as it is."""
     if name is None or group.metadata.consolidated_metadata is None:
         return
@@ -174,7 +196,7 @@ def _check_consolidated(target: TargetGroup, group: Any, name: str | None) -> No
         # `_array` reports metadata that cannot be read.
         return
     recorded = _array(target, group, name).shape[0]
-    if rows != recorded:
+    if rows != recorded and rows != grown().get(name):
         raise IncompleteStoreError(
             f"{path} has {rows:,} rows, and the consolidated metadata of the group {recorded:,}: another program has "
             f"changed the arrays since to_zarr wrote them. xarray.open_zarr(…, consolidated=False) opens them; "

@@ -64,6 +64,7 @@ from dask_tfrecord.stores.zarr.compat import (
     calling_thread_loop,
     chunk_key,
     create_nodes,
+    encoded_chunks,
     run_sync,
     set_chunk,
     store_and_path,
@@ -386,6 +387,22 @@ class TargetGroup:
             arrays[spec.name] = array
         return arrays
 
+    def read_entries(
+        self, array: Any, location: Location, start: int, stop: int, *, encoded: bool = False
+    ) -> NDArray[Any]:
+        """Read entries of an array of the group, as `read_entries` does; those of one shard as stored if `encoded`."""
+        objects = self.unopened_objects()
+        if not encoded:
+            return read_entries(array, objects, location, start, stop)
+        count = array.shards[0]
+        name = f"{array.basename}/{chunk_key(array, start // count)}"
+        shard = objects.get([name])[name]
+        if shard is None:
+            raise IncompleteStoreError(f"{name} is missing: " + WRITE_AGAIN, location)
+        entries = np.empty(stop - start, object)
+        entries[:] = encoded_chunks(shard, count)[start % count :][: stop - start]
+        return entries
+
     def unopened_objects(self) -> GroupObjects:
         """Return the objects at the path of the group, which may not exist."""
         if self.directory is not None:
@@ -705,6 +722,7 @@ class Checkpoint:
         self.write_counts(_BORDER_COUNTS, layout.border_counts)
         document = {
             "records": layout.nrows,
+            "first_row": layout.first_row,
             "grid": asdict(layout.grid),
             "arrays": [asdict(array) for array in layout.arrays],
             "flat": list(layout.border_counts.items),
@@ -734,7 +752,8 @@ class Checkpoint:
             ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
             for array in document["arrays"]
         )
-        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, border_counts)
+        first_row = document.get("first_row", 0)
+        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, border_counts, first_row)
 
     def has_plan(self) -> bool:
         """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""
@@ -744,6 +763,10 @@ class Checkpoint:
     def has_units(self) -> bool:
         """Return True if a unit was recorded, whether or not its objects still match."""
         return bool(self.objects.names(self.path(_UNITS)))
+
+    def is_written(self, target: TargetGroup) -> bool:
+        """Return True if all units are written; raise IncompleteStoreError if another conversion has the group."""
+        return bool(target.update_attributes(self.identity)["written"])
 
     def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
         """Record that units are written: their reports, and the current sizes of their objects.

@@ -36,7 +36,15 @@ from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import HasRows
 from dask_tfrecord.arrays.sources import CountedRows, OutputBuffer
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
-from dask_tfrecord.errors import RESUME, IncompleteStoreError, ResumeError, SchemaError, Spelled, add_path_to_errors
+from dask_tfrecord.errors import (
+    RESUME,
+    IncompleteStoreError,
+    Location,
+    ResumeError,
+    SchemaError,
+    Spelled,
+    add_path_to_errors,
+)
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.runtime.progress import (
     remove_empty_directories,
@@ -51,8 +59,17 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
+from dask_tfrecord.stores.zarr.append import (
+    append_request,
+    appended_layout,
+    changed_attributes,
+    check_appendable,
+    digest,
+)
 from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.growing import LAST, Growth, GrowthCheckpoint
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
     Conversion,
@@ -65,7 +82,10 @@ from dask_tfrecord.stores.zarr.plan import (
     plan_tasks,
     plan_units,
 )
-from dask_tfrecord.stores.zarr.store import Checkpoint, Put, TargetGroup, find_resumable
+from dask_tfrecord.stores.zarr.read import open_source
+from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, Checkpoint, Put, TargetGroup, find_resumable
+
+_log = logging.getLogger(__name__)
 
 _AGAIN = Spelled("the same call with resume=True", "--resume")
 _KEPT = "written units are kept: " + _AGAIN + " continues it"
@@ -111,9 +131,9 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     StoreInUseError
         If another run is writing the group. Also a `FileExistsError`.
     SchemaError
-        If arrays differ in their number of rows, hold masked or missing values, or have a dtype without a feature or
-        without a Zarr name (bfloat16); an xarray Dataset has coordinates along other dimensions; or a name is too long
-        for a file.
+        If appended rows have other columns than the group; if arrays differ in their number of rows, hold masked or
+        missing values, or have a dtype without a feature or without a Zarr name (bfloat16); an xarray Dataset has
+        coordinates along other dimensions; or a name is too long for a file.
     UnknownFeatureError
         If an option names neither a feature nor a flat array.
     FeatureError
@@ -134,6 +154,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
 
     See Also
     --------
+    from_zarr : Open the group.
     plan_zarr : Plan the same conversion without writing.
 
     Notes
@@ -153,11 +174,17 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     options = complete(ZarrWriteOptions, options, "to_zarr")
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
     session = session_of(store)
+    append_dim = options["append_dim"]
+    if append_dim is not None and session is None:
+        target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
+        if target.stored_attributes().get("complete"):
+            request = append_request(target, arrays, append_dim, options)
+            added = AppendOutput(target, request, resume=options["resume"])
+            return run_write(added, added.build, compute=options["compute"])
     if session is None:
         target = open_target(store, origin, options)
-        output = GroupOutput(
-            target, ConversionRequest.from_arguments(arrays, options), mode=options["mode"], resume=options["resume"]
-        )
+        request = ConversionRequest.from_arguments(arrays, options, grows=append_dim is not None)
+        output = GroupOutput(target, request, mode=options["mode"], resume=options["resume"])
     else:
         check_session(session, options)
         output = _SessionOutput(
@@ -325,7 +352,7 @@ class GroupOutput:
             context.place,
             context.tasks,
             row_tasks.source,
-            layout.nrows,
+            layout.nrows - layout.first_row,
             len(schema),
             [task.rows for task in tasks],
         )
@@ -361,9 +388,139 @@ class GroupOutput:
         target.remove()
 
 
+class AppendOutput(GroupOutput):
+    """Rows that are appended to a complete group: an `Output` that can be resumed."""
+
+    def __init__(self, target: TargetGroup, request: ConversionRequest, *, resume: bool) -> None:
+        super().__init__(target, request, mode="w-", resume=resume)
+        self._growth: Growth | None = None
+        self._published = False
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Own the group."""
+        with self._target.journal().owned(self.token, lambda: None):
+            yield
+
+    def begin(self) -> None:
+        """Plan the rows that follow on those of the group; or find what an interrupted run has written."""
+        target, request = self._target, self._request
+        group = target.open("r+")
+        objects, attributes = target.objects(group), target.own_attributes(group)
+        growth, last, layout = Growth.read(objects), attributes.get(LAST, {}), None
+        fingerprint = request.fingerprint
+        if growth is not None and growth.identity == last.get("id"):
+            # The run was killed after it was published.
+            growth = None
+        if growth is None:
+            objects.remove(CHECKPOINT_FOLDER)
+            if self._resume and last.get("fingerprint") == digest(fingerprint.to_attributes()):
+                _log.info("%s: the rows are appended already", target)
+                self._published = True
+                return
+        elif self._resume:
+            differences = Fingerprint.from_attributes(growth.fingerprint).differences(fingerprint)
+            if differences:
+                raise ResumeError(
+                    f"cannot resume the interrupted append: {'; '.join(differences)}. Without resume=True, what it "
+                    f"wrote is removed, and the rows of this call are appended",
+                    target.location,
+                )
+            layout = GrowthCheckpoint(objects, growth.identity).layout()
+        if growth is not None and layout is None:
+            growth.discard(objects)
+            target.remove_torn()
+            growth = None
+        source = open_source(target)
+        check_appendable(target, source, request)
+        self._schema = source.schema
+        self._request = replace(request, schema=source.schema)
+        if layout is None:
+            layout = appended_layout(target, source, self._request)
+        planned = self._plan(layout)
+        planned.check_memory()
+
+        def create_or_open() -> None:
+            nonlocal growth
+            # Opened again: an interrupted run may have been discarded.
+            arrays = target.open_for_writing(target.open("r+"), layout.arrays)
+            if growth is None:
+                lengths = {each.name: (arrays[each.name].shape[0], each.shape[0], each.unit) for each in layout.arrays}
+                changes = changed_attributes(attributes, self._request, layout.nrows, self.token)
+                growth = Growth(self.token, fingerprint.to_attributes(), changes, lengths)
+                growth.record(objects)
+                GrowthCheckpoint(objects, self.token).begin(layout)
+            self._growth, self._checkpoint = growth, GrowthCheckpoint(objects, growth.identity)
+            self._context = self._write_context(write_units, arrays, str(target))
+
+        with add_path_to_errors(str(target)):
+            run_uninterrupted(create_or_open)
+
+    def build(self) -> tuple[Delayed, WriteWork | None]:
+        """Build tasks for the units that are not written, and describe their work."""
+        target, checkpoint, context = self._target, self._checkpoint, self._context
+        if checkpoint is None or context is None:
+            return dask.delayed(collect, pure=False)([]), None
+        shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
+        first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
+        units = list(plan_units(self._layout, self._schema))
+        arguments = self.token, target, checkpoint, len(units)
+        return self._tasks(write_units, context, first, units, checkpoint.verified(), _publish, *arguments)
+
+    def finish(self, reports: Any) -> None:
+        """Check that the last task has published the rows in this process."""
+        if self._published or self._growth is None:
+            return
+        if self._target.stored_attributes().get(LAST, {}).get("id") != self._growth.identity:
+            raise IncompleteStoreError(_OTHER_PROCESSES, self._target.location)
+
+    def abort(self) -> None:
+        """Remove what a failed run wrote; keep what can be resumed, is published, or belongs to another run."""
+        error, target, growth = sys.exception(), self._target, self._growth
+        if growth is None or target.journal().other_owner(self.token):
+            return
+        objects = target.objects(target.open("r+"))
+        found = Growth.read(objects)
+        if found is None or found.identity != growth.identity:
+            return
+        if target.stored_attributes().get(LAST, {}).get("id") == growth.identity:
+            objects.remove(CHECKPOINT_FOLDER)
+        elif not self._resume and isinstance(error, Exception):
+            growth.discard(objects)
+        elif error is not None:
+            error.add_note(_KEPT)
+
+
+def _publish(
+    run: str, target: TargetGroup, checkpoint: GrowthCheckpoint, units: int, reports: Sequence[WriteReport]
+) -> None:
+    """Show the rows to readers: the last task of an append."""
+    target.journal().check_owner(run)
+
+    def publish() -> None:
+        if checkpoint.is_written(target):
+            return
+        missing = units - len(checkpoint.verified())
+        if missing and target.is_in_memory:
+            raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
+        if missing:
+            raise IncompleteStoreError(
+                f"{missing:,} of {units:,} write units differ from what was written: another program changed the "
+                f"store. The rows are not appended",
+                target.location,
+            )
+        growth = Growth.read(checkpoint.objects)
+        assert growth is not None
+        growth.publish(checkpoint.objects)
+        checkpoint.close()
+
+    with add_path_to_errors(str(target)):
+        run_uninterrupted(publish)
+
+
 def _check_group(context: WriteContext) -> WriteContext:
     """Raise if the group was replaced since its tasks were built."""
-    context.target.update_attributes(context.checkpoint.identity)  # type: ignore[union-attr]
+    context.checkpoint.is_written(context.target)  # type: ignore[union-attr]
     return context
 
 
@@ -400,8 +557,6 @@ def complete_group(target: TargetGroup, checkpoint: Checkpoint, units: int) -> N
         target.consolidate()
     target.update_attributes(checkpoint.identity, complete=True)
 
-
-_log = logging.getLogger(__name__)
 
 _Span = tuple[int, int]
 
@@ -465,7 +620,7 @@ def _may_write(context: WriteContext) -> bool:
         context.journal.check_owner(context.run)
     if checkpoint is None or checkpoint.has_plan():
         return True
-    return not context.target.update_attributes(checkpoint.identity)["written"]
+    return not checkpoint.is_written(context.target)
 
 
 class _CheckpointBuffer:
@@ -525,6 +680,13 @@ class _UnitWriter:
             # Zarr writes no object for an empty range.
             return
         array = self.context.arrays[spec.name]
+        before = start % spec.unit
+        if before:
+            # The chunk has entries of the group, which an append writes again before its own.
+            start -= before
+            location = Location(f"{self.context.place}/{spec.name}")
+            kept = self.context.target.read_entries(array, location, start, start + before, encoded=spec.encoded)
+            entries = np.concatenate([kept.astype(entries.dtype, copy=False), entries])
         units = range(start // spec.unit, -(-stop // spec.unit))
 
         def write() -> None:
@@ -637,7 +799,7 @@ class _RowEntries:
             parts = self._blocks.pop(spec.feature) or [zero_rows(self.writer.context.schema[spec.feature])]
             rows = arrays[spec.feature] if spec.feature in arrays else concatenate(parts)
             if spec.encoded and unit.start < unit.stop:
-                check_images(spec.feature, self.writer.context.schema[spec.feature], rows, unit.start)
+                check_images(spec.feature, self.writer.context.schema[spec.feature], rows, unit.first)
             self.writer.put(spec, unit.start, unit.stop, np.asarray(rows))
         self._arrays = {}
         self.writer.close()

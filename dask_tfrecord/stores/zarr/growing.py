@@ -1,0 +1,107 @@
+"""What a run adds to a complete group: recorded beside its checkpoint until readers see it.
+
+Chunks come first. A chunk that has rows of the group is written again with these rows first, and the lengths of the
+arrays, which decide what readers see of it, stay. Then come the metadata of the arrays, and last those of the group:
+one object with the number of rows, and with the consolidated metadata, from which zarr and xarray take all lengths at
+once. So a run that ends early has changed nothing that they read. Without consolidated metadata, zarr sees each array
+grow on its own between the last two steps, all of its rows written.
+
+For example, five rows in chunks of four, and two more: the second chunk is written with rows 4 to 6, `x/zarr.json` gets
+the length 7, and `zarr.json` the length 7 and 7 rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dask_tfrecord.errors import IncompleteStoreError
+from dask_tfrecord.stores.zarr.store import (
+    CHECKPOINT_FOLDER,
+    Checkpoint,
+    GroupObjects,
+    TargetGroup,
+    stored_attribute,
+    values_of_attribute,
+)
+
+_RECORD = f"{CHECKPOINT_FOLDER}/append.json"
+_METADATA = "zarr.json"
+# Attribute of a group: the last run that added to it.
+LAST = "appended"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a run adds to a group."""
+
+    identity: str
+    # Inputs and options of the run, as attributes of a group.
+    fingerprint: Mapping[str, Any]
+    # Attributes of this library that change with it.
+    attributes: Mapping[str, Any]
+    # Length of each array before and after it, and the length of a write unit.
+    lengths: Mapping[str, tuple[int, int, int]]
+
+    @classmethod
+    def read(cls, objects: GroupObjects) -> Growth | None:
+        """Return what a run adds, or was adding when it ended; None if there is no such run."""
+        found = objects.get([_RECORD])[_RECORD]
+        return None if found is None else cls(**json.loads(found))
+
+    def record(self, objects: GroupObjects) -> None:
+        """Record it before the first chunk is written."""
+        objects.put(_RECORD, json.dumps(asdict(self), ensure_ascii=False).encode())
+
+    def publish(self, objects: GroupObjects) -> None:
+        """Show it to readers."""
+        self._set_lengths(objects, {name: after for name, (_, after, _) in self.lengths.items()})
+        document = json.loads(objects.get([_METADATA])[_METADATA] or b"")
+        attributes = document["attributes"]
+        attributes |= stored_attribute({**values_of_attribute(attributes), **self.attributes})
+        consolidated = (document.get("consolidated_metadata") or {}).get("metadata", {})
+        for name, (_, after, _) in self.lengths.items():
+            if name in consolidated:
+                consolidated[name]["shape"][0] = after
+        objects.put(_METADATA, json.dumps(document, indent=2).encode())
+
+    def discard(self, objects: GroupObjects) -> None:
+        """Remove it, if it was not published."""
+        self._set_lengths(objects, {name: before for name, (before, _, _) in self.lengths.items()})
+        for name, (before, after, unit) in self.lengths.items():
+            objects.drop(f"{name}/{key}" for key in _chunk_keys(objects, name, -(-before // unit), -(-after // unit)))
+        objects.remove(CHECKPOINT_FOLDER)
+
+    def _set_lengths(self, objects: GroupObjects, lengths: Mapping[str, int]) -> None:
+        """Set the lengths of arrays in their own metadata."""
+        for name, found in objects.get(f"{name}/{_METADATA}" for name in lengths).items():
+            document = json.loads(found or b"")
+            length = lengths[name.removesuffix(f"/{_METADATA}")]
+            if document["shape"][0] != length:
+                document["shape"][0] = length
+                objects.put(name, json.dumps(document, indent=2).encode())
+
+
+def _chunk_keys(objects: GroupObjects, name: str, first: int, past: int) -> list[str]:
+    """Return the keys of chunks of an array with the default encoding of keys, by their index along the first axis."""
+    document = json.loads(objects.get([f"{name}/{_METADATA}"])[f"{name}/{_METADATA}"] or b"")
+    inner = "/0" * (len(document["shape"]) - 1)
+    return [f"c/{index}{inner}" for index in range(first, past)]
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthCheckpoint(Checkpoint):
+    """Completed units of a run that adds to a group."""
+
+    def is_written(self, target: TargetGroup) -> bool:
+        """Return True if the run is published; raise IncompleteStoreError if another one has replaced it."""
+        growth = Growth.read(self.objects)
+        if growth is not None and growth.identity == self.identity:
+            return False
+        if target.stored_attributes().get(LAST, {}).get("id") == self.identity:
+            return True
+        raise IncompleteStoreError(
+            "another run has added to this group, or has replaced it: call to_zarr again", target.location
+        )
