@@ -3,7 +3,7 @@
     python benchmarks/virtual.py [MEGABYTES] [FOLDER]
 
 Compares xarray and zarr on references of `virtual_zarr` with `read_tfrecord` and with a store of `to_zarr`, column by
-column. Each time is the least of three, in seconds of processor time of all threads, which other programs disturb less.
+column. Each time is the least of seven, in seconds of processor time of all threads, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ RECORD_NBYTES = 1000
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Return the least processor time of three calls."""
+    """Return the least processor time of seven calls."""
     best = float("inf")
-    for _ in range(3):
+    for _ in range(7):
         start = time.process_time()
         call()
         best = min(best, time.process_time() - start)

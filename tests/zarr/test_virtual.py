@@ -687,19 +687,22 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, mon
 
 
 def test_references_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """One value of a record a chunk, with metadata of Zarr v2."""
-    records = [example(k=np.arange(2, dtype="f4").tolist()), example(k=[2.0, 3.0])]
-    write_oracle(tmp_path / "x", records)
-    data = (tmp_path / "x").read_bytes()
-    array = {"zarr_format": 2, "shape": [2, 2], "chunks": [1, 2], "dtype": "<f4", "compressor": None}
-    array |= {"filters": None, "fill_value": None, "order": "C"}
-    refs: dict[str, Any] = {".zgroup": '{"zarr_format": 2}', ".zattrs": "{}", "k/.zarray": json.dumps(array)}
-    refs["k/.zattrs"] = '{"_ARRAY_DIMENSIONS": ["record", "k.dim_1"]}'
-    for number, values in enumerate(([0.0, 1.0], [2.0, 3.0])):
-        refs[f"k/{number}.0"] = [str(tmp_path / "x"), data.index(np.array(values, "<f4").tobytes()), 8]
-    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}), "utf-8")
-    group: Any = zarr.open_group("reference://", mode="r", storage_options={"fo": str(tmp_path / "refs.json")})
-    assert group["k"][:].tolist() == [[0, 1], [2, 3]]
+    """A file with a value of a record a chunk and metadata of Zarr v2, as versions before the codec wrote it."""
+    folder = DATA / "virtual"
+    text = (folder / "values.json").read_text("utf-8").replace("FOLDER", str(folder))
+    (tmp_path / "refs.json").write_text(text, "utf-8")
+    options = {"fo": str(tmp_path / "refs.json")}
+    group: Any = zarr.open_group("reference://", mode="r", storage_options=options)
+    features: dict[str, Any] = {
+        "vector": dtf.FixedLenFeature((2, 2), "float32"),
+        "raw": dtf.RawFeature((4,), ">i2"),
+    }
+    wanted = dtf.read_tfrecord(f"{folder}/x-*.tfrecord", features).compute()
+    xarray = pytest.importorskip("xarray")
+    with xarray.open_dataset("reference://", engine="zarr", storage_options=options) as dataset:
+        for name, array in wanted.items():
+            assert len(array) == 6
+            assert np.array_equal(group[name][:], array) and np.array_equal(dataset[name].values, array)
 
 
 # -------------------------------------------------------------------------------------------------------- the command

@@ -12,6 +12,7 @@ import zarr
 from oracle import write_oracle
 from support import golden as tensorflow
 from support.bits import bits
+from support.commands import run
 from support.store_round_trip import assert_same
 from support.wire import example
 
@@ -109,3 +110,13 @@ def test_without_images_of_one_size(tmp_path: Path, ds: dtf.Dataset) -> None:
             rows.to_zarr(tmp_path / "store", encoded_images=True)
     with pytest.raises(ValueError, match="encoded_images=True keeps the bytes of images"):
         dtf.to_zarr({"x": np.arange(3)}, tmp_path / "store", encoded_images=True)
+
+
+def test_the_command(tmp_path: Path, ds: dtf.Dataset, files: list[bytes]) -> None:
+    (tmp_path / "schema.json").write_text(dtf.Schema(FEATURES).to_json(), "utf-8")
+    store = tmp_path / "store"
+    result = run("to-zarr", tmp_path / "x", store, "--features", tmp_path / "schema.json", "--encoded-images")
+    assert result.exit_code == 0, result.stderr
+    assert_same(dtf.from_zarr(store).compute(), ds.compute())
+    stored = b"".join(path.read_bytes() for path in (store / "image" / "c").rglob("*") if path.is_file())
+    assert all(file in stored for file in files)
