@@ -119,3 +119,64 @@ def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseExc
                 break
             at += every
     assert at > 60
+
+
+def test_what_does_not_fit_is_refused_by_both_sides(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    dtf.to_zarr(columns(0, OLD), store, append_dim="record", chunks=4)
+    rest = columns(OLD, OLD + NEW)
+    floats = {**rest, "x": rest["x"].astype("float32")}
+    with pytest.raises(dtf.errors.SchemaError, match=r"'x' was FixedLenFeature\(.*int64.*now is .*float32"):
+        dtf.to_zarr(floats, store, append_dim="record")
+    with pytest.raises(dtf.errors.SchemaError, match="'tokens' was removed"):
+        dtf.to_zarr({name: rest[name] for name in ("x", "text")}, store, append_dim="record")
+    with pytest.raises(ValueError, match="chunks was 4 when the store was written, and now is 5"):
+        dtf.to_zarr(rest, store, append_dim="record", chunks=5)
+    with pytest.raises(ValueError, match="append_dim='time': the dimension of the rows of the store is 'record'"):
+        dtf.to_zarr(rest, store, append_dim="time")
+    with pytest.raises(ValueError, match="pass only one of them"):
+        dtf.to_zarr(rest, store, append_dim="record", mode="w")
+    assert_rows(store, OLD)
+    dtf.to_zarr(rest, store, append_dim="record", chunks=4)
+    assert_rows(store, OLD + NEW)
+
+
+def test_one_append_at_a_time(tmp_path: Path) -> None:
+    store, refused = tmp_path / "x.zarr", []
+    dtf.to_zarr(columns(0, OLD), store, chunks=4)
+
+    def append_meanwhile(blocks: dict[str, Any]) -> dict[str, Any]:
+        if len(blocks["x"]) and not refused:
+            refused.append(True)
+            with pytest.raises(dtf.errors.StoreInUseError):
+                dtf.to_zarr(columns(OLD, OLD + 1), store, append_dim="record")
+            assert_rows(store, OLD)
+        return blocks
+
+    dtf.to_tfrecord(columns(OLD, OLD + NEW), tmp_path / "x.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", dtf.from_zarr(store).schema)
+    with dask.config.set(scheduler="synchronous"):
+        ds.map_blocks(append_meanwhile, dict(ds.schema)).to_zarr(store, append_dim="record")
+    assert refused
+    assert_rows(store, OLD + NEW)
+
+
+def test_an_opened_data_set_keeps_its_rows(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    dtf.to_zarr(columns(0, OLD), store, chunks=4, consolidated=False)
+    opened = dtf.from_zarr(store)
+    dtf.to_zarr(columns(OLD, OLD + NEW), store, append_dim="record", consolidated=False)
+    assert opened["x"].compute().tolist() == columns(0, OLD)["x"].tolist()
+    assert dtf.from_zarr(store)["x"].compute().tolist() == columns(0, OLD + NEW)["x"].tolist()
+
+
+def test_encoded_images_stay_encoded(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (11, 4, 5, 3), np.uint8)
+    feature = dtf.ImageFeature((4, 5, 3))
+    for number, part in enumerate((pixels[:5], pixels[5:])):
+        dtf.to_tfrecord({"image": part}, tmp_path / f"{number}.tfrecord", features={"image": feature})
+    for number in range(2):
+        ds = dtf.read_tfrecord(tmp_path / f"{number}.tfrecord", {"image": feature})
+        ds.to_zarr(tmp_path / "x.zarr", append_dim="record", encoded_images=True, shards=4)
+    assert np.array_equal(dtf.from_zarr(tmp_path / "x.zarr")["image"].compute(), pixels)
+    assert np.array_equal(zarr.open_group(tmp_path / "x.zarr", mode="r")["image"][:], pixels)

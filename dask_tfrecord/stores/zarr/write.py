@@ -175,7 +175,9 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
     session = session_of(store)
     append_dim = options["append_dim"]
-    if append_dim is not None and session is None:
+    if append_dim is not None and session is not None:
+        raise ValueError("append_dim= appends to groups outside of Icechunk; write another component, or pass mode='w'")
+    if append_dim is not None:
         target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
         if target.stored_attributes().get("complete"):
             request = append_request(target, arrays, append_dim, options)
