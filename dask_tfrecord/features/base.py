@@ -13,6 +13,7 @@ import numpy as np
 from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
+from dask_tfrecord.features.tfds_entries import Entry
 from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -255,6 +256,43 @@ class Feature(ABC):
         """Return code of the features that round float64, and that keep it."""
         sizes = tuple(self.shape) if self.shape else ()
         return f"FixedLenFeature({sizes}, 'float32')", f"RawFeature({sizes}, 'float64')"
+
+    # Descriptions of the records in other formats.
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry in a `features.json` of TensorFlow Datasets; None if it has no class that reads the feature.
+
+        Parameters
+        ----------
+        name : str
+            Name of the feature.
+        labels : sequence of str or None
+            Names of classes.
+        format : str
+            File format of images.
+        """
+        return None
+
+    @property
+    def stored(self) -> str:
+        """Kind of the stored list: "int64", "float32" or "bytes"."""
+        return "bytes"
+
+    @property
+    def lists_any_number(self) -> bool:
+        """The number of stored values differs between records."""
+        return False
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the stored values of a record, or of one step if their number differs."""
+        shape: tuple[int, ...] = self.shape
+        return shape
+
+    @property
+    def tfmd_domain(self) -> str | None:
+        """Field of TensorFlow Metadata that says what bytes are: ``"image_domain"``; None without one."""
+        return None
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:

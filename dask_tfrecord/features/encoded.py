@@ -63,6 +63,16 @@ class Encoded(Feature):
         """1 if a record holds any number of arrays, otherwise 0."""
         return int(self.count == -1)
 
+    @property
+    def lists_any_number(self) -> bool:
+        """True if a record holds any number of bytes values."""
+        return bool(self.count == -1)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the bytes values of a record, or of one of any number."""
+        return () if self.count in (None, -1) else (self.count,)
+
     def with_count(self, count: int | None) -> Encoded:
         """Return the feature of another number of values per record: None for one, -1 for any number."""
         other: Any = self

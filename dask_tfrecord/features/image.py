@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry, shape_entry
 from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.codecs import ImageError
 from dask_tfrecord.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
@@ -221,6 +222,26 @@ class ImageFeature(Encoded):
     def is_image(self) -> bool:
         """Return True."""
         return True
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of images of a known number of channels, one or several per record.
+
+        TFDS stores float images in a format of its own.
+        """
+        sizes = (*self.value_shape[:2], self.value_shape[2] if self.shape else self.channels or -1)
+        if self.dtype not in ("uint8", "uint16") or sizes[2] == -1 or format not in ("png", "jpeg"):
+            return None
+        content = {"shape": shape_entry(sizes), "dtype": self.dtype, "encodingFormat": format}
+        image = class_entry("image", content)
+        if labels:
+            labelled = {**content, "label": {"numClasses": str(len(labels))}}
+            image = class_entry("image", labelled, "labeled_image.LabeledImage")
+        return image if self.count is None else sequence_entry(image, self.count)
+
+    @property
+    def tfmd_domain(self) -> str | None:
+        """Return that of images."""
+        return "image_domain"
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the images as files."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from dask_tfrecord.features.dtypes import (
     values_dtype,
 )
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key, values_in_rows
+from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
 from dask_tfrecord.features.written import KeyedValues, check_lengths
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -139,6 +140,10 @@ class FixedLenFeature(Listed):
         """Return the feature itself, or rows of its values."""
         return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of values of a known shape."""
+        return values_entry(self.dtype, self.shape, labels)
+
     def assemble(self, decoded: Decoded) -> Block:
         """Return rows of a fixed number of values, or of items with a fixed number of values."""
         output = decoded.keys[0]
@@ -196,6 +201,20 @@ class VarLenFeature(Listed):
         self._set(dtype=dtype, shape=shape, mixed=checked_mixed(self.mixed, dtype, "VarLenFeature"))
         if -1 in self.item_shape or 0 in self.item_shape:
             raise SchemaError(f"VarLenFeature: expected known, positive sizes after the leading -1; got {shape}")
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of any number of values."""
+        return values_entry(self.dtype, self.shape, labels) if self.ragged_rank == 1 else None
+
+    @property
+    def lists_any_number(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return self.item_shape
 
     @property
     def ragged_rank(self) -> int:
@@ -310,6 +329,15 @@ class FixedLenSequenceFeature(Listed):
         self._set(
             shape=shape, dtype=dtype, default_value=default, length=length, allow_missing=allow_missing, mixed=mixed
         )
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of any number of steps."""
+        return tensor_entry(self.dtype, (-1, *self.shape))
+
+    @property
+    def lists_any_number(self) -> bool:
+        """Return True."""
+        return True
 
     @property
     def item_shape(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from dask_tfrecord.features.partitions import (
     UniformRowLength,
     ValueRowIds,
 )
+from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, values_entry
 from dask_tfrecord.features.written import KeyedValues, in_rows
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -122,6 +123,17 @@ class RaggedFeature(Listed):
         self._set(
             dtype=dtype, partitions=partitions, row_splits_dtype=splits, validate=bool(self.validate), mixed=mixed
         )
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return nested sequences; None if the keys are not those that TFDS uses."""
+        levels = self.ragged_rank - 1
+        keys = [RowLengths(f"{name}/ragged_row_lengths_{level}") for level in range(levels)]
+        if list(self.partitions[:levels]) != keys or self.value_key != f"{name}/ragged_flat_values" or not levels:
+            return None
+        nested = values_entry(self.dtype, self.item_shape, labels)
+        for _ in range(levels + 1):
+            nested = sequence_entry(nested)
+        return nested
 
     @property
     def refuses_values(self) -> bool:

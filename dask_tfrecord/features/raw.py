@@ -38,6 +38,7 @@ from dask_tfrecord.features.encoded import (
 )
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
+from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -160,6 +161,14 @@ class RawFeature(EncodedArray):
         dtype = self.stored_dtype
         swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
         return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, boolean=dtype.kind == "b"),)
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of a tensor whose bytes are stored, or of a sequence of them."""
+        if self.count is not None:
+            return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
+        if self.size_keys or not self.stored_dtype.isnative or self.compression_type not in (None, "ZLIB"):
+            return None
+        return tensor_entry(self.stored_dtype.name, self.shape, "zlib" if self.compression_type else "bytes")
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of compressed bytes, and of bool, whose bytes are checked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
 from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
 from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -93,6 +95,17 @@ class TextFeature(Encoded):
     def advice(self, found: int) -> str:
         """Return what reads another number of strings."""
         return "; a default_value fills it" if not found and not self.shape else Encoded.advice(self, found)
+
+    def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of text in UTF-8, or of a sequence of it."""
+        if self.count is not None:
+            return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
+        return class_entry("text", {}) if self.encoding == "utf-8" else None
+
+    @property
+    def tfmd_domain(self) -> str | None:
+        """Return that of text."""
+        return "natural_language_domain"
 
     def assemble(self, decoded: Decoded) -> Block:
         """Assemble strings, one per row or several."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from dask_tfrecord.errors import FEATURES, Location, SchemaError
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
-    FixedLenSequenceFeature,
     ImageFeature,
     RaggedFeature,
     RawFeature,
@@ -26,6 +25,7 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
+from dask_tfrecord.features.tfds_entries import class_entry, sequence_entry, values_entry
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import write_file
@@ -301,18 +301,7 @@ def _default(dtype: str) -> Any:
     return int(np.iinfo(found).min) if found.kind in "iu" else float(np.finfo(found).min)
 
 
-_PACKAGE = "tensorflow_datasets.core.features."
-_CLASSES = {
-    "featuresDict": "features_dict.FeaturesDict",
-    "tensor": "tensor_feature.Tensor",
-    "classLabel": "class_label_feature.ClassLabel",
-    "image": "image_feature.Image",
-    "text": "text_feature.Text",
-    "sequence": "sequence_feature.Sequence",
-}
 _NAME_SYNTAX = {"name": r"[a-zA-Z_]\w*", "version": r"\d+\.\d+\.\d+", "split": r"[a-zA-Z_]\w*"}
-_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_FLOATS = ("float16", "float32", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,21 +343,6 @@ def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _entry(kind: str, content: Mapping[str, Any], cls: str | None = None) -> dict[str, Any]:
-    return {"pythonClassName": _PACKAGE + (cls or _CLASSES[kind]), kind: content}
-
-
-def _shape_json(sizes: Sequence[int]) -> dict[str, Any]:
-    return {"dimensions": [str(size) for size in sizes]} if sizes else {}
-
-
-def _tensor(dtype: str, sizes: Sequence[int], encoding: str = "none") -> dict[str, Any] | None:
-    if dtype not in (*_DTYPES, *_FLOATS, "bytes"):
-        return None
-    named = "string" if dtype == "bytes" else dtype
-    return _entry("tensor", {"dtype": named, "encoding": encoding, "shape": _shape_json(sizes)})
-
-
 def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of all features; names are divided at "/", and groups are sequences of dictionaries."""
     if schema.message != "Example":
@@ -376,10 +350,10 @@ def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any
     entries: dict[str, Any] = {}
     for group, names in schema.groups.items():
         items = {name[len(group) + 1 :]: _item_entry(name, schema, formats.get(name, "png")) for name in names}
-        entries[group] = _sequence(_nested(items))
+        entries[group] = sequence_entry(_nested(items))
     for name, feature in schema.items():
         if schema.group_of(name) is None:
-            entries[name] = _feature(name, feature, schema.classes.get(name), formats.get(name, "png"))
+            entries[name] = feature.tfds_entry(name, schema.classes.get(name), formats.get(name, "png"))
             if entries[name] is None:
                 raise SchemaError(f"feature {name!r}: TFDS has no class that reads {feature}")
     return _nested(entries)
@@ -397,7 +371,7 @@ def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
             # The first part is another feature. TFDS reads the key of a name with "/" too.
             children[name] = entry
     children |= {first: _nested(inner) for first, inner in below.items()}
-    return _entry("featuresDict", {"features": children})
+    return class_entry("featuresDict", {"features": children})
 
 
 def _label_stems(entry: Mapping[str, Any], name: str, stem: str) -> Iterator[tuple[str, str]]:
@@ -412,75 +386,14 @@ def _label_stems(entry: Mapping[str, Any], name: str, stem: str) -> Iterator[tup
         yield name, stem
 
 
-def _sequence(entry: dict[str, Any] | None, length: int = -1) -> dict[str, Any] | None:
-    return entry and _entry("sequence", {"feature": entry, "length": str(length)})
-
-
-def _values(dtype: str, sizes: Sequence[int], labels: Sequence[str] | None) -> dict[str, Any] | None:
-    """Return the entry of listed values: class labels, or a tensor."""
-    if not labels or dtype != "int64" or len(sizes) > 1:
-        return _tensor(dtype, sizes)
-    label = _entry("classLabel", {"numClasses": str(len(labels))})
-    return _sequence(label, sizes[0]) if sizes else label
-
-
 def _item_entry(name: str, schema: Schema, format: str) -> dict[str, Any] | None:
     """Return the entry of one item of a ragged feature, or None if TFDS lacks a class for it."""
     feature, labels = schema[name], schema.classes.get(name)
     if isinstance(feature, VarLenFeature):
-        return _values(feature.dtype, feature.shape[1:], labels) if feature.ragged_rank == 1 else None
-    entry = _feature(name, feature, labels, format) or {}
-    item: dict[str, Any] | None = entry.get("sequence", {}).get("feature")
+        return values_entry(feature.dtype, feature.shape[1:], labels) if feature.ragged_rank == 1 else None
+    described = feature.tfds_entry(name, labels, format) or {}
+    item: dict[str, Any] | None = described.get("sequence", {}).get("feature")
     return item
-
-
-def _feature(name: str, feature: Feature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
-    """Return the entry of a feature in `features.json`, or None if TFDS can't read the feature."""
-    match feature:
-        case FixedLenFeature():
-            return _values(feature.dtype, feature.shape, labels)
-        case VarLenFeature() if feature.ragged_rank == 1:
-            return _values(feature.dtype, feature.shape, labels)
-        case FixedLenSequenceFeature():
-            return _tensor(feature.dtype, (-1, *feature.shape))
-        case RawFeature() | TextFeature() if feature.count is not None:
-            return _sequence(_feature(name, replace(feature, count=None), labels, format), feature.count)
-        case RawFeature() if feature.size_keys:
-            return None
-        case RawFeature() if feature.stored_dtype.isnative and feature.compression_type in (None, "ZLIB"):
-            encoding = "bytes" if feature.compression_type is None else "zlib"
-            return _tensor(feature.stored_dtype.name, feature.shape, encoding)
-        case TextFeature() if feature.encoding == "utf-8":
-            return _entry("text", {})
-        case ImageFeature():
-            return _image(feature, labels, format)
-        case RaggedFeature():
-            return _ragged(name, feature, labels)
-    return None
-
-
-def _image(feature: ImageFeature, labels: Sequence[str] | None, format: str) -> dict[str, Any] | None:
-    sizes = (*feature.value_shape[:2], feature.value_shape[2] if feature.shape else feature.channels or -1)
-    # TFDS stores float images in a format of its own, and requires the number of channels.
-    if feature.dtype not in ("uint8", "uint16") or sizes[2] == -1 or format not in ("png", "jpeg"):
-        return None
-    content = {"shape": _shape_json(sizes), "dtype": feature.dtype, "encodingFormat": format}
-    image = _entry("image", content)
-    if labels:
-        image = _entry("image", {**content, "label": {"numClasses": str(len(labels))}}, "labeled_image.LabeledImage")
-    return image if feature.count is None else _sequence(image, feature.count)
-
-
-def _ragged(name: str, feature: RaggedFeature, labels: Sequence[str] | None) -> dict[str, Any] | None:
-    """Return nested sequences, or None if the keys are not those that TFDS uses."""
-    levels = feature.ragged_rank - 1
-    keys = [RowLengths(f"{name}/ragged_row_lengths_{level}") for level in range(levels)]
-    if list(feature.partitions[:levels]) != keys or feature.value_key != f"{name}/ragged_flat_values" or not levels:
-        return None
-    entry = _values(feature.dtype, feature.item_shape, labels)
-    for _ in range(levels + 1):
-        entry = _sequence(entry)
-    return entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,12 @@ import numpy as np
 
 from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
 from dask_tfrecord.features import (
-    Encoded,
     Feature,
     FixedLenFeature,
     FixedLenSequenceFeature,
-    ImageFeature,
     RaggedFeature,
     RowLengths,
     SparseFeature,
-    TextFeature,
     UniformRowLength,
     VarLenFeature,
 )
@@ -289,9 +286,9 @@ class _TFMDWriter:
             return {**dict.fromkeys(feature.index_key, "int64"), feature.value_key: feature.stored}
         if isinstance(feature, RaggedFeature):
             return self._add_ragged(name, feature)
-        column = self.message.feature.add(name=name, type=_NUMBERS[_stored(feature)])
+        column = self.message.feature.add(name=name, type=_NUMBERS[feature.stored])
         self._domain(column, feature)
-        if not _is_variable(feature):
+        if not feature.lists_any_number:
             _add_shape(column, feature)
             if getattr(feature, "default_value", None) is None:
                 column.presence.min_fraction = column.presence.min_count = 1
@@ -303,7 +300,7 @@ class _TFMDWriter:
 
     def _represent(self, name: str, feature: Any) -> None:
         """Add a tensor representation of a single column, with its default value."""
-        if _is_variable(feature):
+        if feature.lists_any_number:
             if _steps(feature):
                 self._partition(name, name, _steps(feature))
             else:
@@ -313,7 +310,7 @@ class _TFMDWriter:
         dense.column_name = name
         _add_shape(dense, feature)
         if feature.default_value is not None:
-            kind = _stored(feature)
+            kind = feature.stored
             values = set(np.ravel(np.array(feature.default_value, object)).tolist())
             if len(values) > 1:
                 raise SchemaError(
@@ -352,15 +349,13 @@ class _TFMDWriter:
 
     def _domain(self, column: Any, feature: Any) -> None:
         names = self._schema.classes.get(column.name)
-        if isinstance(feature, ImageFeature):
-            column.image_domain.SetInParent()
-        elif isinstance(feature, TextFeature):
-            column.natural_language_domain.SetInParent()
-        elif names and _stored(feature) == "int64":
+        if feature.tfmd_domain is not None:
+            getattr(column, feature.tfmd_domain).SetInParent()
+        elif names and feature.stored == "int64":
             column.int_domain.min, column.int_domain.max, column.int_domain.is_categorical = 0, len(names) - 1, True
         elif feature.dtype == "bool":
             column.bool_domain.SetInParent()
-        elif not isinstance(feature, Encoded) and np.dtype(feature.item_dtype).kind in "iu":
+        elif feature.stored != "bytes" and np.dtype(feature.item_dtype).kind in "iu":
             limits = np.iinfo(feature.item_dtype)
             if limits.bits < 64:
                 column.int_domain.min, column.int_domain.max = int(limits.min), int(limits.max)
@@ -369,7 +364,7 @@ class _TFMDWriter:
         if not isinstance(feature, VarLenFeature | FixedLenSequenceFeature | RaggedFeature):
             raise SchemaError(f"TensorFlow Metadata can't express {feature} in feature lists")
         value = getattr(feature, "value_key", None)
-        struct.feature.add(name=value or name, type=_NUMBERS[_stored(feature)])
+        struct.feature.add(name=value or name, type=_NUMBERS[feature.stored])
         if isinstance(feature, RaggedFeature):
             if feature.partitions:
                 raise SchemaError("TensorFlow Metadata can't express partitions of feature lists")
@@ -377,33 +372,15 @@ class _TFMDWriter:
             tensor.feature_path.step.append(value or name)
 
 
-def _stored(feature: Any) -> str:
-    return "bytes" if isinstance(feature, Encoded) else str(feature.stored)
-
-
-def _add_shape(message: Any, feature: Any) -> None:
+def _add_shape(message: Any, feature: Feature) -> None:
     """Add the shape of the values that a record lists: of the bytes values of encoded arrays."""
     message.shape.SetInParent()
-    sizes = feature.shape
-    if isinstance(feature, Encoded):
-        sizes = () if feature.count is None else (feature.count,)
-    for size in sizes:
+    for size in feature.stored_shape:
         message.shape.dim.add(size=size)
 
 
-def _is_variable(feature: Any) -> bool:
-    """Return whether the number of values varies between records."""
-    if isinstance(feature, Encoded):
-        return bool(feature.count == -1)
-    return isinstance(feature, VarLenFeature | FixedLenSequenceFeature)
-
-
-def _steps(feature: Any) -> tuple[int, ...]:
+def _steps(feature: Feature) -> tuple[int, ...]:
     """Return the shape of one step of a feature with a variable number of steps."""
-    if isinstance(feature, FixedLenSequenceFeature):
-        return feature.shape
-    if isinstance(feature, Encoded):
-        return ()
     if feature.ragged_rank > 1:
         raise SchemaError(f"TensorFlow Metadata can't express {feature}; a RaggedFeature names the keys of row lengths")
-    return tuple(feature.item_shape)
+    return feature.stored_shape

@@ -83,3 +83,23 @@ def test_schemas_in_files_need_the_module_of_the_class(ds: dtf.Dataset) -> None:
         run_python("-c", code, text)
     assert json.loads(text)["features"][0] == {"name": "sound", "class": "WaveFeature", "rate": 8000}
     assert sys.modules["extension.wav"].WaveFeature is WaveFeature
+
+
+def test_metadata_describe_the_files(rows: dict[str, Any], tmp_path: Path) -> None:
+    features = {name: FEATURES[name] for name in ("sound", "label")}
+    names = {"name": "sounds", "version": "1.0.0", "split": "train"}
+    written = {name: rows[name] for name in features}
+    dtf.to_tfrecord(written, f"{tmp_path}/sounds", features=features, tfds=names)
+    (path,) = tmp_path.rglob("features.json")
+    entry = json.loads(path.read_text())["featuresDict"]["features"]["sound"]
+    assert entry["pythonClassName"] == "tensorflow_datasets.core.features.audio_feature.Audio"
+    assert entry["audio"]["lazyDecode"] is True and entry["audio"]["sampleRate"] == "8000"
+    # Readers of the metadata alone get the bytes of the files.
+    ds = dtf.read_tfrecord(path.parent)
+    assert [value[:4] for value in ds["sound"].compute()] == [b"RIFF"] * ROWS
+    assert_same(dtf.read_tfrecord(path.parent, features)[["sound"]].compute(), {"sound": np.asarray(rows["sound"])})
+    with pytest.raises(dtf.SchemaError, match="TFDS has no class that reads"):
+        takes = {"takes": rows["takes"]}
+        dtf.to_tfrecord(takes, f"{tmp_path}/takes", features={"takes": FEATURES["takes"]}, tfds=names)
+    dtf.Schema(features).to_pbtxt(tmp_path / "schema.pbtxt")
+    assert dtf.Schema.read(tmp_path / "schema.pbtxt")["sound"] == BYTES

@@ -11,6 +11,7 @@ import numpy as np
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import ArrayFeature
+from dask_tfrecord.features.tfds_entries import class_entry, shape_entry
 
 
 @dtf.register_feature
@@ -22,6 +23,16 @@ class WaveFeature(ArrayFeature):
     count: int | None = None
     shape: ClassVar[Any] = (-1,)
     dtype: ClassVar[Any] = "int16"
+
+    def tfds_entry(self, name: str, labels: Any, format: str) -> Any:
+        audio = {
+            "dtype": "int16",
+            "encoding": "none",
+            "fileFormat": "wav",
+            "lazyDecode": True,
+            "shape": shape_entry([-1]),
+        }
+        return class_entry("audio", {**audio, "sampleRate": str(self.rate)}) if self.count is None else None
 
     def decode_value(self, value: bytes) -> Any:
         with wave.open(io.BytesIO(value)) as file:
