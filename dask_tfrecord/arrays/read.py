@@ -39,7 +39,7 @@ from dask_tfrecord.arrays.filters import Filters, filter_rows, where
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.arrays.value_errors import ValueErrors, checked_modes
-from dask_tfrecord.columns.decoder import Decoder, decode_blocks, wanted_schema
+from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.codecs import require_pillow
@@ -66,7 +66,7 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
     borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
-    task = dask.delayed((collection, Decoder(schema.select(wanted), "steps"), rows, check_crc), traverse=False)
+    task = dask.delayed((collection, StepCounter(schema.select(wanted)), rows, check_crc), traverse=False)
     longest = dask.delayed(_longest, pure=False)
     found: Sequence[Mapping[str, int]] = dask.compute(
         *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))

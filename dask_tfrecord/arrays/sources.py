@@ -50,6 +50,7 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.columns.decoder import (
     Decoder,
+    SizeDecoder,
     Where,
     decode,
     decode_blocks,
@@ -351,9 +352,16 @@ class ChunkSource(CountedRows):
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
             return fill([self._range(names, rows.start, rows.stop)], out)
-        index = row_numbers(rows)
-        blocks = self._range(names, int(index.min()), int(index.max()) + 1)
-        return fill([{name: take_rows(block, index - index.min()) for name, block in blocks.items()}], out)
+        # A row that is selected twice is read once.
+        ascending, order = np.unique(row_numbers(rows), return_inverse=True)
+        blocks_of: dict[str, list[Block]] = {name: [zero_rows(self.schema[name])] for name in names}
+        cuts = np.searchsorted(ascending, self.borders)
+        for number, (low, high) in enumerate(pairwise(cuts.tolist())):
+            if low < high:
+                blocks = self.read_chunk(names, number)
+                for name in names:
+                    blocks_of[name].append(take_rows(blocks[name], ascending[low:high] - self.borders[number]))
+        return fill([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
 
     def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
         blocks_of: dict[str, list[Block]] = {name: [] for name in names}
@@ -407,7 +415,7 @@ class RecordSource(CountedRows):
         """Return a source of the same rows that counts the values of ragged rows without decoding them."""
         # Every task calls this, so the token is not computed from all shards again.
         token = f"{self.token}-sized"
-        return replace(self, decoder=Decoder(self.decoder.schema, "sizes"), token=token)
+        return replace(self, decoder=SizeDecoder(self.decoder.schema), token=token)
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
         """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""
@@ -786,7 +794,7 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
         return 1.0
     run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
     # Values are not decoded: small records may decode to large ones.
-    sizes = Decoder(decoder.schema, "sizes")
+    sizes = SizeDecoder(decoder.schema)
     blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
 

@@ -4,6 +4,10 @@ An epoch is a stream of units. A unit is a range of rows that one thread reads: 
 or a chunk whose rows are not counted. With a window, each row of the stream moves forward by a random distance below
 the window, and rows are delivered in the order of their new positions. The order is a function of seed, epoch and
 options, computed from row numbers alone: it does not depend on the threads that read units.
+
+An example of three records with a window of 3: if the distances of records 0, 1 and 2 are 2, 0 and 1, their new
+positions are 2, 1 and 3, and they are delivered as 1, 0, 2. Record 1 is delivered once record 2 is known to come later:
+a window of rows is in memory, never all of them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +80,6 @@ class Decoder:
     ----------
     schema : Schema
         Schema of the records.
-    measure : {"sizes", "steps"}, optional
-        "sizes": the same columns, for their sizes. Values of rows of variable size are checked and counted, but not
-        kept: zeros that share the memory of one replace them. Of images, only the headers are read.
-        "steps": the number of steps of each padded feature, of known or unknown length.
 
     Raises
     ------
@@ -92,16 +88,12 @@ class Decoder:
         features read one key in different ways.
     """
 
-    __slots__ = ("columns", "decoders", "measure", "schema")
+    __slots__ = ("columns", "decoders", "schema")
 
-    def __init__(self, schema: Schema, measure: str | None = None) -> None:
-        self.measure = measure
-        if measure == "steps":
-            # Without sampling: unknown keys are reported when whole records are read.
-            self.schema = schema.replaced(schema)
-            self.decoders = _step_counts(_decoders(schema))
-            self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
-            return
+    # What is read besides the schema, for tokens.
+    measured: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.decoders = _decoders(schema)
         features = {name: column.feature for name, column in self.decoders.items()}
@@ -125,17 +117,44 @@ class Decoder:
             # Lengths that were counted are those of these files.
             records=schema if schema.records is None else schema.records,
         )
-        if measure == "sizes":
-            # A key has one spec: its values are kept for all columns if one of them needs them.
-            needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
-            self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Decoder, (self.schema, self.measure)
+        return type(self), (self.schema,)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Stores hold tokens: the name is that of their format.
-        return "SchemaPlan", self.schema.__dask_tokenize__(), *([self.measure] if self.measure else [])
+        return "SchemaPlan", self.schema.__dask_tokenize__(), *self.measured
+
+
+class SizeDecoder(Decoder):
+    """Decoder of the same columns for their sizes.
+
+    Values of rows of variable size are checked and counted, but not kept: zeros that share the memory of one replace
+    them. Of images, only the headers are read. An example of three records with the values [5, 6], [] and [7]: the
+    block is [0, 0], [] and [0].
+    """
+
+    __slots__ = ()
+    measured = ("sizes",)
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+        # A key has one spec: its values are kept for all columns if one of them needs them.
+        needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
+        self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
+
+
+class StepCounter(Decoder):
+    """Decoder of the number of steps of each padded feature, of known or unknown length."""
+
+    __slots__ = ()
+    measured = ("steps",)
+
+    def __init__(self, schema: Schema) -> None:
+        # Without sampling: unknown keys are reported when whole records are read.
+        self.schema = schema.replaced(schema)
+        self.decoders = _step_counts(_decoders(schema))
+        self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
 
 
 def wanted_schema(

@@ -87,6 +87,10 @@ class RowTasks:
     """Builder of tasks over the counted rows of a data set.
 
     The groups of the schema may differ from those of the data set.
+
+    Tasks over rows of shards depend on one node, the source. An example of three rows that are in memory, rows 0 and 1
+    in one chunk and row 2 in another: a task that writes one of several columns of rows 1 and 2 depends on two tasks,
+    each of which copies what it needs out of a chunk, so that no chunk stays in memory for it.
     """
 
     def __init__(self, rows: Rows, token: str, schema: Schema | None = None) -> None:

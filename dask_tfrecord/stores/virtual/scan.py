@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import joined_parts, row_numbers
 from dask_tfrecord.arrays.sources import RecordSource, UncountedSource
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
-from dask_tfrecord.columns.decoder import Decoder, decode_blocks
+from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode_blocks
 from dask_tfrecord.errors import Location, SchemaError, plural
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, record_ends
@@ -181,7 +181,7 @@ def measure_rows(shards: Shards, decoder: Decoder, chunks: Chunks) -> list[dict[
     if not names:
         return []
     parts = joined_parts((splits_of(chunks.ends - chunks.begins).tolist(), limits().scan_task_nbytes))
-    shared = dask.delayed((shards, Decoder(decoder.schema, "sizes"), chunks, names), traverse=False)
+    shared = dask.delayed((shards, SizeDecoder(decoder.schema), chunks, names), traverse=False)
     task = dask.delayed(_measure_chunks, pure=False)
     return list(chain(*dask.compute(*(task(shared, start, stop) for start, stop in pairwise(parts)))))
 
