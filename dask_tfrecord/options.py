@@ -399,8 +399,9 @@ class BatchOptions(TypedDict, total=False):
         Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches, ``nrows
         // n // batch_size``.
     pad : mapping of str to int, None or Pad, optional
-        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Rows
-        that are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
+        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Of
+        arrays with a shape per row, such as images, the sizes of the first axes: ``{"image": (256, 256)}``. Rows that
+        are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
     window : int, optional
         With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows that
         are read together, without influence on the order. The default is as many as 64 MiB of rows contain; 1,024 if

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dask_tfrecord as dtf
+from dask_tfrecord.errors import ShardNotFoundError
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
@@ -81,3 +82,14 @@ def test_shards_of_two_data_sets_are_named_with_their_keys(tmp_path: Path) -> No
     dtf.to_tfrecord({"id": np.arange(5)}, tmp_path / "b.tfrecord", mode="w")
     # A key that some records leave out is no other kind of shard.
     assert "different keys" not in repr(dtf.read_tfrecord(tmp_path / "*.tfrecord"))
+
+
+def test_a_directory_above_data_sets_of_tfds_names_them(tmp_path: Path) -> None:
+    for config in ("easy", "hard"):
+        arrays, tfds = {"label": np.arange(3)}, {"name": "shapes", "version": "1.0.0", "split": "train"}
+        dtf.to_tfrecord(arrays, tmp_path / "shapes" / config / "1.0.0", tfds=tfds)
+    said = f"holds 2 data sets of TFDS: open one of {tmp_path}/shapes/easy/1.0.0, {tmp_path}/shapes/hard/1.0.0"
+    for reading in ({}, {"split": "train"}):
+        with pytest.raises(ShardNotFoundError, match=re.escape(said)):
+            dtf.read_tfrecord(tmp_path / "shapes", **reading)
+    assert dtf.read_tfrecord(tmp_path / "shapes" / "easy", split="train").nrows == 3

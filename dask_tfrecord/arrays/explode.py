@@ -96,7 +96,9 @@ def check_ragged(name: str, feature: Feature) -> None:
     """Check that the rows of a column can be padded."""
     _check_ragged(name, feature)
     if feature.own_shapes:
-        raise SchemaError(f"column {name!r} is {feature}, of arrays: only rows of differing length are padded")
+        raise SchemaError(
+            f"column {name!r} is {feature}, of arrays: batches(pad={{{name!r}: (height, width)}}) pads them"
+        )
 
 
 def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:

@@ -24,7 +24,16 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.blocks import Block, BytesBlock, RaggedBlock, gather_padded, gather_rows, gather_splits, pad_levels
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    gather_padded,
+    gather_rows,
+    gather_splits,
+    pad_levels,
+    to_array,
+)
 from dask_tfrecord.errors import FeatureError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import ImageFeature
 from dask_tfrecord.images.codecs import ImageError
@@ -155,12 +164,13 @@ def ascending_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Padding of a ragged column in batches.
+    """Padding of a column in batches: of ragged rows, or of arrays that differ in shape, such as images.
 
     Parameters
     ----------
     length : int, None or tuple of these, optional
-        Values of each row, for each level of rows. None is the longest row of the batch.
+        Values of each row, for each level of rows; of arrays, the sizes of the first axes, such as height and width.
+        None is the longest row of the batch, or its largest size.
     value : scalar, optional
         Padding, by default 0 or ``b""``.
     truncate : bool, default False
@@ -188,14 +198,33 @@ class ColumnPadding:
     value: Any  # in the dtype of the column
     truncate: bool
 
+    def _gather_arrays(self, gathered: ArraysBlock, describe: Callable[[int], str]) -> NDArray[Any]:
+        """Pad arrays at the ends of their axes."""
+        largest = gathered.shapes.max(axis=0, initial=0).tolist()
+        sizes = [size if length is None else length for length, size in zip(self.lengths, largest, strict=True)]
+        arrays = to_array(gathered)
+        out = np.full((len(gathered), *sizes), self.value, to_array(gathered.values).dtype)
+        for row, array in enumerate(arrays):
+            if not self.truncate and any(had > size for had, size in zip(array.shape, sizes, strict=True)):
+                raise FeatureError(
+                    f"{describe(row)}: column {self.name!r} has an array of shape {array.shape} where pad= allows "
+                    f"{tuple(sizes)}: give larger sizes, None for the largest of each batch, or Pad(…, truncate=True)"
+                )
+            places = tuple(slice(min(had, size)) for had, size in zip(array.shape, sizes, strict=True))
+            padded = out[row]
+            padded[places] = array[places]
+        return out
+
     def gather(
         self,
-        blocks: Sequence[RaggedBlock],
+        blocks: Sequence[Any],
         owners: NDArray[np.int64] | None,
         rows: NDArray[np.int64],
         describe: Callable[[int], str],
     ) -> NDArray[Any]:
-        """Gather the rows of a batch, and pad them."""
+        """Gather the rows of a batch, of ragged blocks or of blocks of arrays, and pad them."""
+        if isinstance(blocks[0], ArraysBlock):
+            return self._gather_arrays(gather_rows(blocks, owners, rows), describe)
         values, length = blocks[0].values, self.lengths[0]
         if isinstance(values, np.ndarray) and values.dtype.kind not in "OT":
             longest = int(np.diff(gather_splits([each.row_splits for each in blocks], owners, rows)).max(initial=0))
@@ -225,14 +254,25 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
                 f"pad: no column {name!r}{unset_advice(name, schema.sampling) or near_misses(name, schema)}"
             )
         feature = schema[name]
-        check_ragged(name, feature)
         option = given if isinstance(given, Pad) else Pad(given)
-        lengths = _lengths(option.length, name, feature.ragged_rank)
+        if feature.own_shapes and not feature.ragged_rank:
+            lengths = _sizes(option.length, name, feature.own_shapes)
+        else:
+            check_ragged(name, feature)
+            lengths = _lengths(option.length, name, feature.ragged_rank)
         if not isinstance(option.truncate, bool):
             raise TypeError(f"pad: truncate of {name!r} is True or False; got {option.truncate!r:.100}")
         value = padding_value(option.value, feature.item_dtype, name)
         found[name] = ColumnPadding(name, lengths, value, option.truncate)
     return found
+
+
+def _sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:
+    """Return the sizes of all axes of arrays; those that are not given are the largest of the batch."""
+    given = () if length is None else (*length,) if isinstance(length, Sequence) else (length,)
+    if len(given) > axes:
+        raise ValueError(f"pad: the arrays of column {name!r} have {axes} axes; got the sizes {length!r:.100}")
+    return _lengths((*given, *(None,) * (axes - len(given))), name, axes)
 
 
 def _lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:

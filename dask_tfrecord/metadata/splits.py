@@ -370,9 +370,15 @@ def resolve_collection(
     else:
         folder = find_tfds(urlpath, storage_options)
     if folder is None:
+        found = ""
+        if is_directory(urlpath, storage_options):
+            try:
+                find_shards(urlpath, compression=compression, storage_options=storage_options)
+            except ShardNotFoundError as error:
+                found = f"; {error.message}"
         raise ShardNotFoundError(
             f"split={split!r} requires a TFDS data set: expected a directory with a dataset_info.json in it or in its "
-            f"only version",
+            f"only version{found}",
             Location(str(urlpath)),
         )
     selection = folder.select(split or default)

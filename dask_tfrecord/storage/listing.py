@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ _SIDECARS = (".idx", ".gzidx", ".damage.json", ".xarray.json")
 _LOST = "lost+found"
 # File systems that list all objects below a prefix at once.
 _FLAT = {"S3FileSystem", "GCSFileSystem"}
+# Folders that are searched for data sets of TFDS, and data sets that an error names.
+_MOST_LISTED, _MOST_SETS = 100, 10
 # Metadata files of Zarr groups and arrays.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
@@ -258,7 +261,15 @@ class _Search:
                 Location(self.url(self.path)),
             )
         if not files:
-            directories = sum(info["type"] == "directory" for info in inside)
+            folders = [info["name"] for info in inside if info["type"] == "directory"]
+            if known := self._data_sets(sorted(folders, key=natural_order)):
+                shown = ", ".join(f"{self.given.rstrip('/')}/{name}" for name in known[:_MOST_SETS])
+                more = ", …" if len(known) > _MOST_SETS else ""
+                raise ShardNotFoundError(
+                    f"the directory holds {plural(len(known), 'data set')} of TFDS: open one of {shown}{more}",
+                    Location(self.url(self.path)),
+                )
+            directories = len(folders)
             others = plural(len(inside) - directories, "file")
             raise ShardNotFoundError(
                 f"the directory contains no record files: {others}, hidden or metadata, and "
@@ -267,6 +278,15 @@ class _Search:
                 Location(self.url(self.path)),
             )
         return files
+
+    def _data_sets(self, folders: Sequence[str]) -> list[str]:
+        """Return the names of folders, and of folders within them, that have the metadata of TFDS."""
+        found = []
+        for folder in folders[:_MOST_LISTED]:
+            for depth in ("", "*/"):
+                for path in sorted(self.fs.glob(f"{escape(folder)}/{depth}dataset_info.json"), key=natural_order):
+                    found.append(path[len(self.path.rstrip("/")) + 1 :].rpartition("/")[0])
+        return found
 
     def _glob(self) -> list[dict[str, Any]]:
         fixed, variable = self.parts()

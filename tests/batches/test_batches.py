@@ -638,3 +638,23 @@ def test_a_process_ends_while_daemon_threads_read(tmp_path: Path, reads: str) ->
     for _ in range(2):
         done = run_python("-c", READS_TO_THE_END, tmp_path / "a.tfrecord", reads)
         assert "terminate" not in done.stderr
+
+
+def test_images_that_differ_in_size_are_padded(tmp_path: Path) -> None:
+    images = [np.full((2 + row, 5 - row, 3), row + 1, np.uint8) for row in range(4)]
+    features = {"image": dtf.ImageFeature(), "label": dtf.FixedLenFeature((), "int64")}
+    dtf.to_tfrecord({"image": images, "label": np.arange(4)}, tmp_path / "a.tfrecord", features=features)
+    ds = dtf.read_tfrecord(tmp_path / "a.tfrecord", features)
+    for pad, shape in ((None, (5, 5)), ((6, 8), (6, 8)), ((None, 7), (5, 7)), (6, (6, 5))):
+        batch = next(ds.batches(4, pad={"image": dtf.Pad(pad, value=9)}))["image"]
+        assert batch.shape == (4, *shape, 3) and batch.dtype == np.uint8
+        for row, image in enumerate(images):
+            high, wide = image.shape[:2]
+            np.testing.assert_array_equal(batch[row, :high, :wide], image)
+            assert (batch[row, high:] == 9).all() and (batch[row, :, wide:] == 9).all()
+    cut = next(ds.batches(4, pad={"image": dtf.Pad((3, 3), truncate=True)}))["image"]
+    np.testing.assert_array_equal(cut[3, :3, :2], images[3][:3, :2])
+    with pytest.raises(FeatureError, match=r"record 2.*'image' has an array of shape \(4, 3, 3\) where pad= allows"):
+        next(ds.batches(4, pad={"image": (3, 8)}))
+    with pytest.raises(ValueError, match="have 3 axes"):
+        ds.batches(4, pad={"image": (1, 2, 3, 4)})

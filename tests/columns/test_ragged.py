@@ -164,7 +164,7 @@ def test_columns_that_cannot_be_padded(every: dtf.Dataset) -> None:
         ("nested", 3, ValueError, r"'nested' has 2 levels of rows.*give a tuple of as many; got length=3"),
         ("ragged", (3, 3), ValueError, "got length="),
         ("nested", (3, -1), ValueError, "no or more values"),
-        ("image", 3, SchemaError, "of arrays: only rows of differing length are padded"),
+        ("image", 3, SchemaError, "of arrays: batches"),
     ]
     for name, length, kind, message in arguments:
         with pytest.raises(kind, match=message):

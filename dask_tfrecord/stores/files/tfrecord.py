@@ -10,12 +10,13 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Unpack
+from pathlib import Path
+from typing import Any, Unpack, cast
 
 import numpy as np
 from dask.base import tokenize
@@ -33,6 +34,7 @@ from dask_tfrecord.codecs.registry import has_access_points, normalize_compressi
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.errors import (
+    FeatureError,
     Location,
     MemoryLimitError,
     SchemaError,
@@ -58,6 +60,7 @@ from dask_tfrecord.storage.listing import find_sidecars
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files, write_row_files
+from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode
 from dask_tfrecord.stores.units import RowTasks, build_tasks, check_group_lengths, task_name
 
@@ -71,7 +74,9 @@ Encodings = str | Mapping[str, Any]
 
 @with_options(ShardOptions, TFRecordOptions)
 def to_tfrecord(
-    arrays: Mapping[str, Any], urlpath: str | os.PathLike[str], **options: Unpack[TFRecordOptions]
+    arrays: Mapping[str, Any] | Iterator[Mapping[str, Any]] | list[Mapping[str, Any]],
+    urlpath: str | os.PathLike[str],
+    **options: Unpack[TFRecordOptions],
 ) -> Delayed | None:
     """Write rows to TFRecord shards as Examples, SequenceExamples or other messages, one task per shard.
 
@@ -83,6 +88,9 @@ def to_tfrecord(
         ``memoryview`` are bytes. Numbers of Python lists take the dtype of their feature. Coordinates of an xarray
         Dataset along the rows are columns; dates are stored as int64, float64 as bytes, and
         ``FILE.xarray.json`` next to each shard has the dimensions, the other coordinates, dtypes and attributes.
+        Or an iterator of rows, such as a generator, or a list of them: a mapping of names to values for each row. The
+        features are those of the first rows, or `features`. Memory is bounded: records wait in the temporary directory
+        of this machine until the iterator ends, and are then copied to the shards.
     urlpath : str or os.PathLike
         A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
         shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.
@@ -132,6 +140,10 @@ def to_tfrecord(
     True
     """
     options = complete(TFRecordOptions, options, "to_tfrecord")
+    if is_samples(arrays):
+        _write_samples(cast(Any, arrays), urlpath, options)
+        return None
+    arrays = cast(Mapping[str, Any], arrays)
     compression, tfds, storage_options = check_options(options), options["tfds"], options["storage_options"]
     given = given_features(
         options["features"], options["sequence_features"], options["example_features"], options["message"]
@@ -174,6 +186,42 @@ def to_tfrecord(
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
     return write_row_files(files, row_tasks, write_shard, (encoder,), units, names.display(paths))
+
+
+def _write_samples(
+    samples: Iterable[Mapping[str, Any]], urlpath: str | os.PathLike[str], options: TFRecordOptions
+) -> None:
+    """Write rows of an iterator: to temporary shards, block by block, whose records are copied to the shards."""
+    check_options(options)
+    for name, value in (("tfds", options["tfds"]), ("compute", None if options["compute"] else False)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} needs arrays or a Dataset, and the rows come from an iterator")
+    names = ShardNames.from_urlpath(urlpath, options["storage_options"])
+    # Existing shards are refused before the rows are made.
+    Files(uuid.uuid4().hex, names, 1, options["mode"], True, None, False, None, None).check_free()
+    features = ("features", "sequence_features", "example_features", "message")
+    given: dict[str, Any] = {name: options[name] for name in (*features, "encoding")}  # type: ignore[literal-required]
+    kept: dict[str, Any] = {name: options[name] for name in ("compression", "index", "mode", "storage_options")}
+
+    def write(columns: dict[str, list[Any]], path: Path, first: int) -> None:
+        try:
+            if not first and not any(given[name] for name in features[1:]):
+                known = given_features(given["features"], None, None, None)
+                inferred = {name: values for name, values in columns.items() if name not in known}
+                given["features"] = known
+                if inferred:
+                    found = _rows_and_schema(with_empty_lists(inferred), Schema({}), keeps_float64=True)[1]
+                    given["features"] = {name: (known if name in known else found)[name] for name in columns}
+            to_tfrecord(columns, path, **given)
+        except (SchemaError, FeatureError) as error:
+            error.add_note(f"in a block of rows that begins with row {first:,}, counted from 0")
+            raise
+
+    def finish(folder: Path, rows: int) -> None:
+        per_shard = options["records_per_shard"] or (rows if names.allows_many else None)
+        copy_tfrecord(str(folder), urlpath, records_per_shard=per_shard, **kept)
+
+    write_blocks(samples, write, finish)
 
 
 def check_options(options: ShardOptions) -> str | None:
