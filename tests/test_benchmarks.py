@@ -170,3 +170,9 @@ def test_frames_are_those_of_openpi(episodes: Path) -> None:
 def test_moved_columns_equal_those_of_numpy(tmp_path: Path) -> None:
     done = run("device.py", tmp_path, "--rows", 160, "--backend", "numpy", "--device", "", "--batch", 7)
     assert done.stdout.count("  yes") == 10
+
+
+@pytest.mark.nightly
+def test_conversions_in_parts_are_measured(data: Path) -> None:
+    assert "per core of parts" in run("parts.py", "throughput", f"{data}/tabular-*", "--rounds", 1).stdout
+    assert "first task after" in run("parts.py", "start", "--units", 1000).stdout
