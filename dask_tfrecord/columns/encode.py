@@ -92,7 +92,7 @@ class Encoder:
         first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
             with locating(plan.name, location, plan.unit):
-                blocks_of = {name: formed(wanted, blocks[name]) for name, wanted in plan.columns.items()}
+                blocks_of = {name: as_read(wanted, blocks[name]) for name, wanted in plan.columns.items()}
                 made = self._values(plan, blocks_of)
                 if plan.unit == "item":
                     other, name = first = first or (made[0], plan.name)
@@ -216,7 +216,7 @@ def check_column(column: str, given: Feature, wanted: Feature, field: str | None
         raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
 
 
-def formed(wanted: Feature, block: Block) -> Block:
+def as_read(wanted: Feature, block: Block) -> Block:
     """Convert a block to the form and dtype that reading it returns."""
     if wanted.own_shapes and wanted.ragged_rank:
         block = _rows_of_arrays(block, wanted)

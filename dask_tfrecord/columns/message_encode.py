@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, as_row_error, first_true
-from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, check_column, check_items, formed, locating
+from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, as_read, check_column, check_items, locating
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
     FieldSpec,
@@ -149,7 +149,7 @@ class MessageEncoder:
         splits: dict[tuple[str, ...], tuple[str, NDArray[np.int64]]] = {}
         for name, field in self.fields.items():
             with naming(name), ExitStack() as stack:
-                block: Any = formed(field.feature, blocks[name])
+                block: Any = as_read(field.feature, blocks[name])
                 path = field.specs[0].path
                 for repeated in (path[: end + 1] for end in range(len(path))):
                     if repeated in tables.splits:

@@ -707,6 +707,25 @@ def test_a_full_disk_is_one_line_and_leaves_no_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+@POSIX
+def test_a_repair_on_a_full_disk_leaves_the_older_file(tmp_path: Path) -> None:
+    import resource
+
+    oracle.write_oracle(tmp_path / "torn", examples(4000))
+    data = (tmp_path / "torn").read_bytes()
+    (tmp_path / "torn").write_bytes(data[:-1])
+    (tmp_path / "repaired").write_bytes(b"older")
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    done = program("dask-tfrecord", "repair", tmp_path / "torn", tmp_path / "repaired", preexec_fn=limit)
+    assert len(data) > 200_000 and done.returncode == 1
+    assert (
+        re.search(r"^Error: .*repaired.*File too large", done.stderr, re.MULTILINE) and "Traceback" not in done.stderr
+    )
+    assert (tmp_path / "repaired").read_bytes() == b"older"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repaired", "torn"]
+
+
+@pytest.mark.integration
 @pytest.mark.slow
 @POSIX
 def test_an_interrupt_exits_with_status_130_and_can_be_resumed(tmp_path: Path) -> None:
