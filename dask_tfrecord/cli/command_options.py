@@ -351,6 +351,9 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "overwrite": click.option("--overwrite", is_flag=True, help="Replace existing output."),
     "planned": click.option("--plan", "planned", is_flag=True, help="Print the layout and the memory; write nothing."),
+    "append": click.option(
+        "--append", is_flag=True, help="Append the shards that the store does not hold yet; refuse shards that changed."
+    ),
     "begin": click.option(
         "--begin", is_flag=True, help="Plan a conversion in parts, which programs write without a scheduler."
     ),

@@ -5,6 +5,7 @@ Results go to stdout, progress and errors to stderr.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -537,6 +538,24 @@ def _open(
     return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
 
+def _not_held(pattern: str | list[str], store: str, component: str | None, reading: dict[str, Any]) -> str | list[str]:
+    """Return the shards that a store does not hold, to be read with its features unless `reading` has others."""
+    from dask_tfrecord.metadata.splits import resolve_collection
+    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.zarr.append import shards_to_append
+    from dask_tfrecord.stores.zarr.store import TargetGroup
+
+    target = TargetGroup.from_arguments(store, component, None)
+    source = target.stored_attributes().get("source", {})
+    if not source.get("files"):
+        return pattern
+    found = resolve_collection(pattern, reading["split"], compression=reading["compression"], storage_options=None)
+    if reading["features"] is None and reading["message"] is None and "schema" in source:
+        reading["features"] = Schema.from_json(json.dumps(source["schema"]))
+    reading["split"] = None
+    return shards_to_append(target, found.shards)
+
+
 @tfrecord.command("to-zarr")
 @pattern_argument(required=False)
 @click.argument("store")
@@ -544,7 +563,7 @@ def _open(
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
     *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
-    *("begin", "parts", "part", "finish", "status"),
+    *("append", "begin", "parts", "part", "finish", "status"),
 )
 def to_zarr(
     *,
@@ -555,6 +574,7 @@ def to_zarr(
     overwrite: bool,
     planned: bool,
     threads: int,
+    append: bool,
     begin: bool,
     parts: int | None,
     part: str | None,
@@ -570,6 +590,9 @@ def to_zarr(
     Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
     started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
 
+    With --append, the shards that the store does not hold yet are appended, with the features of the store; others are
+    left as they are. The store is created if it does not exist.
+
     Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
     --finish completes the store: these and --status need only the STORE.
     """
@@ -584,9 +607,17 @@ def to_zarr(
     check_one_source_of_features(given["features"], given["sample"])
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
+    if append and (overwrite or planned or begin):
+        raise click.UsageError("--append adds rows to the store: give it without --overwrite, --plan and --begin.")
+    if append:
+        arguments["append_dim"] = "record"
+        pattern = _not_held(pattern, store, target["component"], given)
+        if not pattern:
+            click.echo(f"{plain(store)} holds all of these shards: nothing is left to append")
+            return
     if planned and begin:
         raise click.UsageError("--plan writes nothing, and --begin creates the store: give one of them.")
-    if not planned:
+    if not planned and not append:
         from dask_tfrecord.stores.zarr.write import open_target
 
         # A wrong target is refused before records are read and counted.

@@ -12,6 +12,7 @@ import pytest
 import xarray
 import zarr
 from cases import COLUMNS
+from support.commands import run, shown
 from support.faults import FaultError, Faults, Killed
 from support.few import mostly_slow
 from support.store_round_trip import assert_same
@@ -180,3 +181,18 @@ def test_encoded_images_stay_encoded(tmp_path: Path) -> None:
         ds.to_zarr(tmp_path / "x.zarr", append_dim="record", encoded_images=True, shards=4)
     assert np.array_equal(dtf.from_zarr(tmp_path / "x.zarr")["image"].compute(), pixels)
     assert np.array_equal(zarr.open_group(tmp_path / "x.zarr", mode="r")["image"][:], pixels)
+
+
+def test_the_command_appends_shards_that_the_store_does_not_hold(tmp_path: Path) -> None:
+    store, pattern = tmp_path / "x.zarr", f"{tmp_path}/*.tfrecord"
+    for number, (start, stop) in enumerate(((0, 5), (5, 8), (8, 12))):
+        dtf.to_tfrecord({"x": np.arange(start, stop)}, tmp_path / f"{number}.tfrecord")
+        shown("to-zarr", pattern, store, "--append")
+        assert dtf.from_zarr(store)["x"].compute().tolist() == [*range(stop)]
+        assert "nothing is left to append" in shown("to-zarr", pattern, store, "--append")
+    dtf.to_tfrecord({"x": np.arange(7)}, tmp_path / "1.tfrecord", mode="w")
+    changed = run("to-zarr", pattern, store, "--append")
+    assert changed.exit_code
+    assert "1.tfrecord" in changed.output
+    assert "holds this shard with" in changed.output
+    assert run("to-zarr", pattern, store, "--append", "--overwrite").exit_code == 2

@@ -12,9 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import Location, SchemaError, UnsupportedFormatError
+from dask_tfrecord.arrays.sources import shards_origin
+from dask_tfrecord.errors import Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
 from dask_tfrecord.options import ZarrWriteOptions
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.units import BorderCounts, RowTasks, flat_levels
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.fingerprint import schema_differences
@@ -61,6 +63,24 @@ def append_request(
                 f"the layout of the store"
             )
     return request
+
+
+def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
+    """Return the paths of the shards that a group does not hold; raise ShardChangedError for one that has changed."""
+    source = target.stored_attributes().get("source", {})
+    facts = zip(source.get("sizes", ()), source.get("versions", ()), strict=True)
+    held = dict(zip(source.get("files", ()), facts, strict=True))
+    now, found = shards_origin(shards), []
+    for path, file, size, version in zip(shards.paths, now["files"], now["sizes"], now["versions"], strict=True):
+        if file not in held:
+            found.append(path)
+        elif held[file] != (size, version):
+            raise ShardChangedError(
+                f"the store {target} holds this shard with {plural(held[file][0], 'byte')} of another time, and now it "
+                f"has {plural(size, 'byte')}: convert all shards again, or give the new ones only",
+                Location(file),
+            )
+    return found
 
 
 # Options in the fingerprint that an append may give again.
