@@ -7,13 +7,17 @@ for the detected type. Records that decode never pass through it.
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
@@ -419,35 +423,100 @@ def detect_image(value: bytes) -> BytesContent | None:
 
 # ------------------------------------------------------------------------------------------------------- other formats
 
-# What bytes of a feature may be, and the expression that makes an array of one value. Shape and dtype are left to the
-# caller. Pickles run code when they are loaded, so nothing suggests loading them.
+# What bytes of a feature may be, and the expression that makes an array of one value. Pickles run code when they are
+# loaded, so nothing suggests loading them.
 FOREIGN_CONTENT = {
     "NumPy .npy files": "np.load(io.BytesIO(value))",
     "WAV sound": "scipy.io.wavfile.read(io.BytesIO(value))[1]",
     "TIFF images": "np.asarray(Image.open(io.BytesIO(value)))",
     "DICOM images": "pydicom.dcmread(io.BytesIO(value)).pixel_array",
     "pictures in base64": "np.asarray(Image.open(io.BytesIO(base64.b64decode(value))))",
+    "pictures in URL-safe base64": "np.asarray(Image.open(io.BytesIO(base64.urlsafe_b64decode(value))))",
     "pickles": None,
 }
-# Base64 of the first bytes of JPEG and PNG.
+# Base64 of the first bytes of JPEG and PNG, in both alphabets.
 _BASE64_PICTURES = (b"/9j/", b"_9j_", b"iVBORw0KGgo")
+# Letters of base64 that are decoded to find the header of a picture.
+_BASE64_HEADER = 1 << 16
+_WAV_DTYPES = {8: "uint8", 16: "int16", 32: "int32"}
 
 
-def detect_foreign(value: bytes) -> str | None:
+@dataclass(frozen=True, slots=True)
+class ForeignContent:
+    """Format of bytes that this library does not decode by itself, and the array that `FOREIGN_CONTENT` makes of it."""
+
+    format: str
+    dtype: str | None = None  # None if it is unknown or differs
+    shape: Sizes | None = None
+
+    def common(self, other: ForeignContent) -> ForeignContent | None:
+        """Return the content that both share, or None for two formats."""
+        if self.format != other.format:
+            return None
+        shape = None
+        if self.shape is not None and other.shape is not None and len(self.shape) == len(other.shape):
+            shape = tuple(size if size == also else None for size, also in zip(self.shape, other.shape, strict=True))
+        return ForeignContent(self.format, self.dtype if self.dtype == other.dtype else None, shape)
+
+
+def detect_foreign(value: bytes) -> ForeignContent | None:
     """Return which of `FOREIGN_CONTENT` a value is, by its first bytes; None for all other bytes."""
     if value.startswith(b"\x93NUMPY"):
-        return "NumPy .npy files"
+        return _npy(value)
     if value.startswith(b"RIFF") and value[8:12] == b"WAVE":
-        return "WAV sound"
+        return _wav(value)
     if value.startswith((b"II*\0", b"MM\0*")):
-        return "TIFF images"
+        return ForeignContent("TIFF images")
     if value[128:132] == b"DICM":
-        return "DICOM images"
+        return ForeignContent("DICOM images")
     if value.startswith(_BASE64_PICTURES):
-        return "pictures in base64"
+        return _base64_picture(value)
     if value.startswith(_PICKLES) and value.endswith(b"."):
-        return "pickles"
+        return ForeignContent("pickles")
     return None
+
+
+def _npy(value: bytes) -> ForeignContent:
+    """Read the header of a .npy file, which names dtype and shape."""
+    unknown = ForeignContent("NumPy .npy files")
+    file = io.BytesIO(value)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except (ValueError, EOFError):
+        return unknown
+    # Objects are pickled.
+    return replace(unknown, dtype=dtype.name, shape=shape) if dtype.kind in "biufc" and dtype.isnative else unknown
+
+
+def _wav(value: bytes) -> ForeignContent:
+    """Read the header of a WAV file, whose samples are rows of one or several channels."""
+    unknown = ForeignContent("WAV sound")
+    if value[12:16] != b"fmt " or len(value) < 36:
+        return unknown
+    kind, channels = (int.from_bytes(value[at : at + 2], "little") for at in (20, 22))
+    dtype = _WAV_DTYPES.get(int.from_bytes(value[34:36], "little"))
+    if kind != 1 or dtype is None or not channels:
+        return unknown
+    return replace(unknown, dtype=dtype, shape=(None,) if channels == 1 else (None, channels))
+
+
+def _base64_picture(value: bytes) -> ForeignContent:
+    """Read the header of a JPEG or PNG in base64, whose gray pixels have no axis of channels."""
+    is_url_safe = not _URL_SAFE.isdisjoint(value[:_BASE64_HEADER])
+    unknown = ForeignContent("pictures in URL-safe base64" if is_url_safe else "pictures in base64")
+    try:
+        head = base64.b64decode(value[:_BASE64_HEADER], b"-_" if is_url_safe else None)
+    except ValueError:
+        return unknown
+    found = detect_image(head)
+    if found is None or None in found.shape or found.dtype != "uint8":
+        return unknown
+    return replace(unknown, dtype=found.dtype, shape=found.shape[:2] if found.shape[2] == 1 else found.shape)
+
+
+_URL_SAFE = frozenset(b"-_")
 
 
 # ------------------------------------------------------------------------------------------------------------- tensors

@@ -21,6 +21,7 @@ from dask_tfrecord.inspection.payload_type import (
     ADVICE,
     FOREIGN_CONTENT,
     BytesContent,
+    ForeignContent,
     parse_record,
     payload_error,
 )
@@ -141,10 +142,8 @@ def suggested_content(
         # A NumPy array has at most 64 dimensions, one of them for the rows.
         code = f'dtf.TensorFeature({shape}, "{dtype}")' if scalar and len(shape) < 64 else None
         return Suggestion(f"tensors of {dtype}, shape {shape}", code, seen.values, "value")
-    if isinstance(seen.foreign, str):
-        decoded = FOREIGN_CONTENT[seen.foreign]
-        code = f"dtf.FunctionFeature(lambda value: {decoded}, shape=…, dtype=…)" if decoded and scalar else None
-        return Suggestion(seen.foreign, code, seen.values, "value")
+    if isinstance(seen.foreign, ForeignContent):
+        return _foreign(seen, seen.foreign, feature, several=not scalar and not in_lists, optional=optional)
     if seen.text:
         several = not scalar and not optional
         argument = f"count={_count(feature)}" if several else 'default_value=""' if optional else ""
@@ -158,6 +157,21 @@ def suggested_content(
 def _count(feature: Feature) -> int:
     """Return the number of bytes values per record; -1 if it differs."""
     return math.prod(feature.shape) if isinstance(feature, FixedLenFeature) else -1
+
+
+def _foreign(
+    seen: BytesSummary, content: ForeignContent, feature: Feature, *, several: bool, optional: bool
+) -> Suggestion:
+    decoded = FOREIGN_CONTENT[content.format]
+    if decoded is None:
+        return Suggestion(content.format, None, seen.values, "value")
+    shape = "…" if content.shape is None else str(content.shape)
+    dtype = "…" if content.dtype is None else f'"{content.dtype}"'
+    count = f", count={_count(feature)}" if several else ""
+    # A fixed number of arrays needs a known shape, and each record one array.
+    known = content.shape is None or None not in content.shape or not several or _count(feature) == -1
+    code = f"dtf.FunctionFeature(lambda value: {decoded}, {shape}, {dtype}{count})" if known and not optional else None
+    return Suggestion(content.format, code, seen.values, "value")
 
 
 def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: bool) -> Suggestion:

@@ -17,6 +17,7 @@ from dask_tfrecord.errors import FeatureError, Location
 from dask_tfrecord.inspection.payload_type import (
     MESSAGES,
     BytesContent,
+    ForeignContent,
     detect_foreign,
     detect_image,
     detect_payload_type,
@@ -150,7 +151,7 @@ class BytesSummary:
     # Content that all values share; None before the first value, False if they share none.
     image: BytesContent | bool | None = None
     tensor: BytesContent | bool | None = None
-    foreign: str | bool | None = None  # format that this library does not decode by itself
+    foreign: ForeignContent | bool | None = None  # format that this library does not decode by itself
 
     def add(self, values: Iterable[bytes]) -> None:
         """Add values. A content type that one value has ruled out is not tested again."""
@@ -189,9 +190,8 @@ def _common(known: Any, found: Any) -> Any:
     """Return the content or format of both operands, where None means no values yet and False that they share none."""
     if known is None or found is None:
         return found if known is None else known
-    if isinstance(known, BytesContent) and isinstance(found, BytesContent):
-        return known.common(found) or False
-    return known if known == found else False
+    is_shared = type(known) is type(found) and not isinstance(known, bool)
+    return (is_shared and known.common(found)) or False
 
 
 def merge_each(mine: dict[Any, Any], theirs: Mapping[Any, Any]) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import re
+import wave
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -211,6 +212,18 @@ def saved(array: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
+def wav(channels: int) -> bytes:
+    """Write a WAV file of 16 bits."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((channels, 2, 8_000, 0, "NONE", ""))
+        out.writeframes(bytes(8 * channels))
+    return file.getvalue()
+
+
+JPEG = encoded((5, 6, 3), "JPEG")
+
+
 SUGGESTED: list[tuple[Sequence[Sequence[Any] | None], str]] = [
     ([[b"one"], ["größe".encode()]], "or dtf.TextFeature(): text, all 2 values"),
     ([[b"one"], [b"\xff"]], ""),
@@ -274,11 +287,15 @@ SUGGESTED: list[tuple[Sequence[Sequence[Any] | None], str]] = [
     *(
         ([[value], [value]], f"or dtf.FunctionFeature(lambda value: {call}" if call else said)
         for value, call, said in (
-            (saved(np.arange(3)), "np.load(io.BytesIO(value))", ""),
+            (saved(np.arange(3)), 'np.load(io.BytesIO(value)), (3,), "int64")', ""),
+            (saved(np.array([None])), "np.load(io.BytesIO(value)), …, …)", ""),
+            (b"\x93NUMPY\1\0", "np.load(io.BytesIO(value)), …, …)", ""),
             (b"RIFF\x28\0\0\0WAVEfmt " + bytes(24), "scipy.io.wavfile.read", ""),
+            (wav(2), 'scipy.io.wavfile.read(io.BytesIO(value))[1], (None, 2), "int16")', ""),
             (encoded((5, 6, 3), "TIFF"), "np.asarray(Image.open(io.BytesIO(value)))", ""),
             (bytes(128) + b"DICM" + bytes(40), "pydicom.dcmread(io.BytesIO(value)).pixel_array", ""),
             (base64.b64encode(GRAY), "np.asarray(Image.open(io.BytesIO(base64.b64decode(value))))", ""),
+            (base64.urlsafe_b64encode(JPEG), "np.asarray(Image.open(io.BytesIO(base64.urlsafe_b64decode(", ""),
             (pickle.dumps({"a": 1}), "", "pickles, all 2 values"),
         )
     ),
@@ -399,3 +416,26 @@ def test_a_data_set_hints_at_images_in_bytes(tmp_path: Path) -> None:
     assert decoded["image"].compute().shape == (3, 4, 6, 3)
     for silent in (ds[["label"]], ds.assign(image=ds["label"]), decoded, ds.rows[:2]["image",]):
         assert "hint:" not in repr(silent)
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([[saved(np.eye(2))], [saved(np.eye(3))]], [np.eye(2), np.eye(3)]),
+        ([[saved(np.arange(2)), saved(np.arange(2, 4))]] * 2, [[[0, 1], [2, 3]]] * 2),
+        ([[base64.b64encode(encoded((4, 5), "PNG"))], [base64.b64encode(encoded((6, 5), "PNG"))]], None),
+        ([[base64.urlsafe_b64encode(JPEG)]] * 2, None),
+    ],
+)
+def test_the_suggested_line_reads_the_values(values: Any, wanted: Any, tmp_path: Path) -> None:
+    oracle.write_oracle(tmp_path / "a", [example(x=each) for each in values])
+    code = only(dtf.infer_schema(tmp_path / "a").report).suggestions[0].feature
+    image = pytest.importorskip("PIL.Image")
+    assert code is not None
+    feature = eval(code, {"dtf": dtf, "np": np, "io": io, "base64": base64, "Image": image})
+    found = dtf.read_tfrecord(tmp_path / "a", {"x": feature})["x"].compute()
+    if wanted is None:
+        decode = base64.urlsafe_b64decode if "urlsafe" in code else base64.b64decode
+        wanted = [np.asarray(image.open(io.BytesIO(decode(each[0])))) for each in values]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
