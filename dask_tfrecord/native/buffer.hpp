@@ -9,25 +9,22 @@
 
 namespace dtf {
 
-// Bytes of a column. An owned buffer grows. A borrowed one belongs to the caller: when it is full it either refuses
-// more bytes, or, if it was offered, moves to owned memory. A count-only buffer keeps its size but no bytes.
+// Bytes of a column, in memory that its storage describes.
 class Buffer {
+    enum class Storage : std::uint8_t {
+        owned,     // grows
+        borrowed,  // of the caller: refuses more bytes when it is full
+        offered,   // of the caller: moves to owned memory when it is full
+        counter,   // keeps the size but no bytes
+    };
+
 public:
     Buffer() = default;
-    Buffer(std::uint8_t* memory, std::size_t size) : data_(memory), capacity_(size), borrowed_(true) {}
+    // Borrow memory.
+    Buffer(std::uint8_t* memory, std::size_t size) : Buffer(Storage::borrowed, memory, size) {}
 
-    static Buffer offered(std::uint8_t* memory, std::size_t size) {
-        Buffer made(memory, size);
-        made.moves_ = true;
-        return made;
-    }
-
-    // Count-only buffer.
-    static Buffer counter() {
-        Buffer made;
-        made.keeps_ = false;
-        return made;
-    }
+    static Buffer offered(std::uint8_t* memory, std::size_t size) { return {Storage::offered, memory, size}; }
+    static Buffer counter() { return {Storage::counter, nullptr, 0}; }
 
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
@@ -38,13 +35,14 @@ public:
     }
 
     std::size_t size() const { return size_; }
-    std::size_t room() const { return keeps_ ? capacity_ - size_ : 0; }
-    bool borrowed() const { return borrowed_; }
-    bool moves() const { return moves_; }
-    bool keeps() const { return keeps_; }
+    std::size_t room() const { return keeps() ? capacity_ - size_ : 0; }
+    // Return whether the memory belongs to the caller.
+    bool borrowed() const { return storage_ == Storage::borrowed || storage_ == Storage::offered; }
+    bool moves() const { return storage_ == Storage::offered; }
+    bool keeps() const { return storage_ != Storage::counter; }
     // Return whether appending n bytes would grow owned memory beyond `most`.
     bool over(std::size_t most, std::size_t n) const {
-        const bool grows = keeps_ && (!borrowed_ || moves_);
+        const bool grows = storage_ == Storage::owned || storage_ == Storage::offered;
         return grows && (size_ > most || n > most - size_);
     }
     std::uint8_t* data() { return data_; }
@@ -53,7 +51,7 @@ public:
     // memory for the next bytes.
     DTF_INLINE std::uint8_t* grow(std::size_t n) {
         if (n == 0) return &nothing_;  // null would mean that the buffer is full
-        if (!keeps_) return pass(n);
+        if (!keeps()) return pass(n);
         if (!reserve(n)) return nullptr;
         std::uint8_t* place = data_ + size_;
         size_ += n;
@@ -62,7 +60,7 @@ public:
 
     // Append a copy of n bytes; false if a borrowed buffer is full.
     bool append(const std::uint8_t* from, std::size_t n) {
-        if (!keeps_) {
+        if (!keeps()) {
             size_ += n;
             return true;
         }
@@ -76,14 +74,14 @@ public:
         return true;
     }
 
-    DTF_INLINE bool reserve(std::size_t n) { return !keeps_ || n <= capacity_ - size_ || make_room(n); }
+    DTF_INLINE bool reserve(std::size_t n) { return !keeps() || n <= capacity_ - size_ || make_room(n); }
 
     // Allocate `factor` times the current size if that is large. Growing is expensive; memory that is never touched is
     // not.
     void preallocate(double factor) {
         constexpr double worth = 1 << 16, most = 1ull << 40;
         const double total = factor * static_cast<double>(size_);
-        if (!borrowed_ && keeps_ && total > worth && total > static_cast<double>(capacity_) && total < most) {
+        if (storage_ == Storage::owned && total > worth && total > static_cast<double>(capacity_) && total < most) {
             resize(static_cast<std::size_t>(total));
         }
     }
@@ -112,6 +110,8 @@ public:
     }
 
 private:
+    Buffer(Storage storage, std::uint8_t* memory, std::size_t size) : data_(memory), capacity_(size), storage_(storage) {}
+
     // Count n bytes and return scratch memory for them, valid until the next call.
     DTF_APART std::uint8_t* pass(std::size_t n) {
         if (n > owned_.size() && !owned_.resize(n)) throw std::bad_alloc();
@@ -129,7 +129,7 @@ private:
     }
 
     DTF_APART bool make_room(std::size_t n) {
-        if (borrowed_ && !moves_) return false;
+        if (storage_ == Storage::borrowed) return false;
         if (n > std::numeric_limits<std::size_t>::max() / 4 - size_) throw std::bad_alloc();
         if (!resize(size_ + n > 2 * capacity_ ? size_ + n : 2 * capacity_)) throw std::bad_alloc();
         return true;
@@ -137,8 +137,8 @@ private:
 
     bool resize(std::size_t capacity) {
         if (!owned_.resize(capacity)) return false;
-        if (borrowed_ && size_ > 0) std::memcpy(owned_.data(), data_, size_);
-        borrowed_ = moves_ = false;
+        if (borrowed() && size_ > 0) std::memcpy(owned_.data(), data_, size_);
+        storage_ = Storage::owned;
         data_ = owned_.data();
         capacity_ = owned_.size();
         return true;
@@ -149,19 +149,15 @@ private:
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         std::swap(capacity_, other.capacity_);
-        std::swap(borrowed_, other.borrowed_);
-        std::swap(keeps_, other.keeps_);
-        std::swap(moves_, other.moves_);
+        std::swap(storage_, other.storage_);
     }
 
     std::uint8_t nothing_ = 0;
     Memory owned_;  // empty while the memory is borrowed
     std::uint8_t* data_ = nullptr;
     std::size_t size_ = 0;
-    std::size_t capacity_ = 0;  // also of a count-only buffer
-    bool borrowed_ = false;
-    bool keeps_ = true;
-    bool moves_ = false;
+    std::size_t capacity_ = 0;  // also of a counter
+    Storage storage_ = Storage::owned;
 };
 
 }  // namespace dtf

@@ -97,6 +97,9 @@ class Column {
         std::size_t values = 0, step_splits = 0, shapes = 0;
     };
 
+    // Form of a step that is read without a look at each of its fields.
+    enum class QuickStep : std::uint8_t { none, floats, integers };
+
     static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
     // Members that every record touches come first, to share a cache line.
@@ -106,26 +109,26 @@ class Column {
     Mark record_;
     Mark feature_;
     Kind found_ = Kind::none;
-    bool one_ = false;      // take_one stored the value of the record, so that marks are those of an earlier one
-    bool plain_ = false;    // a record with the expected values needs no further work
-    bool single_ = false;   // a record, or an item of a list of Examples, has one value that take_one stores
-    bool casts_ = false;    // numbers are cast at the end of a record
-    bool derived_ = false;  // something is computed at the end of a step or record
-    bool there_ = false;    // the record has the feature list
-    bool short_integers_ = false;  // steps are read by take_integers
-    std::string float_head_;       // steps that begin so are read by take_floats; empty for none
+    bool is_scalar_ = false;     // take_one stored the value of the record, so that marks are those of an earlier one
+    bool list_present_ = false;  // the record has the feature list
+    // What follows from the spec.
+    bool needs_no_finish_ = false;  // a record with the expected values needs no further work
+    bool single_ = false;           // a record, or an item of a list of Examples, has one value that take_one stores
+    bool casts_ = false;            // numbers are cast at the end of a record
+    bool derived_ = false;          // something is computed at the end of a step or record
+    QuickStep quick_step_ = QuickStep::none;
+    std::string float_head_;  // begin of the steps of QuickStep::floats
     ColumnSpec spec_;
 
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
         casts_ = spec_.cast != Cast::none || spec_.mixed;
-        plain_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && !casts_;
+        needs_no_finish_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && !casts_;
         single_ = spec_.layout == ValueLayout::fixed && spec_.count == 1 && (stores_bytes() || !spec_.counted) &&
                   (spec_.list ? !casts_ : !spec_.text);
         derived_ = spec_.list || casts_ || has_shapes();
-        const bool plain_steps = spec_.list && !casts_ && !spec_.counted;
-        if (plain_steps && spec_.layout == ValueLayout::fixed && spec_.kind == Kind::floats) float_head_ = float_head();
-        short_integers_ = plain_steps && has_steps() && spec_.kind == Kind::int64 && spec_.count == 1;
+        quick_step_ = quick_step();
+        if (quick_step_ == QuickStep::floats) float_head_ = float_head();
         if (spec_.counted) values = Buffer::counter();
         if (has_rows()) row_splits.push(std::int64_t{0});
         if (stores_bytes()) value_splits.push(std::int64_t{0});
@@ -174,13 +177,13 @@ public:
     DTF_INLINE void open(std::uint64_t record) {
         if (seen_ == record) rollback_record();
         seen_ = record;
-        one_ = false;
+        is_scalar_ = false;
         record_ = mark();
         if (derived_) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
         if (spec_.list) {
             steps_ = 0;
             step_fault_ = Fault::none;
-            there_ = true;
+            list_present_ = true;
         }
         feature_ = record_;
         found_ = Kind::none;
@@ -200,7 +203,7 @@ public:
     DTF_INLINE bool take_one(Kind kind, std::uint64_t record, Cursor feature, Cursor value) {
         if (seen_ == record || !store_one(kind, feature, value)) return false;
         seen_ = record;
-        one_ = true;
+        is_scalar_ = true;
         return true;
     }
 
@@ -227,13 +230,14 @@ public:
         if (item_ != item) open_step();
         Problem problem;
         end_step(step_fault_ != Fault::none || complete_item(problem), problem);
+        if (spec_.mixed) wide_.truncate(0);
     }
 
     // Store the next step of a feature list if it has a common form: the expected number of packed floats, or a few
     // packed integers, in one list. Otherwise return false and change nothing.
     DTF_INLINE bool take_step(Cursor& list) {
-        if (!float_head_.empty()) return take_floats(list);
-        return short_integers_ && take_integers(list);
+        if (quick_step_ == QuickStep::floats) return take_floats(list);
+        return quick_step_ == QuickStep::integers && take_integers(list);
     }
 
     // Start the next step of a feature list.
@@ -244,11 +248,10 @@ public:
     }
 
     // End a step of a feature list. A later entry may override this one, so its fault is kept until the record ends.
-    void close_step() {
+    DTF_INLINE void close_step() {
+        if (spec_.mixed) return close_mixed_step();
         Problem problem;
-        // Steps may differ in their kinds.
-        const bool casts = spec_.mixed;
-        end_step(step_fault_ != Fault::none || (step_fits(problem) && (!casts || finish(problem))), problem);
+        end_step(step_fault_ != Fault::none || step_fits(problem), problem);
     }
 
     // Start a list within the feature. A list of another kind than before discards its values; one of the same kind
@@ -320,10 +323,10 @@ public:
 
     // End the record: return whether its values are what the column expects.
     bool close(std::uint64_t record, Problem& problem) {
-        if (seen_ == record && (one_ || (plain_ && found_ == spec_.kind && values_found_ == spec_.count))) return true;
+        if (seen_ == record && (is_scalar_ || (needs_no_finish_ && found_ == spec_.kind && values_found_ == spec_.count))) return true;
         if (seen_ != record) {
             open(record);
-            there_ = false;
+            list_present_ = false;
         }
         if (spec_.layout == ValueLayout::skipped) return true;
         if (spec_.list) return close_list(problem);
@@ -347,8 +350,12 @@ public:
 
 private:
     // Return whether the values are in a list of another kind. An empty one is as good as one of this kind.
-    bool has_other_kind() const {
-        if (found_ == spec_.kind || found_ == Kind::none || (spec_.mixed && found_ == Kind::int64)) return false;
+    DTF_INLINE bool has_other_kind() const {
+        return found_ != spec_.kind && found_ != Kind::none && refuses_kind();
+    }
+
+    DTF_APART bool refuses_kind() const {
+        if (spec_.mixed && found_ == Kind::int64) return false;
         return values_found_ > 0 || spec_.layout == ValueLayout::unset;
     }
 
@@ -360,7 +367,7 @@ private:
     }
 
     void rollback_record() {
-        if (one_) {
+        if (is_scalar_) {
             if (stores_bytes()) {
                 value_splits.truncate(value_splits.size() - sizeof(std::int64_t));
                 values.truncate(static_cast<std::size_t>(last(value_splits)));
@@ -428,6 +435,12 @@ private:
                                       : (values.size() - before) / spec_.tensor.item);
     }
 
+    QuickStep quick_step() const {
+        if (!spec_.list || casts_ || spec_.counted) return QuickStep::none;
+        if (spec_.layout == ValueLayout::fixed && spec_.kind == Kind::floats) return QuickStep::floats;
+        return has_steps() && spec_.kind == Kind::int64 && spec_.count == 1 ? QuickStep::integers : QuickStep::none;
+    }
+
     // Bytes before the packed floats of a step: the tag and size of the Feature, of its FloatList, and of its values.
     std::string float_head() const {
         std::string head;
@@ -471,13 +484,19 @@ private:
         return true;
     }
 
+    // Steps may differ in their kinds, so that each is cast alone, and one that does not fit leaves nothing.
+    DTF_APART void close_mixed_step() {
+        Problem problem;
+        end_step(step_fault_ != Fault::none || (step_fits(problem) && finish(problem)), problem);
+        wide_.truncate(0);
+    }
+
     void end_step(bool fits, const Problem& problem) {
         if (!fits) {
             step_fault_ = problem.fault;
             step_found_ = problem.found;
             bad_step_ = steps_;
         }
-        if (spec_.mixed) wide_.truncate(0);  // what does not fit has another kind than the next step
         ++steps_;
         if (has_steps()) {
             const auto before = last(step_splits);
@@ -506,7 +525,7 @@ private:
 
     bool close_list(Problem& problem) {
         const bool unset = spec_.layout == ValueLayout::unset;
-        if (!there_ && !spec_.optional && !unset) return fail(problem, Fault::missing, 0);
+        if (!list_present_ && !spec_.optional && !unset) return fail(problem, Fault::missing, 0);
         if (step_fault_ != Fault::none) {
             problem.step = static_cast<std::int64_t>(bad_step_);
             return fail(problem, step_fault_, step_found_);

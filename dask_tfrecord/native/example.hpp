@@ -116,7 +116,7 @@ private:
         if (problem_.fault != Fault::none) problem_ = Problem{};
         features_.begin_record();
         lists_.begin_record();
-        has_values_ = has_oddities_ = some_read_ = foreign_ = false;
+        has_values_ = has_unknown_fields_ = some_read_ = foreign_ = false;
         taken_ = 0;
         step_ = -1;
         for (const std::size_t i : items_) {
@@ -134,13 +134,13 @@ private:
                 }
             } else {
                 foreign_ = foreign_ || tag == length_delimited(2);  // the feature lists of a SequenceExample
-                has_oddities_ = true;
+                has_unknown_fields_ = true;
                 if (!record.skip(tag, in_record)) return fail(Fault::malformed);
             }
         }
         // Fields that no writer of Examples writes, and not one feature: another message that happens to parse.
         // Accepting it as an empty Example would invent a row.
-        if (foreign_ || (has_oddities_ && !has_values_)) return fail(Fault::not_example);
+        if (foreign_ || (has_unknown_fields_ && !has_values_)) return fail(Fault::not_example);
         return close();
     }
 
@@ -172,7 +172,7 @@ private:
                 if (!message.delimited(map) || !entries<part>(map, keys)) return false;
             } else {
                 foreign_ = foreign_ || tag == length_delimited(2);  // a SequenceExample
-                has_oddities_ = true;
+                has_unknown_fields_ = true;
                 if (!message.skip(tag, in_map)) return false;
             }
         }
@@ -212,7 +212,7 @@ private:
                 Cursor one(map.here(), 0);
                 if (!map.delimited(one) || !entry<part>(one, keys)) return false;
             } else {
-                has_oddities_ = true;
+                has_unknown_fields_ = true;
                 if (!map.skip(tag, depth_ + in_map)) return false;
             }
         }
@@ -316,7 +316,7 @@ private:
         // A key without a value is a feature, too. But a key that starts like a message is one: keys and values of
         // another message, a level deeper.
         is_feature = is_feature || (key.left() > 0 && *key.here() >= ' ');
-        (is_feature ? has_values_ : has_oddities_) = true;
+        (is_feature ? has_values_ : has_unknown_fields_) = true;
         Column* column;
         if (!find(key, keys, column)) return false;
         if (column == nullptr) return true;
@@ -336,19 +336,20 @@ private:
     // message FeatureList { repeated Feature feature = 1; }
     bool feature_list(Cursor list, Column& column) {
         while (!list.empty()) {
-            if (column.take_step(list)) continue;
-            std::uint32_t tag;
-            if (!list.tag(tag)) return false;
-            if (tag == length_delimited(1)) {
-                Cursor step(list.here(), 0);
-                if (!list.delimited(step)) return false;
-                column.open_step();
-                if (!feature(step, column, in_step)) return false;
-                column.close_step();
-            } else if (!list.skip(tag, in_value)) {
-                return false;
-            }
+            if (!column.take_step(list) && !any_step(list, column)) return false;
         }
+        return true;
+    }
+
+    DTF_APART bool any_step(Cursor& list, Column& column) {
+        std::uint32_t tag;
+        if (!list.tag(tag)) return false;
+        if (tag != length_delimited(1)) return list.skip(tag, in_value);
+        Cursor step(list.here(), 0);
+        if (!list.delimited(step)) return false;
+        column.open_step();
+        if (!feature(step, column, in_step)) return false;
+        column.close_step();
         return true;
     }
 
@@ -489,7 +490,7 @@ private:
     std::uint64_t item_ = 0;  // number of items so far, of refused records too
     std::int64_t step_ = -1;  // item of the record, or -1
     bool has_values_ = false;    // the record has a map entry that is a feature
-    bool has_oddities_ = false;  // the record has unknown fields, or a map entry that is none
+    bool has_unknown_fields_ = false;  // the record has unknown fields, or a map entry that is none
     bool foreign_ = false;       // the record has a field that only another message has
     bool some_read_ = false;     // the record has a value that was not stored by the fast path
     std::size_t taken_ = 0;      // number of columns of the record that the fast path filled
