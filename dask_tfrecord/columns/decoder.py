@@ -90,7 +90,7 @@ class Decoder:
 
     __slots__ = ("columns", "decoders", "schema")
 
-    # What is read besides the schema, for tokens.
+    # Tokens of decoders that measure the columns of a schema differ from those that read them.
     measured: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, schema: Schema) -> None:
