@@ -164,6 +164,10 @@ def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf
 def test_what_other_programs_cannot_read_is_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="in memory"):
         dtf.ZarrJob.begin({"x": np.arange(3)}, tmp_path / "job")
+    for option, said in {"compute": "leave compute out", "append_dim": "to_zarr", "mode": "mode is"}.items():
+        with pytest.raises(ValueError, match=said):
+            begun(ds, tmp_path / "job", **{option: False})
+    assert not (tmp_path / "job").exists()
     secret = dtf.read_tfrecord(ds.origin["files"][0], compression=None, storage_options={"auto_mkdir": False})
     job = begun(secret, tmp_path / "job", 1)
     assert not [path for path in (tmp_path / "job").rglob("*") if path.is_file() and b"auto_mkdir" in path.read_bytes()]

@@ -270,6 +270,8 @@ class ZarrJob:
             Continue an interrupted conversion, or divide a job again: what is written is kept.
         compute : bool, default True
             Must be True: `write` writes the rows.
+        append_dim : str, optional
+            Must be None: `to_zarr` appends.
 
         Returns
         -------
@@ -297,6 +299,8 @@ class ZarrJob:
         options = complete(ZarrWriteOptions, options, "begin")
         if not options["compute"]:
             raise ValueError("begin writes no row, write does: leave compute out")
+        if options["append_dim"] is not None:
+            raise ValueError("a job writes a group of its own: to_zarr(…, append_dim=…) appends to one")
         origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
         target = open_target(store, origin, options)
         request = ConversionRequest.from_arguments(arrays, options)
