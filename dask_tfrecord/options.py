@@ -110,6 +110,7 @@ def _entries(section: str) -> dict[str, str]:
 
 
 Mode = Literal["w", "w-"]
+AddingMode = Literal["w", "w-", "a"]
 
 
 class ZarrOptions(TypedDict, total=False):
@@ -228,8 +229,9 @@ class ShardOptions(TypedDict, total=False):
         is copied.
     index : bool, default False
         Write ``FILE.idx`` next to each shard. `build_index` writes the same (for gzip ``FILE.gzidx``, too).
-    mode : {"w-", "w"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+    mode : {"w-", "w", "a"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
+        follow on those that exist, and changes none of these.
     compute : bool, default True
         Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
     storage_options : mapping, optional
@@ -239,7 +241,7 @@ class ShardOptions(TypedDict, total=False):
     compression: Annotated[str | None, Option(None)]
     records_per_shard: Annotated[int | None, Option(None)]
     index: Annotated[bool, Option(False)]
-    mode: Annotated[Mode, Option("w-")]
+    mode: Annotated[AddingMode, Option("w-")]
     compute: Annotated[bool, Option(True)]
     storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
@@ -323,8 +325,9 @@ class ParquetOptions(TypedDict, total=False):
         Compression of the pages.
     tensors : bool, default True
         As for `Dataset.to_arrow_batches`.
-    mode : {"w-", "w"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files.
+    mode : {"w-", "w", "a"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
+        follow on those that exist, and changes none of these.
     compute : bool, default True
         Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
     storage_options : mapping, optional
@@ -333,7 +336,7 @@ class ParquetOptions(TypedDict, total=False):
 
     compression: Annotated[str | None, Option("snappy")]
     tensors: Annotated[bool, Option(True)]
-    mode: Annotated[Mode, Option("w-")]
+    mode: Annotated[AddingMode, Option("w-")]
     compute: Annotated[bool, Option(True)]
     storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 

@@ -176,3 +176,7 @@ def test_moved_columns_equal_those_of_numpy(tmp_path: Path) -> None:
 def test_conversions_in_parts_are_measured(data: Path) -> None:
     assert "per core of parts" in run("parts.py", "throughput", f"{data}/tabular-*", "--rounds", 1).stdout
     assert "first task after" in run("parts.py", "start", "--units", 1000).stdout
+
+
+def test_append() -> None:
+    assert "200 rows are those of one conversion" in run("append.py", 10).stdout

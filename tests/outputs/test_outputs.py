@@ -414,3 +414,26 @@ def check_readers(read: Callable[[Path], list[int]], target: Path, before: list[
             for name in (path.parent.name for path in target.glob("*/zarr.json")):
                 array: Any = zarr.open_array(target, path=name, mode="r")
                 assert len(list((target / name / "c").iterdir())) == -(-array.shape[0] // array.chunks[0])
+
+
+@pytest.mark.parametrize("place", ["directory", "memory"])
+def test_files_are_added_after_those_that_exist(place: str, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    root = str(tmp_path) if place == "directory" else f"memory://added/{tmp_path.name}"
+    fs, inside = fsspec.url_to_fs(root)
+    for start, stop in ((0, 6), (6, 10), (10, 11)):
+        rows = {"x": np.arange(start, stop)}
+        before = {name: fs.cat_file(name) for name in fs.find(inside)} if fs.exists(inside) else {}
+        dtf.to_tfrecord(rows, f"{root}/shards/x-{{shard}}.tfrecord", records_per_shard=4, mode="a")
+        dtf.to_parquet(rows, f"{root}/files", mode="a")
+        dtf.copy_tfrecord(f"{root}/shards/x-0.tfrecord", f"{root}/copies/y-{{shard}}.tfrecord", mode="a")
+        after = {name: fs.cat_file(name) for name in fs.find(inside)}
+        assert {name: after[name] for name in before} == before
+        features = {"x": dtf.FixedLenFeature((), "int64")}
+        assert dtf.read_tfrecord(f"{root}/shards/*", features)["x"].compute().tolist() == [*range(stop)]
+        files = sorted(fs.glob(f"{inside}/files/*"))
+        assert [x for file in files for x in pyarrow.read_table(fs.open(file))["x"].to_pylist()] == [*range(stop)]
+    assert len(fs.glob(f"{inside}/shards/*")) == 4
+    assert len(fs.glob(f"{inside}/copies/*")) == 3
+    with pytest.raises(ValueError, match=r"give a template with \{shard\} and without \{shards\}"):
+        dtf.to_tfrecord(rows, f"{root}/x-{{shard}}-of-{{shards}}.tfrecord", mode="a")

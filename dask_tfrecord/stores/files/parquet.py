@@ -84,17 +84,18 @@ def to_parquet(
     from dask_tfrecord.interop.arrow import BatchMaker
 
     options = complete(ParquetOptions, options, "to_parquet")
-    check_mode(options["mode"], "a file")
+    if options["mode"] != "a":
+        check_mode(options["mode"], "a file")
     codec = _checked_codec(options["compression"])
     rows = Inputs.from_arrays(arrays, exact=True).rows
     if rows.nrows is None:
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     make = BatchMaker(rows.schema, options["tensors"])
     make.check_columns(rows.nrows)
-    names = ShardNames.from_directory(path, _TEMPLATE, options["storage_options"])
+    names, mode = ShardNames.from_directory(path, _TEMPLATE, options["storage_options"]).in_mode(options["mode"])
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    files = Files(row_tasks.token, names, len(spans), options["mode"], options["compute"], verify=_check_rows)
+    files = Files(row_tasks.token, names, len(spans), mode, options["compute"], verify=_check_rows)
     files.check_free()
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, span)) for span, path in zip(spans, paths, strict=True)]

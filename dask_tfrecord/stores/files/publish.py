@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds import TFDSMetadata
+from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.runtime.progress import is_cancelled, report_progress, while_running
 from dask_tfrecord.storage.listing import find_shards, sidecar_path
@@ -91,6 +92,8 @@ class ShardNames:
 
     template: str  # path or URL with fields {shard}, the number of a shard, and {shards}, the number of shards
     storage_options: Mapping[str, Any]
+    # Number of the first shard; those before it belong to earlier writes.
+    first: int = field(default=0, kw_only=True)
 
     __repr__ = repr_without_credentials
 
@@ -147,7 +150,22 @@ class ShardNames:
 
     def paths(self, shards: int) -> list[str]:
         """Return the path or URL of every shard."""
-        return [self.template.format(shard=number, shards=shards) for number in range(shards)]
+        return [self.template.format(shard=self.first + number, shards=shards) for number in range(shards)]
+
+    def in_mode(self, mode: AddingMode) -> tuple[Self, Mode]:
+        """Return the names of a write and its mode: under ``"a"``, numbers follow on those of existing shards."""
+        if mode != "a":
+            return self, mode
+        if not self.allows_many or any(field == "shards" for _, field, _, _ in Formatter().parse(self.template)):
+            raise ValueError(
+                f"mode='a' adds files and renames none: give a template with {{shard}} and without {{shards}}, such as "
+                f"'part-{{shard:05d}}.tfrecord'; got {redact_url(self.template)!r}"
+            )
+        return replace(self, first=max(map(self._number, self.existing(self.paths(1))), default=-1) + 1), "w-"
+
+    def _number(self, path: str) -> int:
+        found = self.pattern.fullmatch(path)
+        return int(found["shard"]) if found is not None and self.allows_many else 0
 
     @staticmethod
     def display(paths: Sequence[str], noun: str = "shard") -> str:
@@ -159,9 +177,13 @@ class ShardNames:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """Pattern of all shards of this template, for any number of shards."""
-        fields = Formatter().parse(self.template)
-        texts = (re.escape(text) + ("" if field is None else "[0-9]+") for text, field, _, _ in fields)
-        return re.compile("".join(texts))
+        numbers = {None: "", "shard": "(?P<shard>[0-9]+)"}
+        found = ""
+        for text, name, _, _ in Formatter().parse(self.template):
+            found += re.escape(text) + numbers.get(name, "[0-9]+")
+            if name == "shard":
+                numbers[name] = "[0-9]+"
+        return re.compile(found)
 
     def existing(self, paths: Sequence[str]) -> list[str]:
         """List existing files of this template in the directories of `paths`, for any number of shards."""
@@ -179,7 +201,7 @@ class ShardNames:
 
         Shards of the same template and another number of shards always do: a pattern would read both sets.
         """
-        existing = [path for path in self.existing(paths) if path not in own]
+        existing = [path for path in self.existing(paths) if path not in own and self._number(path) >= self.first]
         new = set(paths)
         if mode == "w-" and (same := [path for path in existing if path in new]):
             raise FileExistsError(f"{_first_of(same)} exists already: " + OVERWRITE + " replaces existing files")

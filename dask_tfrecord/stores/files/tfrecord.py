@@ -167,6 +167,7 @@ def to_tfrecord(
     else:
         assert isinstance(encoder, Encoder)
         names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
+    names, mode = names.in_mode(options["mode"])
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, options["records_per_shard"], names, lambda: row_tasks.row_sizes().read)
     spans = list(pairwise(borders.tolist()))
@@ -174,7 +175,7 @@ def to_tfrecord(
         row_tasks.token,
         names,
         len(spans),
-        options["mode"],
+        mode,
         options["compute"],
         compression,
         options["index"],
@@ -196,9 +197,9 @@ def _write_samples(
     for name, value in (("tfds", options["tfds"]), ("compute", None if options["compute"] else False)):
         if value is not None:
             raise ValueError(f"{name}={value!r} needs arrays or a Dataset, and the rows come from an iterator")
-    names = ShardNames.from_urlpath(urlpath, options["storage_options"])
+    names, mode = ShardNames.from_urlpath(urlpath, options["storage_options"]).in_mode(options["mode"])
     # Existing shards are refused before the rows are made.
-    Files(uuid.uuid4().hex, names, 1, options["mode"], True, None, False, None, None).check_free()
+    Files(uuid.uuid4().hex, names, 1, mode, True, None, False, None, None).check_free()
     features = ("features", "sequence_features", "example_features", "message")
     given: dict[str, Any] = {name: options[name] for name in (*features, "encoding")}  # type: ignore[literal-required]
     kept: dict[str, Any] = {name: options[name] for name in ("compression", "index", "mode", "storage_options")}
@@ -226,7 +227,8 @@ def _write_samples(
 
 def check_options(options: ShardOptions) -> str | None:
     """Check options before any file is read; return the compression, normalized."""
-    check_mode(options["mode"], "a shard")
+    if options["mode"] != "a":
+        check_mode(options["mode"], "a shard")
     compression, records_per_shard = normalize_compression(options["compression"]), options["records_per_shard"]
     if options["index"] and compression is not None:
         if not has_access_points(compression):
@@ -469,7 +471,7 @@ def copy_tfrecord(
     found = resolve_collection(urlpath, None, compression="infer", storage_options=storage_options, default="all")
     shards = found.shards
     kept = None if columns is None else _checked_columns(columns, shards, errors)
-    names = ShardNames.from_urlpath(target, options["target_options"])
+    names, mode = ShardNames.from_urlpath(target, options["target_options"]).in_mode(options["mode"])
     if filters is None and errors == "raise":
         partitions = _partitions(shards, names, records_per_shard, check_crc)
     else:
@@ -480,7 +482,7 @@ def copy_tfrecord(
         uuid.uuid4().hex,
         names,
         len(partitions),
-        options["mode"],
+        mode,
         options["compute"],
         compression,
         options["index"],
