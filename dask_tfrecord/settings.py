@@ -71,7 +71,7 @@ class Limits:
     item_count_interval_nbytes: int = 512 << 10
     # Decoded bytes of a write unit, and of a chunk without shards.
     write_unit_nbytes: int = 8 << 20
-    # Small conversions have so many write units, if these have at least the bytes.
+    # Write units of a small conversion, if each gets at least these bytes.
     wanted_units: int = 16
     least_unit_nbytes: int = 2 << 20
     # Decoded bytes of a chunk within a Zarr shard.

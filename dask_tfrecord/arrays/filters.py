@@ -472,7 +472,7 @@ def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
 
 
 def _advice(tokens: Sequence[str]) -> str:
-    """Return what to change in a text that is no condition."""
+    """Suggest how to correct a text that does not parse as a condition."""
     words = {token for token in tokens if not token.isspace()}
     if words & {"&", "|", "~"}:
         return "Words join conditions: and, or, not in."

@@ -18,10 +18,10 @@ _HEADER_NBYTES = sys.getsizeof(np.empty(0))
 
 
 class ObjectArray(np.ndarray[Any, Any]):
-    """Array of objects or text as a chunk of a dask array; slices are such arrays, results of functions are plain.
+    """Chunk of a dask array of objects or text; slices keep this class, results of functions are plain arrays.
 
-    Reductions of rows that differ in length, and comparisons of bytes with text, raise TypeError: NumPy would fail to
-    add up arrays of different shapes, and find no row that is equal.
+    Reducing rows that differ in length raises TypeError, because NumPy can't add arrays of different shapes. Comparing
+    bytes with text does, too, because NumPy would find no equal row.
     """
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:

@@ -172,16 +172,17 @@ def read_rows(
         cannot be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
         damage. An intact record that does not match the features always raises, unless `value_errors` accepts it.
     value_errors : {"raise", "fill", "mark", "skip"} or mapping of str to these, default "raise"
-        Handling of values of the right kind and number that can't be decoded, such as a truncated JPEG, bytes of
-        another length than those of a `RawFeature`, or text that is no UTF-8; by column, or for all. ``"skip"`` leaves
-        out the rows of these values. ``"fill"`` replaces them by fill values, and the other values of a `group` of
-        ragged columns with them; ``"mark"`` also adds a column ``NAME.valid``, False for filled values. The columns are
-        decoded now, in parallel on the active scheduler, so that the number of rows is exact, after the columns of
-        `filters` and for the rows that these keep. What is filled or left out is logged with its number and the first
-        error. It cannot be combined with ``counts=None``.
+        How to handle values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
+        wrong length for a `RawFeature`, text that isn't UTF-8. Give one word for all columns, or a mapping by column.
+        ``"skip"`` leaves out the rows of these values. ``"fill"`` replaces them by fill values, and with them the same
+        row of the other columns in a ragged `group`; ``"mark"`` also adds a column ``NAME.valid``, False for filled
+        values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is exact;
+        with `filters`, the compared columns come first, and the others are decoded for the rows that remain. A log
+        entry gives the number of values that were filled or left out, and the first error. It cannot be combined with
+        ``counts=None``.
     fill_values : mapping of str to value, optional
-        For ``errors="fill"`` and `value_errors`: values of filled rows, for columns whose feature has no
-        ``default_value`` or to override it.
+        Values of the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature lacks a
+        ``default_value``, or to override it.
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     storage_options : mapping, optional

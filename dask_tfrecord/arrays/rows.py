@@ -245,7 +245,7 @@ class Rechunked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assigned:
-    """A column beside a source or blocks."""
+    """A column that was added to those of a source or of blocks."""
 
     feature: Feature
     array: da.Array
@@ -283,7 +283,7 @@ class Rows(HasRows):
     rechunked: tuple[Rechunked, ...] = ()
     # Names of the columns, in order; None for those of the source or the blocks.
     selected: tuple[str, ...] | None = None
-    # Columns beside the source or the blocks, in chunks of the same rows.
+    # Columns that were added to those of the source or the blocks, in chunks of the same rows.
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
     # Backend of dask that arrays of numbers are moved to.
     backend: str | None = None
@@ -454,7 +454,7 @@ class Rows(HasRows):
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Return columns that are decoded together: each takes its block from every chunk."""
         own = [name for name in names if name not in self.assigned]
-        # A column alone has no others to be decoded with.
+        # One column can't share its decoding with others.
         taken = self._taken(own) if len(own) > 1 else {}
         return {name: self._moved(taken[name]) if name in taken else self.array(name) for name in names}
 

@@ -152,11 +152,11 @@ class Source:
 
 
 class CountedRows(Source, ABC):
-    """Rows that have numbers, any of which are read.
+    """Rows with known numbers, so that any of them can be read.
 
     An example of three records, whose column "x" holds 5, 7 and 9: ``read(["x"], slice(1, 3))`` returns 7 and 9,
     ``read(["x"], [2, 0])`` returns 9 and 5, and ``read_spans(["x"], [(0, 1), (1, 3)])`` yields 5, then 7 and 9.
-    ``select([2, 0])`` is a source of two rows, 9 and 5, whose row 0 is the record 2: ``locate(0, "x")`` says so.
+    ``select([2, 0])`` is a source of two rows, 9 and 5, whose row 0 is the record 2, as ``locate(0, "x")`` reports.
     """
 
     __slots__ = ()
@@ -348,7 +348,7 @@ class ChunkSource(CountedRows):
         return replace(self, rows=pick_rows(self.rows, key))
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read rows; chunks that hold none of them are not read."""
+        """Read rows, from the chunks that contain them alone."""
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
             return fill([self._range(names, rows.start, rows.stop)], out)
@@ -601,7 +601,7 @@ def shards_origin(shards: Shards) -> Mapping[str, Any]:
 def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column.
 
-    Values that can't be decoded are errors of whoever reads their rows: here the next rows are tried.
+    If a value can't be decoded, probe the next rows; the read of its row raises the error.
     """
     rows, found = 0, dict.fromkeys(names, 0)
     cuts = [min(cut, source.nrows) for cut in _PROBE_CUTS]
@@ -1403,14 +1403,14 @@ class _RecordReader:
     """Reader of consecutive items that decodes each record once, in one pass over the source of the records.
 
     An example of three records with 2, 3 and 1 items, read in spans of 4 items: the first span reads records 0 and 1,
-    and keeps record 1, of which one item is left. The second span takes that item and reads record 2.
+    and keeps record 1, because one of its items is left. The second span takes that item and reads record 2.
     """
 
     def __init__(self, source: CountedRows, names: Sequence[str]) -> None:
         self._span = (0, 0)
         # A source takes a span when its rows are requested: the one that `read` has just set.
         self._blocks = source.read_spans(names, self._spans()) if names else repeat(dict[str, Block]())
-        # The last record of which items are left, or -1.
+        # The last record if some of its items are left, or -1.
         self.kept_record = -1
         self.kept_blocks: Mapping[str, Block] = {}
 

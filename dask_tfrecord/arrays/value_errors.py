@@ -63,7 +63,7 @@ class _Refused:
 
 @dataclass(frozen=True, slots=True)
 class ValueErrors:
-    """What to do with values that can't be decoded, by column of a decoder."""
+    """Handling of values that can't be decoded, by column of a decoder."""
 
     decoder: Decoder
     modes: Mapping[str, str]  # of the columns that may refuse values, without "raise"

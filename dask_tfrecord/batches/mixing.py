@@ -164,13 +164,13 @@ def ascending_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Padding of a column in batches: of ragged rows, or of arrays that differ in shape, such as images.
+    """Pad a column in batches: ragged rows, or arrays of different shapes like images.
 
     Parameters
     ----------
     length : int, None or tuple of these, optional
-        Values of each row, for each level of rows; of arrays, the sizes of the first axes, such as height and width.
-        None is the longest row of the batch, or its largest size.
+        Number of values in each row, for each level of rows. For arrays, the sizes of the first axes, for example
+        height and width. None takes the longest row of the batch, or its largest size.
     value : scalar, optional
         Padding, by default 0 or ``b""``.
     truncate : bool, default False

@@ -1,4 +1,4 @@
-"""How a `Dataset` is displayed: its columns as text and HTML, its first rows as a table."""
+"""Display a `Dataset`: its columns as text and HTML, its first rows as a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 100
 # Code of features that a hint names, and how many of them.
 _DECODED = ("dtf.ImageFeature", "dtf.TensorFeature")
 _MOST_HINTS = 3
-# Columns whose chunks are drawn, the number up to which they are visible at once, and dask's size of a drawing.
+# Most columns whose chunks are drawn, most drawings that are visible at once, and the size that dask draws them in.
 _MOST_PICTURES = 24
 _OPEN_PICTURES = 8
 _PICTURE = 90
@@ -38,7 +38,7 @@ def as_html(given: Rows) -> str:
 
 
 def _chunk_pictures(given: Rows) -> str:
-    """Draw the chunks of each column, as dask does for an array; empty if rows are not counted, or there are none."""
+    """Draw the chunks of each column, as dask does for an array; empty if the rows are not counted, or zero."""
     if not given.nrows or not given.schema:
         return ""
     from dask.array.svg import svg

@@ -260,7 +260,7 @@ class Feature(ABC):
     # Descriptions of the records in other formats.
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry in a `features.json` of TensorFlow Datasets; None if it has no class that reads the feature.
+        """Return the entry in a `features.json` of TensorFlow Datasets; None if no class of it reads the feature.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class Feature(ABC):
 
     @property
     def tfmd_domain(self) -> str | None:
-        """Field of TensorFlow Metadata that says what bytes are: ``"image_domain"``; None without one."""
+        """Field of TensorFlow Metadata for the content of bytes, such as ``"image_domain"``; None without one."""
         return None
 
     @property

@@ -135,7 +135,7 @@ class EncodedArray(Encoded):
 
     @property
     def _has_ragged_rows(self) -> bool:
-        """Return whether a record holds one array of which the first size alone is open."""
+        """Return whether a record holds one array, and only its first size is open."""
         return self.count is None and self.shape[:1] == (-1,) and -1 not in self.shape[1:]
 
     @property

@@ -99,7 +99,7 @@ class FixedLenFeature(Listed):
     """
 
     shape: tuple[int, ...]
-    # Required: without a value, the check of the shape comes first, and says that the shape was left out.
+    # Required. It has a default so that the check of the shape comes first, and reports a shape that was left out.
     dtype: str = field(default_factory=str)
     default_value: Any = None
     mixed: bool = field(default=False, kw_only=True)

@@ -133,7 +133,7 @@ class ImageFormat:
             raise ImageError(f"a {self.name} image that can't be decoded: {describe_error(error)}") from error
 
     def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
-        """Return the pixels that a display decodes of an image of so many, and the most that it may decode."""
+        """Return how many of the `pixels` of an image a display decodes, and the most that it may decode."""
         return pixels, SHOWN_PIXELS
 
 
@@ -439,7 +439,7 @@ def open_gif(data: bytes, channels: int) -> EncodedImage:
 
 
 class GIF(ImageFormat):
-    """GIF, of which the first frame is decoded."""
+    """GIF; only its first frame is decoded."""
 
     name = "GIF"
     media_type = "image/gif"
@@ -616,7 +616,7 @@ def open_webp(data: bytes, channels: int) -> EncodedImage:
 
 
 class WebP(ImageFormat):
-    """WebP, of which the first frame is decoded."""
+    """WebP; only its first frame is decoded."""
 
     name = "WebP"
     media_type = "image/webp"

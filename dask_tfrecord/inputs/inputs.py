@@ -582,7 +582,7 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
 
 
 def _stored_chunks(array: Any) -> tuple[int, ...]:
-    """Return the rows of each chunk of an array on disk; none if it has no chunks."""
+    """Return the rows of each chunk of an array on disk, and an empty tuple without chunks."""
     try:
         step = array.chunks[0] if getattr(array, "chunks", None) else 0
     except NotImplementedError:
@@ -628,7 +628,7 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     # Zarr and HDF5 read whole chunks.
     stored = max(map(_stored_chunks, arrays), key=lambda chunks: max(chunks, default=0))
     if len(set(stored[:-1])) > 1:
-        # Whole chunks that differ in their rows, as many as there is room for.
+        # Chunks with different numbers of rows: join whole ones up to the limit.
         borders = np.cumsum([0, *stored])
         kept = joined_parts((borders.tolist(), each))
         return tuple(np.diff(borders[kept]).tolist())

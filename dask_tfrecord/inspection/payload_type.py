@@ -423,8 +423,8 @@ def detect_image(value: bytes) -> BytesContent | None:
 
 # ------------------------------------------------------------------------------------------------------- other formats
 
-# What bytes of a feature may be, and the expression that makes an array of one value. Pickles run code when they are
-# loaded, so nothing suggests loading them.
+# Formats that bytes of a feature may have, and the expression that makes an array of one value. Loading a pickle runs
+# its code, so no expression does that.
 FOREIGN_CONTENT = {
     "NumPy .npy files": "np.load(io.BytesIO(value))",
     "WAV sound": "scipy.io.wavfile.read(io.BytesIO(value))[1]",
@@ -443,7 +443,7 @@ _WAV_DTYPES = {8: "uint8", 16: "int16", 32: "int32"}
 
 @dataclass(frozen=True, slots=True)
 class ForeignContent:
-    """Format of bytes that this library does not decode by itself, and the array that `FOREIGN_CONTENT` makes of it."""
+    """Format of bytes that needs another library, and the array that `FOREIGN_CONTENT` makes of it."""
 
     format: str
     dtype: str | None = None  # None if it is unknown or differs
@@ -503,7 +503,7 @@ def _wav(value: bytes) -> ForeignContent:
 
 
 def _base64_picture(value: bytes) -> ForeignContent:
-    """Read the header of a JPEG or PNG in base64, whose gray pixels have no axis of channels."""
+    """Read the header of a JPEG or PNG in base64; gray pixels lack an axis of channels."""
     is_url_safe = not _URL_SAFE.isdisjoint(value[:_BASE64_HEADER])
     unknown = ForeignContent("pictures in URL-safe base64" if is_url_safe else "pictures in base64")
     try:

@@ -68,7 +68,7 @@ class Suggestion:
 
     @property
     def agreed(self) -> str:
-        """How many values were seen, as text."""
+        """Number of values that were seen, as text."""
         return f"all {self.number:,} {self.of}s" if self.number != 1 else f"the only {self.of}"
 
     def __str__(self) -> str:

@@ -151,7 +151,7 @@ class BytesSummary:
     # Content that all values share; None before the first value, False if they share none.
     image: BytesContent | bool | None = None
     tensor: BytesContent | bool | None = None
-    foreign: ForeignContent | bool | None = None  # format that this library does not decode by itself
+    foreign: ForeignContent | bool | None = None  # format that needs another library
 
     def add(self, values: Iterable[bytes]) -> None:
         """Add values. A content type that one value has ruled out is not tested again."""

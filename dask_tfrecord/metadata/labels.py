@@ -274,7 +274,7 @@ def _names(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def feature_code(feature: Feature) -> str:
-    """Return Python code of a feature; classes of other modules have no prefix."""
+    """Return Python code of a feature, with a prefix for the classes of this library."""
     prefix = "dtf." if type(feature).__module__.startswith("dask_tfrecord.") else ""
     return prefix + feature.call(_code)
 

@@ -328,7 +328,7 @@ class _Cells:
         return table
 
     def _upright(self, texts: list[list[str]], widths: list[int], most: int) -> RenderResult:
-        """Yield a table with a line per column, and as many rows as fit beside its name; within a terminal's height."""
+        """Yield a table with a line per column, and the rows that fit next to its name and in the terminal's height."""
         columns = self.preview.columns
         names = [_front_cut(column.name, max(_CELL_WIDTH, most // 3)) for column in columns]
         first = max(map(cell_len, names)) + max(cell_len(column.about) for column in columns) + 2 * _APART
