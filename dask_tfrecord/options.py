@@ -18,10 +18,10 @@ from dask_tfrecord.errors import near_misses
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What an option has besides its name and type."""
+    """Attributes of an option besides its name and type."""
 
     default: Any
-    # The value on the command line, where the type does not tell it.
+    # Placeholder for the value on the command line, unless the type determines it.
     metavar: str | None = None
 
 
@@ -119,22 +119,21 @@ class ZarrOptions(TypedDict, total=False):
     Attributes
     ----------
     chunks : int, str or mapping of str to int, optional
-        Rows of a chunk, or decoded bytes such as ``"8MiB"``: for all features, or in a mapping by feature. All
-        features share a unit of rows, so the given chunks and shards must divide the largest of them. In a mapping, the
-        name of a flat array that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries.
-        A size, by default ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is
-        chunked along rows. For the same rows, all of these arrays together have at most four times this size. Long rows
-        of bytes and ragged columns reduce the number of rows. A chunk of flat values has at most this size. It covers
-        as many values as these rows have, or a half to a quarter of them, so that two tasks rarely read the same
-        records.
+        Rows of a chunk, or decoded bytes like ``"8MiB"``: for all features, or in a mapping by feature. All features
+        share a unit of rows, so the given chunks and shards must divide the largest of them. In a mapping, a flat array
+        that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries. A size, by default
+        ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is chunked along rows. All
+        of these arrays together have at most four times this size for the same rows. Long rows of bytes and ragged
+        columns reduce the number of rows. A chunk of flat values has at most this size. It covers the values of these
+        rows, or a half to a quarter of them, so that two tasks rarely read the same records.
     shards : int, str or mapping of str to int, optional
-        Rows of a shard, a multiple of `chunks`, or decoded bytes such as ``"64MiB"``: those in the largest array. By
-        default arrays are not sharded.
+        Rows of a shard, a multiple of `chunks`, or decoded bytes of the largest array, like ``"64MiB"``. By default
+        arrays are not sharded.
     compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
         ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
-        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` is no
-        filter.
+        Filters of dense arrays and values. Splits are only filtered if a mapping names their array. ``"auto"`` does
+        not filter.
     groups : mapping of str to str or sequence of str, optional
         Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
         ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default those of
@@ -152,9 +151,9 @@ class ZarrOptions(TypedDict, total=False):
         Store the metadata of all arrays in that of the group, so that one request opens it. If False, pass
         ``consolidated=False`` to xarray's `open_zarr`, too.
     memory_limit : int, str or None, default "auto"
-        Memory of a worker in bytes, for example ``"2GiB"``, which a conversion must not need more of. ``"auto"`` is
-        the limit of distributed workers; threads and processes of this machine have no limit. A plan reports that it
-        exceeds the limit, and writing raises.
+        Memory that a conversion may need on a worker, in bytes, for example ``"2GiB"``. ``"auto"`` is the limit of
+        distributed workers, and does not limit threads and processes of this machine. A plan reports that it exceeds
+        the limit, and writing raises.
     encoded_images : bool, default False
         Keep images of one size that are read from shards as JPEG, PNG and so on, one image a chunk. They are those of
         `ImageFeature` of a known shape, in Zarr shards; they are read as pixels by the codec ``dask_tfrecord.image`` of
@@ -252,9 +251,9 @@ class TFRecordOptions(ShardOptions, total=False):
     Attributes
     ----------
     features : mapping of str to feature, optional
-        Feature of each column: the spec that reads it. By default a Dataset is written as it was read (with the
-        features given to `read_tfrecord`, also through a Zarr store), and other columns as in ``ds.schema``. Arrays are
-        written as lists of numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of text.
+        Feature that reads each column back. By default, the columns of a Dataset have the features that it was read
+        with, even after a detour through a Zarr store, and other columns those of ``ds.schema``. Arrays become lists of
+        numbers (integers and bool as int64, float16 and float32 as float32), of bytes and of text.
     sequence_features : mapping of str to feature, optional
         Columns that are feature lists; records are SequenceExamples then. The optional column ``NAME.lengths`` holds
         the number of steps in each row of a padded column.
@@ -367,8 +366,8 @@ class LeRobotOptions(TypedDict, total=False):
     mode : {"w-", "w"}
         ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
     resume : bool, default False
-        Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same. A
-        complete data set of the same conversion is left as it is.
+        Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same.
+        If the same conversion is complete, nothing is written.
     storage_options : mapping, optional
         Options of fsspec for the URL.
     """
@@ -402,22 +401,21 @@ class BatchOptions(TypedDict, total=False):
         Leave out the last batch of an epoch if it is smaller. All shards then have the same number of batches, ``nrows
         // n // batch_size``.
     pad : mapping of str to int, None or Pad, optional
-        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. Of
-        arrays with a shape per row, such as images, the sizes of the first axes: ``{"image": (256, 256)}``. Rows that
-        are longer raise `FeatureError`, unless `Pad` cuts them. Other ragged columns are `RaggedBlock`.
+        Padded ragged columns: a length, None for the longest row of each batch, or `Pad` with a padding value. For
+        arrays with a shape per row, like images, give the sizes of the first axes: ``{"image": (256, 256)}``. Longer
+        rows raise `FeatureError`, unless `Pad` cuts them. Ragged columns that are not padded are `RaggedBlock`.
     window : int, optional
         With ``shuffle="window"``, rows of the mixing window: a row moves by less. With ``shuffle="full"``, rows that
-        are read together, without influence on the order. The default is as many as 64 MiB of rows contain; 1,024 if
-        rows are not counted.
+        are read together, which does not change the order. By default the rows of 64 MiB; 1,024 if rows are not
+        counted.
     prefetch : int, default 4
         Batches that are ready ahead.
     shard : tuple of int, default (0, 1)
         Index ``i`` and number ``n`` of the iterators that share each epoch. Each gets a contiguous part of the order,
         and their sizes differ by at most one row. They need the same seed.
     device : str, optional
-        Device of torch, such as ``"cuda"`` or ``"cuda:1"``, that numbers are copied to as tensors. Where torch is not
-        installed, CUDA devices get arrays of CuPy. Copies go through pinned memory, and run while the next batches are
-        decoded.
+        Copy numbers to this device of torch, for example ``"cuda"`` or ``"cuda:1"``, as tensors. Without torch, CUDA
+        devices get arrays of CuPy. Copies go through pinned memory, and run while the next batches are decoded.
     """
 
     shuffle: Annotated[Literal[False, "window", "full"], Option(False)]

@@ -89,15 +89,15 @@ class RowTasks:
     The groups of the schema may differ from those of the data set.
 
     Tasks over rows of shards depend on one node, the source. An example of three rows that are in memory, rows 0 and 1
-    in one chunk and row 2 in another: a task that writes one of several columns of rows 1 and 2 depends on two tasks,
-    each of which copies what it needs out of a chunk, so that no chunk stays in memory for it.
+    in one chunk and row 2 in another: a task that writes one of several columns of rows 1 and 2 depends on two tasks.
+    Each of the two copies the needed rows out of a chunk, so that the chunk need not stay in memory.
     """
 
     def __init__(self, rows: Rows, token: str, schema: Schema | None = None) -> None:
         self.rows, self.schema, self.token = rows, rows.schema if schema is None else schema, token
         self.source = rows.counted_source
         self.borders = np.asarray(rows.borders)
-        # What tasks read: chunks that exist, or a node with the source.
+        # Input of the tasks: existing chunks, or a node with the source.
         self._read: Any = rows.chunks(rows.names) if self.source is None else None
         if self.source is not None:
             self._read = dask.delayed(self.source, name=f"tfrecord-source-{token}", traverse=False)

@@ -280,11 +280,11 @@ class UnitNames(ShardNames):
         raise NotImplementedError
 
     def is_own(self, name: str) -> bool:
-        """Return whether a name below the directory is that of a file of such an output."""
+        """Return whether a name below the directory belongs to an output of this kind."""
         raise NotImplementedError
 
     def conversion(self) -> str | None:
-        """Return the conversion that wrote a complete output; None if there is none, or other software wrote it."""
+        """Return the conversion that completed this output; None without one, or if other software wrote it."""
         raise NotImplementedError
 
     def paths(self, shards: int) -> list[str]:
@@ -292,7 +292,7 @@ class UnitNames(ShardNames):
         return [path for unit in range(shards) for path in self.of_unit(unit)]
 
     def existing(self, paths: Sequence[str]) -> list[str]:
-        """List the existing files of such outputs, of any number of units."""
+        """List the existing files of outputs of this kind, of any number of units."""
         fs, inside = url_to_fs(self.root, **self.storage_options)
         fs.invalidate_cache()
         found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))

@@ -88,9 +88,9 @@ def to_tfrecord(
         ``memoryview`` are bytes. Numbers of Python lists take the dtype of their feature. Coordinates of an xarray
         Dataset along the rows are columns; dates are stored as int64, float64 as bytes, and
         ``FILE.xarray.json`` next to each shard has the dimensions, the other coordinates, dtypes and attributes.
-        Or an iterator of rows, such as a generator, or a list of them: a mapping of names to values for each row. The
-        features are those of the first rows, or `features`. Memory is bounded: records wait in the temporary directory
-        of this machine until the iterator ends, and are then copied to the shards.
+        Rows can also come one by one: from a list, or an iterator like a generator, of mappings of names to values.
+        Their features are `features`, or inferred from the first rows. Memory is bounded: records wait in the temporary
+        directory of this machine until the iterator ends, and are then copied to the shards.
     urlpath : str or os.PathLike
         A template such as ``"out/train-{shard:05d}-of-{shards:05d}.tfrecord"``; a name without ``{shard}`` for one
         shard; or a directory (an existing one, or a name that ends in ``/``). Missing directories are created.

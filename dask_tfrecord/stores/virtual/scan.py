@@ -36,7 +36,7 @@ _LEAST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Where the records of a shard end in its decompressed stream, and the CRCs of their payloads, of shape (n, 4)."""
+    """Ends of the records of a shard in its decompressed stream, and the CRCs of their payloads, of shape (n, 4)."""
 
     compression: str | None
     ends: NDArray[np.int64]
@@ -44,7 +44,7 @@ class Scan:
 
     @property
     def begins(self) -> NDArray[np.int64]:
-        """Where the records begin."""
+        """Offsets of the first bytes of the records."""
         return np.append(0, self.ends)[:-1]
 
 

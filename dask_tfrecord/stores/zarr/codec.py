@@ -165,7 +165,7 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
 
     def _decode(self, data: Any, chunk: Any, chunk_spec: Any, selection: Any) -> NDArray[Any]:
-        """Decode the selected rows of a chunk, by default all that it has; errors have places in the chunk."""
+        """Decode the selected rows of a chunk, by default all of them; errors state offsets within the chunk."""
         stored = np.frombuffer(data.as_numpy_array(), np.uint8)
         shard = _inflated(Shard(f"a chunk of column {self.column!r}", len(stored), "", self.compression, data=stored))
         ends = self._check_records(shard, chunk)

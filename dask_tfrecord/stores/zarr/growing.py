@@ -1,10 +1,10 @@
-"""What a run adds to a complete group: recorded beside its checkpoint until readers see it.
+"""Append rows to a complete group: the run records its additions next to the checkpoint until readers see them.
 
-Chunks come first. A chunk that has rows of the group is written again with these rows first, and the lengths of the
-arrays, which decide what readers see of it, stay. Then come the metadata of the arrays, and last those of the group:
-one object with the number of rows, and with the consolidated metadata, from which zarr and xarray take all lengths at
-once. So a run that ends early has changed nothing that they read. Without consolidated metadata, zarr sees each array
-grow on its own between the last two steps, all of its rows written.
+Chunks come first. A chunk that already holds rows of the group is written again, with these rows first. Readers still
+see the old rows, because the lengths of the arrays have not changed. Then come the metadata of the arrays, and last
+those of the group: one object with the number of rows and the consolidated metadata, which give zarr and xarray all
+lengths at once. So a run that ends early has changed nothing that they read. Without consolidated metadata, zarr sees
+one array after another grow between the last two steps; all of their rows are written by then.
 
 For example, five rows in chunks of four, and two more: the second chunk is written with rows 4 to 6, `x/zarr.json` gets
 the length 7, and `zarr.json` the length 7 and 7 rows.
@@ -35,7 +35,7 @@ LAST = "appended"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a run adds to a group."""
+    """Additions of a run to a group."""
 
     identity: str
     # Inputs and options of the run, as attributes of a group.
@@ -47,7 +47,7 @@ class Growth:
 
     @classmethod
     def read(cls, objects: GroupObjects) -> Growth | None:
-        """Return what a run adds, or was adding when it ended; None if there is no such run."""
+        """Return the additions of the run that appends, or ended before it was done; None without one."""
         found = objects.get([_RECORD])[_RECORD]
         return None if found is None else cls(**json.loads(found))
 

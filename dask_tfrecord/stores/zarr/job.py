@@ -1,4 +1,4 @@
-"""Conversion to Zarr in parts, which programs write that do not talk to each other: `ZarrJob`.
+"""Convert to Zarr in parts that independent programs write: `ZarrJob`.
 
 `ZarrJob.begin` creates the group as `to_zarr` does, and adds to its checkpoint what a program needs to write a part:
 the source of the rows, and the plan in slices, each with the counts of its rows alone. A program that writes a part
@@ -6,9 +6,9 @@ reads its slices, builds the tasks of some hundred units at a time, and computes
 those of `to_zarr`: they skip units that are recorded, and several programs that write one unit write the same bytes.
 `ZarrJob.finish` is the last task of `to_zarr`.
 
-No run owns the group between these steps. Each program that writes a part is recorded beside the plan, with a
-heartbeat, and a run that would replace the group is refused as long as one of them lives. Both record themselves
-before they look for the other.
+No run owns the group between these steps. Each program that writes a part records itself next to the plan, with a
+heartbeat. A run that would replace the group does so too, and is refused as long as one of these programs lives.
+Each side records itself before it searches for the other, so at least one of them finds the other.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from dask_tfrecord.stores.zarr.write import (
     write_units,
 )
 
-# Slices of a plan without a number of parts: parts are made of them.
+# Slices of a plan without a number of parts; a part consists of several.
 _SLICES = 256
 # Tasks that a program plans at once, for each of its threads.
 _TASKS_PER_THREAD = 32
@@ -99,7 +99,7 @@ class PartStatus:
     units, written : int
         Its write units, and those of them that are written.
     writer : str
-        Process and machine of the last program that wrote it; empty if there is none.
+        Process and machine of the last program that wrote it; empty without one.
     since : float or None
         When that program began, in seconds of the epoch.
     """
@@ -114,7 +114,7 @@ class PartStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What is written of a `ZarrJob`. Displayed as a table of the parts that are not done.
+    """Progress of a `ZarrJob`, displayed as a table of the parts that are not done.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class JobStatus:
     complete : bool
         True once `ZarrJob.finish` has completed the group.
     parts : tuple of PartStatus
-        The parts; none if the group is complete, or no part is written and the plan has no number of parts.
+        The parts; empty if the group is complete, or if neither the plan nor a first part fixes their number.
     """
 
     location: str
@@ -171,7 +171,7 @@ class _JobPlan:
 
     # Of the names of its objects.
     token: str
-    # What wrote it: other versions may read rows otherwise, or not at all.
+    # Versions of the program that wrote it; others may read rows differently, or fail to.
     version: str
     # Number of parts; None if the first part that is written fixes it.
     parts: int | None
@@ -347,7 +347,7 @@ class ZarrJob:
         Raises
         ------
         FileNotFoundError
-            If there is no group.
+            If the group does not exist.
         ResumeError
             If the group was not written by this library.
         """
@@ -377,7 +377,7 @@ class ZarrJob:
         Raises
         ------
         ValueError
-            If `part` is not one of the parts.
+            If `part` is outside the range of parts.
         ResumeError
             If `parts` differs from the number of the plan, or of another part; or another version of this library or
             of Python made the plan.
@@ -423,7 +423,7 @@ class ZarrJob:
                 raise
 
     def status(self) -> JobStatus:
-        """Return what is written, by whom and since when, and what is missing.
+        """Return the parts that are written, their writers and start times, and the missing parts.
 
         Returns
         -------
@@ -467,7 +467,7 @@ class ZarrJob:
         return JobStatus(str(self._target), False, tuple(found))
 
     def finish(self) -> None:
-        """Verify all parts, and complete the group; a complete group is left as it is.
+        """Verify all parts, and complete the group; do nothing if it is complete.
 
         Raises
         ------
@@ -484,7 +484,7 @@ class ZarrJob:
             self._refuse_missing()
         elif target.update_attributes(self._identity)["complete"]:
             return
-        # Parts look for other runs of the group, and know this one by its token.
+        # Parts refuse to write during other runs of the group; the identity in the token exempts this one.
         with target.journal().owned(f"{self._identity}{uuid.uuid4().hex}", lambda: None):
             try:
                 with add_path_to_errors(str(target)):
@@ -492,7 +492,7 @@ class ZarrJob:
             except IncompleteStoreError:
                 if plan is None:
                     raise
-                # Units that differ are no longer recorded.
+                # The verification removed the records of units that differ.
                 self._objects.drop(self._path(f"done-{plan.token}-{part}") for part in range(self.parts or 0))
                 self._refuse_missing()
                 raise
@@ -619,7 +619,7 @@ class ZarrJob:
         layout = checkpoint.layout(_counts_name(plan, first)) if has_tasks else None
         pickled = self._objects.get([rows_path])[rows_path]
         if layout is None or pickled is None:
-            # The part has no task, or other programs wrote all of them.
+            # The part is empty, or other programs have written all of it.
             return
         source, schema = _unpickle(pickled, self._source_options)
         arrays = target.open_for_writing(target.open("r+"), layout.arrays)
@@ -669,7 +669,7 @@ def _counts_name(plan: _JobPlan, number: int) -> str:
 
 
 def _in_this_process() -> AbstractContextManager[object]:
-    """Compute on the local scheduler that is configured, or on threads: no client is asked."""
+    """Compute on the local scheduler that is configured, or on threads, even if a client is active."""
     chosen = dask.config.get("scheduler", None)
     is_local = isinstance(chosen, str) and "distributed" not in chosen
     return nullcontext() if is_local else dask.config.set(scheduler="threads")
