@@ -209,7 +209,7 @@ def test_third_party_packages_are_imported_only_where_allowed() -> None:
 @pytest.mark.parametrize("path", sorted(ORACLE.glob("*.py")), ids=lambda path: str(path.name))
 def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     used = {name for name in imports(path.read_text("utf-8"), Path("oracle.py")) if name.startswith("dask_tfrecord")}
-    # `description` turns a schema into what its JSON says; `strategies` draws features to test.
+    # `description` reads the JSON of a schema; `strategies` draws features to test.
     allowed = {"description.py": {"dask_tfrecord"}, "strategies.py": {"dask_tfrecord", "dask_tfrecord.features"}}
     assert used <= allowed.get(path.name, set())
 

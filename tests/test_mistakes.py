@@ -1,4 +1,4 @@
-"""What newcomers write first: each error says what to write instead."""
+"""Mistakes of newcomers: each error names the call to write instead."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_shards_of_two_data_sets_are_named_with_their_keys(tmp_path: Path) -> No
     assert "shards of different keys; open each kind on its own:" in shown
     assert f"only in {tmp_path}/a.tfrecord: 'label'" in shown and f"only in {tmp_path}/b.tfrecord: 'box'" in shown
     dtf.to_tfrecord({"id": np.arange(5)}, tmp_path / "b.tfrecord", mode="w")
-    # A key that some records leave out is no other kind of shard.
+    # Shards are not of different kinds because some records leave out a key.
     assert "different keys" not in repr(dtf.read_tfrecord(tmp_path / "*.tfrecord"))
 
 

@@ -7,7 +7,7 @@ import dask_tfrecord as dtf
 
 
 class PPM(dtf.ImageFormat):
-    """PPM of 8 bits, whose header has no comments: http://netpbm.sourceforge.net/doc/ppm.html."""
+    """PPM of 8 bits, without comments in the header: http://netpbm.sourceforge.net/doc/ppm.html."""
 
     name = "PPM"
 

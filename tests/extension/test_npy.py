@@ -84,7 +84,7 @@ def test_a_killed_write_is_resumed_where_it_ended(shard: Path, tmp_path: Path) -
     with dask.config.set(scheduler="synchronous"):
         to_npy(opened(shard), out, resume=True)
         check(out)
-        # What was published before is not read again, and a complete data set is left as it is.
+        # Published units are not read again, and a complete data set does not change.
         assert {*log.read_text().split()} == {*"01234"} - {*survived}
         before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
         to_npy(opened(shard), out, resume=True)

@@ -23,13 +23,13 @@ EMPTY = Feature(bytes_list=BytesList())
 
 
 def is_exact(number: int, bits: int) -> bool:
-    """Return whether a binary float of so many significant bits is equal to an integer."""
+    """Return whether a binary float with this number of significant bits can equal an integer."""
     size = abs(number)
     return size == 0 or size >> max(size.bit_length() - bits, 0) << max(size.bit_length() - bits, 0) == size
 
 
 def drawn(rng: random.Random, bits: int) -> int | float:
-    """Return a float that float32 represents, or an integer that a float of so many bits may represent."""
+    """Return a float that float32 represents, or an integer near the limit of a float with this number of bits."""
     if rng.random() < 0.5:
         return float(np.float32(rng.choice([rng.random(), 0.0, -0.0, 3.0, 1e30, float("inf")])))
     size = rng.choice([rng.getrandbits(8), rng.getrandbits(62), 1 << rng.randrange(62), (1 << bits) + rng.randrange(3)])

@@ -1,7 +1,7 @@
-"""Features as the oracle knows them: what the JSON of a schema says, which is what a user wrote.
+"""Features as the oracle knows them: the JSON of a schema, with the arguments that a user wrote.
 
-The oracle reads this description and nothing else of the library's classes, so a mistake in a property of a feature
-class can't be repeated here.
+The oracle reads only this description of the library's classes, so it can't repeat a mistake in a property of a feature
+class.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Feature:
 
     @property
     def is_decoded(self) -> bool:
-        """Whether values are decoded from bytes."""
+        """True if values are decoded from bytes."""
         return self.kind in DECODED
 
     @property
     def is_open(self) -> bool:
-        """Whether rows may differ in shape."""
+        """True if rows may differ in shape."""
         return self.kind == "RaggedFeature" or -1 in self.shape
 
 
@@ -91,7 +91,7 @@ def _feature(entry: Mapping[str, Any]) -> Feature:
 
 
 def _value(value: Any) -> Any:
-    """Return the argument that a JSON value stands for."""
+    """Return the argument for a JSON value."""
     if isinstance(value, list):
         return tuple(map(_value, value))
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Where the tests find files of the repository."""
+"""Paths of files of the repository, for tests."""
 
 from pathlib import Path
 

@@ -62,7 +62,7 @@ OLD, NEW = 5, 6
 
 
 def columns(start: int, stop: int) -> dict[str, Any]:
-    """Return rows of numbers, of text and of lists, none of which are the fill value."""
+    """Return rows of numbers, of text and of lists, all different from the fill value."""
     numbers = range(start + 1, stop + 1)
     return {
         "x": np.array(numbers),
@@ -109,7 +109,7 @@ def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseExc
             finished = faults.calls < at
             if dtf.from_zarr(target).nrows == OLD:
                 dtf.to_zarr(rest, target, append_dim="record", resume=at % 2 == 0)
-            # What is appended already is not appended again.
+            # Rows that are appended already are not appended again.
             dtf.to_zarr(rest, target, append_dim="record", resume=True)
             assert_rows(target, OLD + NEW)
             assert not [

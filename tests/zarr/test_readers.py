@@ -117,7 +117,7 @@ def test_zarrita(store: tuple[Path, dtf.Dataset], tmp_path: Path) -> None:
     modules = os.environ.get("DASK_TFRECORD_ZARRITA")
     if modules is None or shutil.which("node") is None:
         pytest.skip("needs node, and DASK_TFRECORD_ZARRITA, a folder in which npm installed zarrita")
-    # JavaScript has no arrays of halves, booleans and complex numbers, and zarrita selects nothing from empty ones.
+    # JavaScript lacks arrays of halves, booleans and complex numbers, and zarrita can't select from empty ones.
     numbers = arrays_of(store[0], "iuf")
     wanted = {name: array for name, array in numbers.items() if array.size and array.dtype != np.float16}
     script = Path(modules) / "read_store.mjs"
