@@ -611,7 +611,7 @@ def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str
         if start == stop or (rows and stop - start == 1):
             continue
         try:
-            blocks = measured.read(names, slice(start, stop))
+            [blocks] = measured.read_spans(names, [(start, stop)])
         except FeatureValueError:
             continue
         found = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in found.items()}
