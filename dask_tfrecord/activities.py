@@ -1,6 +1,6 @@
-"""Times of the parts of a task, for the fine performance metrics on the dashboard of distributed.
+"""Measure parts of a task for the fine performance metrics on the dashboard of distributed.
 
-distributed keeps them by the name of the task and of the activity, and shows what remains as other time:
+distributed adds the times up by the names of the task and of the activity, and shows the rest as other time:
 https://distributed.dask.org/en/stable/fine-performance-metrics.html
 """
 
@@ -12,11 +12,11 @@ from typing import Literal
 
 
 def activity(name: Literal["read", "decode", "encode", "write"]) -> AbstractContextManager[object]:
-    """Measure an activity of the task that runs in this thread; the time of an activity within it is not counted.
+    """Measure an activity of the task that runs in this thread, without the time of activities within it.
 
-    Reading a local shard is a part of decoding it, which the native core does in one pass.
+    Reading a local shard counts as decoding, because the native core does both in one pass.
     """
-    # Tasks of a cluster have imported it; others pay for a lookup alone.
+    # Only workers of distributed have imported this module; other tasks only pay for the lookup.
     metrics = sys.modules.get("distributed.metrics")
     measured: AbstractContextManager[object] = nullcontext() if metrics is None else metrics.context_meter.meter(name)
     return measured

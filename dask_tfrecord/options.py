@@ -1,4 +1,4 @@
-"""Options of writers and of batches, each defined once: name, type and default in a TypedDict, and its documentation.
+"""Options of writers and of batches. A TypedDict defines each one once: name, type, default and documentation.
 
 A function and the method of `Dataset` take ``**options: Unpack[ZarrOptions]``, and `with_options` gives both the
 signature and the documentation. `complete` refuses unknown names and adds the defaults. Commands make their flags and
@@ -54,7 +54,7 @@ def complete(given: type[_Given], options: _Given, function: str) -> _Given:
 def with_options(*given: type) -> Callable[[_Function], _Function]:
     """Show the options of ``**options: Unpack[…]`` in the signature and the documentation of a function.
 
-    The last TypedDict is that of the function; the others are those that it extends, whose documentation they have.
+    The last TypedDict is that of the function; the others are the ones that it extends, and document their own options.
     """
 
     def show(function: _Function) -> _Function:
@@ -62,7 +62,7 @@ def with_options(*given: type) -> Callable[[_Function], _Function]:
         signature = inspect.signature(function)
         parameters = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         for name, (kind, option) in options_of(given[-1]).items():
-            # As the source has it, without the modules of types.
+            # As written in the source, without the modules of types.
             annotation = re.sub(r"\b([a-z_]+\.)+(?=[A-Z])", "", inspect.formatannotation(kind))
             parameters.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=annotation)
@@ -155,10 +155,10 @@ class ZarrOptions(TypedDict, total=False):
         distributed workers, and does not limit threads and processes of this machine. A plan reports that it exceeds
         the limit, and writing raises.
     encoded_images : bool, default False
-        Keep images of one size that are read from shards as JPEG, PNG and so on, one image a chunk. They are those of
-        `ImageFeature` of a known shape, in Zarr shards; they are read as pixels by the codec ``dask_tfrecord.image`` of
-        this library, which readers need. The group takes the space of the images. Their headers are checked, not their
-        pixels.
+        Keep images of one size that are read from shards as JPEG, PNG and so on, one image a chunk. This applies to
+        `ImageFeature` with a known shape, and stores the images in Zarr shards. Readers get pixels, and need the codec
+        ``dask_tfrecord.image`` of this library. The group is as large as the encoded images. A conversion checks their
+        headers, but does not decode pixels.
     """
 
     chunks: Annotated[int | str | Mapping[str, int] | None, Option(None, "ROWS|SIZE")]
@@ -184,11 +184,11 @@ class ZarrTargetOptions(TypedDict, total=False):
         ``"w-"`` fails if the group exists, ``"w"`` replaces it.
     resume : bool, default False
         Resume an interrupted conversion, and after a failure keep what is written. Files, features and options must be
-        the same: only missing or damaged write units are written, and none if the group is complete. A failure can be
-        resumed again. Without an earlier conversion, start one.
+        the same: only missing or damaged write units are written, and none if the group is complete. You can resume
+        after each failure. Without an earlier conversion, start one.
     compute : bool, default True
-        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. Until it is computed
-        the group is marked incomplete, also if computing it fails.
+        Write now. If False, only create the empty arrays and return a `Delayed` that writes them. The group is marked
+        incomplete until that has succeeded.
     storage_options : mapping, optional
         Options of fsspec for the URL.
     """
@@ -207,9 +207,9 @@ class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
     ----------
     append_dim : str, optional
         Dimension of the rows, usually ``"record"``: append the rows to those of the group, which is created if it does
-        not exist. Columns have to be those of the group, and chunks, shards and codecs are its own. Readers see the
-        new rows when all of them are written. Begin a store that will grow with this option: its chunks then do not
-        depend on the first rows.
+        not exist. The columns must be those of the group, and it keeps its chunks, shards and codecs. Readers see the
+        new rows when all of them are written. If a store will grow, begin it with this option, so that its chunks do
+        not depend on the first rows.
     """
 
     append_dim: Annotated[str | None, Option(None, "NAME")]

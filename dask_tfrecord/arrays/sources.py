@@ -246,7 +246,7 @@ class CountedRows(Source, ABC):
 
 
 class UncountedChunks(Source, ABC):
-    """Chunks of any number of rows, which is known when a chunk is read.
+    """Chunks whose number of rows is unknown until they are read.
 
     An example of three records in two ranges of bytes: ``read_chunk(["x"], 0)`` returns the records whose headers begin
     in the first range, say 5 and 7, and ``read_chunk(["x"], 1)`` returns the other, 9.
@@ -999,7 +999,7 @@ class _Mapped(Source):
 
     @property
     def derivation(self) -> object:
-        """Columns that the function is called with, and what it returns."""
+        """Input columns of the function, and its result."""
         return self.columns, self.schema
 
     def _call(self, blocks: Mapping[str, Block], names: Sequence[str], describe: Callable[[], str]) -> dict[str, Block]:

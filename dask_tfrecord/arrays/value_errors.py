@@ -1,6 +1,6 @@
-"""Values that can't be decoded: found in one pass when a data set is opened, then filled, or their rows left out.
+"""Find values that can't be decoded, in one pass when a data set is opened, then fill them or leave out their rows.
 
-The rows are found once, by tasks without effects, and the source knows their numbers: it reads the same rows however
+The tasks that find these rows have no effects, and the source keeps the row numbers. So it reads the same rows however
 often a task runs, and neither decodes nor counts a refused value again.
 """
 
@@ -31,9 +31,9 @@ from dask_tfrecord.settings import limits
 _log = logging.getLogger(__name__)
 
 MODES = ("raise", "fill", "mark", "skip")
-# Decoded bytes of the rows that are checked together, among which a refused value is then searched.
+# Decoded bytes of the rows that are checked together; if this fails, the refused value is searched among them.
 _SPAN_NBYTES = 1 << 20
-# Column of whether the values of another are those of the records.
+# Feature of a column of marks: True where another column has the value of the record.
 _VALID = FixedLenFeature((), "bool")
 
 
@@ -176,7 +176,7 @@ def _search(task: tuple[CountedRows, tuple[str, ...]], start: int, stop: int) ->
 
 
 def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
-    """Search refused values in rows that have some, by halves."""
+    """Search for the refused values in rows that contain some, by halving the rows."""
     if stop - start == 1:
         left = names
         while left:
@@ -203,7 +203,7 @@ def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, 
 
 
 def _is_of(source: Any, name: str, feature: str | None) -> bool:
-    """Return whether an error of a feature is one of the column."""
+    """Return whether a feature that raised an error is that of the column."""
     while not hasattr(source, "decoder"):
         source = source.inner
     return feature in (name, source.decoder.decoders[name].source)
@@ -248,7 +248,7 @@ class ToleratedSource(CountedRows):
 
     @property
     def derivation(self) -> object:
-        """Refused values, what fills them, and the columns that mark them."""
+        """Refused values, their fill values, and the columns that mark them."""
         filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
         return filling, {name: each.tolist() for name, each in self.refused.items()}, dict(self.marks)
 

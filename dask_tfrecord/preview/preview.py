@@ -71,7 +71,7 @@ _APART = 3
 # Columns of a picture of the contact sheet, and letters of a cell of the table.
 _PICTURE_WIDTH = 18
 _CELL_WIDTH = 32
-# Lines of a large terminal, that several tables fit into.
+# Lines of a large terminal; several tables have to fit into it.
 _SCREEN = 50
 # Of the PNG, in pixels.
 _WIDTH = 1200

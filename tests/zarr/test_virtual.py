@@ -119,7 +119,7 @@ def test_answers_of_tensorflow(golden: Path, case: str) -> None:
             assert bits(np.asarray(group[name][...])) == bits(array), name
 
 
-# A regular grid is what zarr 3.1 has: chunks of all rows then.
+# zarr 3.1 has only regular grids: then a chunk holds all rows.
 @pytest.mark.parametrize("case", [*mostly_slow(tensorflow.CASES, 6)])
 def test_answers_of_tensorflow_in_icechunk(golden: Path, tmp_path: Path, case: str) -> None:
     path, spec = tensorflow.shard(golden, case), tensorflow.spec(golden, case)
@@ -336,7 +336,7 @@ def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1").write_bytes(changed(kind, second, first))
     options = {"fo": virtual.references()}
     array: Any = zarr.open_group("reference://", mode="r", storage_options=options)["k"]
-    # Of ten records of one size, a chunk is five. Records that are intact are those of another chunk.
+    # Ten records of one size in two chunks. A swapped shard has intact records, but those of the other shard.
     record = {"within a record": 7, "between records": 5, "nothing left": 0}.get(kind, 0)
     chunk = 10 + record // 5 * 5
     rows = slice(chunk, chunk + 5)

@@ -727,7 +727,7 @@ class UnitFiles(Files):
                 contents = [stack.enter_context(TemporaryFile()) for _ in paths]
                 with add_path_to_errors(gettempdir()):
                     amount = write(contents)
-                # The rows count once.
+                # Report the rows with the first file only.
                 written = zip(paths, contents, [amount, *((0, 0) for _ in paths[1:])], strict=True)
                 reports = [self.publish(path, _copied(content, each)) for path, content, each in written]
         made = [report for report in reports if report is not None]

@@ -33,7 +33,7 @@ def is_samples(arrays: Any) -> bool:
 
 
 def with_empty_lists(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return the columns with one row more, whose lists are empty: lists of other rows differ in length.
+    """Return the columns with one more row of empty lists, so that lists are inferred to differ in length.
 
     The first rows may have one length by chance. Arrays of NumPy have one shape.
     """

@@ -198,7 +198,7 @@ def _write_samples(
         if value is not None:
             raise ValueError(f"{name}={value!r} needs arrays or a Dataset, and the rows come from an iterator")
     names, mode = ShardNames.from_urlpath(urlpath, options["storage_options"]).in_mode(options["mode"])
-    # Existing shards are refused before the rows are made.
+    # Refuse existing shards before the iterator is run.
     Files(uuid.uuid4().hex, names, 1, mode, True, None, False, None, None).check_free()
     features = ("features", "sequence_features", "example_features", "message")
     given: dict[str, Any] = {name: options[name] for name in (*features, "encoding")}  # type: ignore[literal-required]

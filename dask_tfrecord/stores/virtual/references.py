@@ -82,7 +82,7 @@ class VirtualArray:
     spec : ArraySpec
         Name, shape, dtype and dimensions.
     codec : TFRecordCodec
-        The codec, with checksums and places of the chunks.
+        The codec, with checksums and positions of the chunks.
     attributes : mapping
         Attributes of the array.
     edges, files, offsets, nbytes : ndarray of int64

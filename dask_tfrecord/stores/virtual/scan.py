@@ -1,4 +1,4 @@
-"""Chunks of a virtual group: where records begin and end, which of them a chunk has, and how long their rows are.
+"""Chunks of a virtual group: the ends of records, the records of each chunk, and the lengths of their rows.
 
 A shard of three records of 40, 50 and 60 bytes, in chunks of two rows: chunk 0 is its bytes 0 to 90, and chunk 1 is its
 bytes 90 to 150. A column with 1, 0 and 4 values in these records has one value in chunk 0, and four in chunk 1.
@@ -30,7 +30,7 @@ from dask_tfrecord.stores.units import check_group_lengths, flat_levels
 from dask_tfrecord.stores.zarr.codec import CHUNKS, records_checksum
 from dask_tfrecord.stores.zarr.plan import with_strings
 
-# Without equal chunks of an eighth of the requested rows at least, chunks differ in their rows.
+# Chunks are equal if they can have at least an eighth of the requested rows; otherwise their rows differ.
 _LEAST_SHARE = 8
 
 

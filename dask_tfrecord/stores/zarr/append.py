@@ -1,4 +1,4 @@
-"""Rows that are appended to a group: their columns and options against those of the group, and their layout."""
+"""Check rows that are appended against the columns and options of their group, and lay them out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_appendable(target: TargetGroup, source: ZarrSource, request: Conversio
         )
     stored, given = (json.loads(schema.to_json()) for schema in (source.schema, request.schema))
     if "groups" not in given:
-        # Rows of the group show that these columns have one number of items; those that follow are checked.
+        # These columns have equal numbers of items in the stored rows; the appended rows are checked.
         given |= {key: stored[key] for key in ("groups", "inner_groups") if key in stored}
     differences = list(schema_differences(stored, given))
     if differences:

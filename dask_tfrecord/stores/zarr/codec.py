@@ -307,7 +307,7 @@ def _shard_name(byte_getter: Any, number: int, axes: int) -> str | None:
         own: Any = group.attrs["dask_tfrecord"]
         return str(json.loads(own)["source"]["files"][number])
     except Exception:
-        # The error of the chunk matters, not why the name of its shard is not found.
+        # Raise the error of the chunk, even if the name of its shard can't be found.
         return None
 
 

@@ -52,11 +52,11 @@ class Growth:
         return None if found is None else cls(**json.loads(found))
 
     def record(self, objects: GroupObjects) -> None:
-        """Record it before the first chunk is written."""
+        """Record the additions before the first chunk is written."""
         objects.put(_RECORD, json.dumps(asdict(self), ensure_ascii=False).encode())
 
     def publish(self, objects: GroupObjects) -> None:
-        """Show it to readers."""
+        """Show the additions to readers."""
         self._set_lengths(objects, {name: after for name, (_, after, _) in self.lengths.items()})
         document = json.loads(objects.get([_METADATA])[_METADATA] or b"")
         attributes = document["attributes"]
@@ -68,7 +68,7 @@ class Growth:
         objects.put(_METADATA, json.dumps(document, indent=2).encode())
 
     def discard(self, objects: GroupObjects) -> None:
-        """Remove it, if it was not published."""
+        """Remove the additions, unless they are published."""
         self._set_lengths(objects, {name: before for name, (before, _, _) in self.lengths.items()})
         for name, (before, after, unit) in self.lengths.items():
             objects.drop(f"{name}/{key}" for key in _chunk_keys(objects, name, -(-before // unit), -(-after // unit)))

@@ -169,7 +169,7 @@ class JobStatus:
 class _JobPlan:
     """Division of a layout into slices: content of an object of the checkpoint."""
 
-    # Of the names of its objects.
+    # Part of the names of its objects.
     token: str
     # Versions of the program that wrote it; others may read rows differently, or fail to.
     version: str
@@ -219,11 +219,11 @@ class ZarrJob:
     """A conversion to Zarr that programs write in parts, without a scheduler: a job array of Slurm, or processes.
 
     `begin` plans it and creates the group, `write` writes a part in any process of any machine that reaches the shards
-    and the store, and `finish` verifies all parts and completes the group. Parts are written in any order. A part that
-    died is written again, and one that runs twice at once writes the same bytes twice. The result has the bytes that
-    one `to_zarr` writes.
+    and the store, and `finish` verifies all parts and completes the group. Write parts in any order. Write a part again
+    if its program died; if it runs twice at once, both write the same bytes. The result is the same as that of one
+    `to_zarr`, byte for byte.
 
-    The plan holds the rows as pickled objects, functions of `map_blocks` included: open jobs that you trust only.
+    The plan contains pickled rows, and functions of `map_blocks`: open only jobs that you trust.
 
     Attributes
     ----------
@@ -521,7 +521,7 @@ class ZarrJob:
 
     @property
     def _objects(self) -> GroupObjects:
-        """Objects of the group; none is made once the checkpoint is removed."""
+        """Objects of the group. Once the checkpoint is removed, no object can be created in its place."""
         objects = self._target.unopened_objects()
         return replace(objects, makes_directory=False) if isinstance(objects, DirectoryObjects) else objects
 
