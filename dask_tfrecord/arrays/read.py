@@ -251,7 +251,7 @@ def _tolerant(
     columns: Sequence[str] | None,
     filters: Sequence[Any] | None,
 ) -> Rows:
-    """Handle values that can't be decoded, those of columns with filters first."""
+    """Handle values that can't be decoded, first in the columns that filters compare."""
     assert isinstance(rows.source, RecordSource | FilledSource)
     wanted = tuple(rows.schema) if columns is None else tuple(columns)
     if filters is None:

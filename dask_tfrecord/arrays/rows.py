@@ -265,13 +265,13 @@ class HasRows(ABC):
 class Rows(HasRows):
     """Columns in chunks of rows: read from a source on demand, or existing blocks, and arrays that were assigned.
 
-    Stores, batches and all other outputs take rows, and what opens or converts data returns them; `Dataset` holds them.
+    Functions that open or convert data return rows; stores, batches and other outputs take them. `Dataset` holds them.
 
     No chunk is empty, except the only one of a data set without rows: dask's slices skip rows across empty chunks.
     `of_source` and `of_chunks` remove empty chunks. Chunks that are not counted may be empty.
     """
 
-    # Features of the source, or of all blocks of a chunk; `schema` has those of the columns.
+    # Features of the source, or of all blocks of a chunk; `schema` describes the columns.
     stored_schema: Schema
     # First row of each chunk, and the number of rows; None if rows are not counted.
     borders: NDArray[np.int64] | None

@@ -180,7 +180,7 @@ def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> Col
 
 
 def message_columns_of(name: str, decoder: Decoder, columns: Container[str]) -> tuple[str, ...]:
-    """Return those of the columns that are fields of the messages in bytes of a feature."""
+    """Return the columns that are fields of the messages in the bytes of a feature."""
     return tuple(label for label, each in decoder.decoders.items() if each.source == name and label in columns)
 
 

@@ -1196,7 +1196,7 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
 
     open_dataset.__name__ = open_dataset.__qualname__ = name
     open_dataset.__module__ = module
-    # Signatures are those of `open_rows`, except for what they return.
+    # Take the signature of `open_rows`, but return a Dataset.
     open_dataset.__annotations__ = {**open_rows.__annotations__, "return": "Dataset"}
     signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
     open_dataset.__signature__ = signature  # type: ignore[attr-defined]

@@ -240,7 +240,7 @@ class ImageFeature(Encoded):
 
     @property
     def tfmd_domain(self) -> str | None:
-        """Return that of images."""
+        """Return the field of images."""
         return "image_domain"
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:

@@ -104,7 +104,7 @@ class TextFeature(Encoded):
 
     @property
     def tfmd_domain(self) -> str | None:
-        """Return that of text."""
+        """Return the field of text."""
         return "natural_language_domain"
 
     def assemble(self, decoded: Decoded) -> Block:

@@ -282,7 +282,7 @@ class JPEG(ImageFormat):
     media_type = "image/jpeg"
 
     def is_start(self, data: bytes) -> bool:
-        """Return whether the bytes begin with a marker after that of the start."""
+        """Return whether the bytes begin with the start marker and another marker."""
         return data.startswith(b"\xff\xd8\xff")
 
     def read_shape(self, data: bytes) -> Sizes:

@@ -363,7 +363,7 @@ class _Names(UnitNames):
         ]
 
     def is_own(self, name: str) -> bool:
-        """Return whether a name below the directory is that of a file of a LeRobot data set."""
+        """Return whether a LeRobot data set has files of this name below its directory."""
         return _FILE.fullmatch(name) is not None
 
     def conversion(self) -> str | None:

@@ -153,7 +153,7 @@ class ShardNames:
         return [self.template.format(shard=self.first + number, shards=shards) for number in range(shards)]
 
     def in_mode(self, mode: AddingMode) -> tuple[Self, Mode]:
-        """Return the names of a write and its mode: under ``"a"``, numbers follow on those of existing shards."""
+        """Return the names of a write and its mode; under ``"a"``, start after the numbers of existing shards."""
         if mode != "a":
             return self, mode
         if not self.allows_many or any(field == "shards" for _, field, _, _ in Formatter().parse(self.template)):
@@ -258,7 +258,7 @@ class ShardNames:
 
 @dataclass(frozen=True, repr=False)
 class UnitNames(ShardNames):
-    """Files of an output below a directory: several of each unit, and that of the template, which is written last."""
+    """Files of an output below a directory: several of each unit, and last the file that the template names."""
 
     root: str = ""
 
@@ -299,7 +299,7 @@ class UnitNames(ShardNames):
         return sorted(join(self.root, name) for name in found if self.is_own(name))
 
     def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> list[str]:
-        """Return the existing files, except those of the run itself; refuse them under ``mode="w-"``."""
+        """Return the existing files that another run wrote; refuse them under ``mode="w-"``."""
         existing = [path for path in self.existing(paths) if path not in own]
         if existing and mode == "w-":
             raise FileExistsError(

@@ -111,11 +111,11 @@ def check_appendable(target: TargetGroup, source: ZarrSource, request: Conversio
 
 
 def appended_layout(target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout:
-    """Lay out the arrays of a group with the rows that follow; chunks and shards are those of the group."""
+    """Lay out the arrays of a group with the appended rows, in the chunks and shards of the group."""
     schema, rows, before = source.schema, request.rows, len(source.rows)
     group = target.open("r")
     items = _items(target, group, schema, before)
-    # The arrays of a layout without rows have the names and parts of those of the group.
+    # A layout without rows gives the names and parts of the arrays of the group.
     bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
     stored: dict[str, Any] = {spec.name: group[spec.name] for spec in bare.arrays}
     strides = {spec.name: spec.unit for spec in bare.arrays if spec.by_rows}

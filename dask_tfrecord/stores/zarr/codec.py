@@ -36,8 +36,8 @@ from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
 
 _PARTS = ("rows", "values", "lengths")
-# Of a chunk: the checksum of its records, the number of its shard among those of the group, and, in the shard, the
-# number of its first record and the first byte of that record.
+# A chunk: the checksum of its records, the number of its shard in the group, and the number and first byte of its first
+# record in the shard.
 CHUNKS = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
 
 

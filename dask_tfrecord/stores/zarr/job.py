@@ -498,7 +498,7 @@ class ZarrJob:
                 raise
 
     def check_shards(self, shards: Shards) -> None:
-        """Refuse files that differ from those of the plan, by name; files that the plan does not have are ignored."""
+        """Refuse files that have changed since they were planned; ignore files that are not in the plan."""
         attributes = self._target.update_attributes(self._identity)
         then = Fingerprint.from_attributes(attributes)
         if "files" not in then.source:

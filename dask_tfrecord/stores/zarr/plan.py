@@ -138,7 +138,7 @@ class ConversionRequest:
         }
 
     def _fill_value(self, spec: ArraySpec) -> Any:
-        """Return the fill value of an array: that of the user, else the scalar default of its feature, else zero.
+        """Return the fill value of an array: the value that the user gave, the scalar default of its feature, or zero.
 
         Raises ValueError if the dtype of the array cannot hold it.
         """

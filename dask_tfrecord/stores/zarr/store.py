@@ -390,7 +390,7 @@ class TargetGroup:
     def read_entries(
         self, array: Any, location: Location, start: int, stop: int, *, encoded: bool = False
     ) -> NDArray[Any]:
-        """Read entries of an array of the group, as `read_entries` does; those of one shard as stored if `encoded`."""
+        """Read entries of an array of the group like `read_entries`; if `encoded`, their stored bytes, in one shard."""
         objects = self.unopened_objects()
         if not encoded:
             return read_entries(array, objects, location, start, stop)

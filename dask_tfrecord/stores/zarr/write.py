@@ -405,7 +405,7 @@ class AppendOutput(GroupOutput):
             yield
 
     def begin(self) -> None:
-        """Plan the rows that follow on those of the group; or find what an interrupted run has written."""
+        """Plan the appended rows, or find the units that an interrupted run has written."""
         target, request = self._target, self._request
         group = target.open("r+")
         objects, attributes = target.objects(group), target.own_attributes(group)
@@ -603,7 +603,7 @@ def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> 
             try:
                 _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
             except BaseException:
-                # The units before the failure are whole. The failure counts, not that of their record.
+                # The units before the failure are whole. If recording them fails too, raise the first failure.
                 with suppress(Exception):
                     completions.flush()
                 raise
