@@ -1,7 +1,7 @@
 """Find values that can't be decoded, in one pass when a data set is opened, then fill them or leave out their rows.
 
-The tasks that find these rows have no effects, and the source keeps the row numbers. So it reads the same rows however
-often a task runs, and neither decodes nor counts a refused value again.
+The tasks that find these rows change nothing, and the source keeps the row numbers. So it reads the same rows however
+often a task runs, and never decodes or counts a refused value again.
 """
 
 from __future__ import annotations

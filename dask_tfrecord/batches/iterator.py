@@ -214,7 +214,7 @@ class BatchIterator(Iterator[Batch]):
         if shuffle is not False and shuffle not in ("window", "full"):
             # tf.data takes the number of rows of its buffer.
             is_number = isinstance(shuffle, int) and f"{shuffle}".isdecimal()  # type: ignore[unreachable]
-            advice = f': shuffle="window", window={shuffle} mixes within so many rows' if is_number else ""
+            advice = f': shuffle="window", window={shuffle} mixes rows within windows of this size' if is_number else ""
             raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
