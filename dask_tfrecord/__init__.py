@@ -156,7 +156,11 @@ def __getattr__(name: str) -> Any:
         # A source tree may not be installed.
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version("dask-tfrecord")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    known = {}
+    if not name.startswith("_"):
+        known = importlib.import_module("dask_tfrecord.arrays.equivalents").FUNCTIONS
+    hint = f"; {known[name]}" if name in known else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[__name__])
 
 
 def _import_native() -> Any:

@@ -8,7 +8,7 @@ help of the same definitions.
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
@@ -39,12 +39,36 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in types.items()}
 
 
+# Advice for options of zarr, xarray and tf.data.
+_EQUIVALENTS = {
+    "overwrite": "mode='w' replaces what exists",
+    "append": "append_dim='record' of to_zarr adds rows, mode='a' of the other writers files",
+    "encoding": "to_zarr takes compressors=, filters=, chunks= and fill_values=, by the name of a column",
+    **dict.fromkeys(("zarr_format", "zarr_version"), "stores have format 3 of Zarr"),
+    "compressor": "compressors=zarr.codecs.ZstdCodec(level=3)",
+    "region": "append_dim='record' adds rows; dask_tfrecord.ZarrJob writes a store in parts",
+    "compression_type": "compression='gzip', which is also found from the bytes",
+    **dict.fromkeys(
+        ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
+        "leave it out: chunks are read in parallel by dask, in the order of the records",
+    ),
+    "batch_size": "ds.batches(32) reads batches of an open data set",
+    "engine": "leave it out",
+}
+
+
+def unknown_option(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """Return the error about an option that a function does not have: the equivalent, similar names, or all names."""
+    advice = f"; {_EQUIVALENTS[name]}" if name in _EQUIVALENTS else near_misses(name, known)
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{advice}")
+
+
 def complete(given: type[_Given], options: _Given, function: str) -> _Given:
     """Add the default of each option that is not given; raise TypeError for an unknown name, or a missing option."""
     known, found = options_of(given), cast(Mapping[str, Any], options)
     for name in found:
         if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{near_misses(name, known)}")
+            raise unknown_option(function, name, known)
     for name, (_, option) in known.items():
         if name not in found and option.default is REQUIRED:
             raise TypeError(f"{function}() missing 1 required keyword-only argument: {name!r}")

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import ShardNotFoundError
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
@@ -22,6 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     columns = {"label": np.arange(6), "text": [b"one", b"two"] * 3, "tokens": [[1], [2, 3], [], [4], [5, 6, 7], []]}
     dtf.to_tfrecord(columns, path / "train-{shard:05d}-of-{shards:05d}.tfrecord", records_per_shard=3)
     (path / "picture.png").write_bytes(PNG)
+    (path / "notes.txt").write_text("label int64")
+    dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
     return path
 
 
@@ -59,6 +63,46 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.from_zarr("train-*.tfrecord"), "read_tfrecord opens TFRecord shards"),
     (lambda ds: dtf.read_tfrecord("abfs://bucket/train.tfrecord"), "pip install adlfs"),
     (lambda ds: dtf.read_tfrecord("picture.png"), "begins with a PNG image"),
+    (lambda ds: dtf.TFRecordDataset("train-*"), "dtf.read_tfrecord('train-*.tfrecord', features) opens shards"),
+    (lambda ds: dtf.io.FixedLenFeature([], "int64"), "the features are here, without io"),
+    (
+        lambda ds: dtf.TFRecordWriter("out.tfrecord"),
+        "dtf.to_tfrecord({'label': array}, 'train.tfrecord') writes arrays",
+    ),
+    (lambda ds: dtf.parse_single_example(b"", {}), "dtf.read_records(path) iterates over their bytes"),
+    (lambda ds: dtf.from_arrays({"x": [1]}), "dtf.Dataset.from_arrays({'label': array}) is a data set"),
+    (lambda ds: dtf.read_tfrecord("train-*", compression_type="GZIP"), "compression='gzip', which is also found"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", column=["label"]), "read_tfrecord() got an unexpected keyword argument"),  # type: ignore[call-arg]
+    (lambda ds: ds.batches(2).prefetch(2), "ds.batches(32, shuffle='window', seed=0, epochs=2, prefetch=4)"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(2).map(len), "ds.map_blocks(function).batches(32)"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(2).take(1), "itertools.islice(ds.batches(32), 3)"),  # type: ignore[attr-defined]
+    (lambda ds: ds.chunk(5), "chunks=1000) opens chunks of 1000 rows"),  # type: ignore[attr-defined]
+    (lambda ds: ds.__setitem__("x", 1), "ds = ds.assign({'x': array})"),
+    (lambda ds: ds.__delitem__("text"), "ds = ds.drop('text')"),
+    (lambda ds: ds.assign(np.arange(6)), "columns are assigned by name"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "mode='w' replaces what exists"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "stores have format 3 of Zarr"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", encoding={}), "to_zarr takes compressors=, filters="),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", mode="a"), "append_dim='record' adds rows to a store"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_tfrecord("out.tfrecord", {"x": [1]}), "the arrays come before the path"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_tfrecord(np.arange(3), "out.tfrecord"), "as in {'x': array}"),
+    (lambda ds: dtf.Schema.read(Path("notes.txt")), "other files of features are the JSON of Schema.to_json"),
+]
+
+# Arguments of the command line, and a part of its error.
+COMMANDS = [
+    ("train-00000-of-00002.tfrecord", "A command comes before the files: dask-tfrecord info train-00000-of-00002"),
+    ("show train-*", "'head', 'view' do that"),
+    ("convert train-* out.zarr", "'to-zarr', 'to-parquet', 'to-lerobot' do that"),
+    ("nonsense", "There are copy, describe"),
+    ("to_zarr train-* out.zarr", "No such command 'to_zarr'."),
+    ("head -5 train-00000-of-00002.tfrecord", "-n 5 is the number of records"),
+    ("head 5 train-00000-of-00002.tfrecord", "-n 5 is the number of records"),
+    ("head train-00000-of-00002.tfrecord --frobnicate", "There are -n, --json, --split"),
+    ("repair a.tfrecord b.tfrecord out.tfrecord", "repair takes SOURCE TARGET; a shell makes several"),
+    ("to-zarr train-00000-of-00002.tfrecord train-00001-of-00002.tfrecord", "the last argument is the STORE to write"),
+    ("describe stored.zarr", "view shows it, and to-tfrecord writes its rows to shards"),
+    ("view picture.png --no-browser", "the file is a PNG image, without records to show"),
 ]
 
 
@@ -66,6 +110,18 @@ MISTAKES: list[tuple[Mistake, str]] = [
 def test_a_mistake_says_what_to_write(ds: dtf.Dataset, mistake: Mistake, advice: str) -> None:
     with pytest.raises(Exception, match=re.escape(advice)):
         mistake(ds)
+
+
+@pytest.mark.parametrize(("arguments", "advice"), COMMANDS, ids=[advice for _, advice in COMMANDS])
+def test_a_mistake_in_the_shell_says_what_to_write(ds: dtf.Dataset, arguments: str, advice: str) -> None:
+    done = CliRunner().invoke(tfrecord, arguments.split(), prog_name="dask-tfrecord")
+    assert done.exit_code in (1, 2)
+    assert advice in done.stderr
+
+
+def test_columns_are_assigned_by_names_that_are_no_keywords(ds: dtf.Dataset) -> None:
+    more = ds.assign({"steps/number": np.arange(6)}, half=np.arange(6) / 2)
+    assert more["steps/number"].compute().tolist() == list(range(6)) and more["half"].dtype == np.float64
 
 
 def test_a_file_that_is_no_shard_is_named_in_reports_of_damage(folder: Path) -> None:

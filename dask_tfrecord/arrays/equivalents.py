@@ -1,4 +1,7 @@
-"""What to write for names that tf.data, pandas, xarray, PyTorch and NumPy use, for errors of `Dataset`."""
+"""What to write for names that tf.data, pandas, xarray, PyTorch and NumPy use.
+
+Errors of the package, of `Dataset` and of its batches end with these texts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _ONE = "it is a method of a column: ds['label'].{name}().compute(); ds.describe(
 _FRAME = "ds.to_dataframe() is a dask DataFrame, and ds.to_dataframe().compute() one of pandas"
 _XARRAY = "ds.to_xarray() is an xarray Dataset"
 
-# Texts by the name of an attribute.
+# Texts by the name of an attribute of a data set.
 EQUIVALENTS = {
     **dict.fromkeys(("map", "apply", "transform"), "ds.map_blocks(function) passes blocks of rows through a function"),
     **dict.fromkeys(("take", "skip", "limit", "tail", "iloc", "loc", "isel", "sel"), _ROWS),
@@ -60,6 +63,7 @@ EQUIVALENTS = {
     "rechunk": "dtf.read_tfrecord(path, features, chunks='64 MiB') opens other chunks, and ds.batches(n) reads batches",
     "repartition": "dtf.read_tfrecord(path, features, chunks='64 MiB') opens other chunks",
     "partitions": "ds.npartitions is the number of chunks, and ds.chunks are their rows; ds.rows[:n] selects rows",
+    "chunk": "dtf.read_tfrecord(path, features, chunks=1000) opens chunks of 1000 rows, and 'auto' chooses them",
     "drop_vars": "ds.drop('image') leaves columns out",
     "astype": "ds.assign(label=ds['label'].astype('int32')) casts a column, and features= when it is read",
     **{name: _ONE.format(name=name) for name in ("mean", "sum", "min", "max", "std", "var", "argmax", "any", "all")},
@@ -68,4 +72,33 @@ EQUIVALENTS = {
         "ds.describe() has counts, quantiles and distinct values of all columns",
     ),
     "unique": "dask.array.unique(ds['label']).compute() are the values of a column",
+}
+
+_OPEN = "dtf.read_tfrecord('train-*.tfrecord', features) opens shards"
+_WRITE = "dtf.to_tfrecord({'label': array}, 'train.tfrecord') writes arrays, or an iterator of rows"
+_PARSE = "dtf.read_tfrecord(path, features) parses records, and dtf.read_records(path) iterates over their bytes"
+
+# Texts by the name of an attribute of the package.
+FUNCTIONS = {
+    **dict.fromkeys(("TFRecordDataset", "load_dataset", "load", "data"), _OPEN),
+    **dict.fromkeys(("open_tfrecord", "open_dataset", "open", "read", "read_tfrecords", "from_tfrecord"), _OPEN),
+    **dict.fromkeys(("TFRecordWriter", "write_tfrecord", "write", "save"), _WRITE),
+    **dict.fromkeys(("parse_example", "parse_single_example", "decode_raw", "decode_jpeg", "train"), _PARSE),
+    "tf_record_iterator": "dtf.read_records(path) iterates over the bytes of records",
+    "io": "the features are here, without io: dtf.FixedLenFeature((), 'int64')",
+    "from_arrays": "dtf.Dataset.from_arrays({'label': array}) is a data set",
+    "from_dict": "dtf.Dataset.from_arrays({'label': array}) is a data set",
+    "read_zarr": "dtf.from_zarr('train.zarr') opens a store that to_zarr wrote",
+    "open_zarr": "dtf.from_zarr('train.zarr') opens a store that to_zarr wrote",
+    "convert": "dtf.to_zarr(dtf.read_tfrecord(path), 'train.zarr') converts shards",
+}
+
+_ARGUMENT = "it is an argument: ds.batches(32, shuffle='window', seed=0, epochs=2, prefetch=4)"
+_BEFORE = "change the rows before: ds.map_blocks(function).batches(32)"
+# Texts by the name of an attribute of an iterator of batches.
+OF_BATCHES = {
+    **dict.fromkeys(("prefetch", "shuffle", "repeat", "batch", "shard", "padded_batch"), _ARGUMENT),
+    **dict.fromkeys(("map", "filter", "cache", "unbatch"), _BEFORE),
+    "take": "itertools.islice(ds.batches(32), 3) are the first three",
+    "skip": "itertools.islice(ds.batches(32), 3, None) leaves out the first three",
 }

@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from queue import SimpleQueue
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import divided
+from dask_tfrecord.arrays.equivalents import OF_BATCHES
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.devices import batch_copier
@@ -280,6 +281,12 @@ class BatchIterator(Iterator[Batch]):
     def epoch(self) -> int:
         """Number of the epoch of the next batch, from 0."""
         return self._position.epoch
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"; {OF_BATCHES[name]}" if name in OF_BATCHES else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __iter__(self) -> BatchIterator:
         return self

@@ -30,13 +30,49 @@ STATUS = "dask_tfrecord.status"
 _PROCESSES_NBYTES = 64 << 20
 
 
+# Commands that do what commands of other programs do.
+_SYNONYMS = {
+    **dict.fromkeys(("cat", "show", "print", "dump", "tail", "less"), ("head", "view")),
+    **dict.fromkeys(("ls", "list", "count", "wc", "inspect", "stat"), ("info",)),
+    **dict.fromkeys(("stats", "statistics", "summary", "summarize"), ("describe",)),
+    **dict.fromkeys(("check", "validate", "test", "crc"), ("verify",)),
+    **dict.fromkeys(("convert", "export"), ("to-zarr", "to-parquet", "to-lerobot")),
+    **dict.fromkeys(("to-csv", "to-json", "to-jsonl", "csv", "json"), ("head --json -n N", "to-parquet")),
+    **dict.fromkeys(("filter", "split", "merge", "shard", "cp"), ("copy",)),
+    **dict.fromkeys(("features", "spec"), ("schema",)),
+    **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
+    **dict.fromkeys(("fix", "recover"), ("repair",)),
+}
+
+
 class Commands(click.Group):
     """Command group that reports an error as one line on stderr."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; the error about an unknown one names commands that do the same, or all of them."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            name, same = args[0], _SYNONYMS.get(args[0], ())
+            if same:
+                does = "does" if len(same) == 1 else "do"
+                advice = f"No such command {name!r}: {', '.join(map(repr, same))} {does} that."
+            elif is_path(name):
+                advice = f"A command comes before the files: {ctx.command_path} info {plain(name)}"
+            elif getattr(error, "possibilities", None):
+                raise
+            else:
+                advice = f"{error.message} There are {', '.join(self.list_commands(ctx))}."
+            raise click.UsageError(advice, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; show tracebacks only with ``--debug``."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _explained(error) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as error:
@@ -59,6 +95,29 @@ class Commands(click.Group):
             click.echo(f"Error: {one_line(error)}", err=True)
             _echo_notes(error)
             ctx.exit(1)
+
+
+def is_path(given: str) -> bool:
+    """Return whether an argument is the path, the glob or the URL of a file."""
+    return "*" in given or "://" in given or os.path.exists(given)  # noqa: PTH110 - False for a name that is too long
+
+
+def _explained(error: click.UsageError) -> click.UsageError:
+    """Return an error about options or arguments that a command does not have with what to write."""
+    if error.ctx is None:
+        return error
+    parameters = error.ctx.command.params
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
+        number = error.option_name[1:]
+        if number.isdecimal() and "-n" in names:
+            return click.UsageError(f"{error.message} -n {number} is the number of records.", error.ctx)
+        return click.UsageError(f"{error.message} There are {', '.join(names)}.", error.ctx)
+    if "unexpected extra argument" in error.message:
+        takes = " ".join(f"{each.name}".upper() for each in parameters if isinstance(each, click.Argument))
+        text = f"{error.message}: {error.ctx.command.name} takes {takes}; a shell makes several of an unquoted glob."
+        return click.UsageError(text, error.ctx)
+    return error
 
 
 def _is_closed(stream: IO[str]) -> bool:

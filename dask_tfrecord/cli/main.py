@@ -37,6 +37,7 @@ from dask_tfrecord.cli.common import (
     check_one_source_of_features,
     find_schema,
     inspect_sample,
+    is_path,
     keep_where,
     writing,
 )
@@ -369,6 +370,8 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     Of other protobuf messages without --message, print the wire format: field numbers, the likeliest values, and the
     types that fit. With --json, candidates are pairs of a type and the value.
     """
+    if not isinstance(pattern, str) and pattern[0].isdecimal() and not is_path(pattern[0]):
+        raise click.UsageError(f"-n {pattern[0]} is the number of records, and the files are {plain(pattern[1])} …")
     with computing(threads):
         try:
             dataset = _open(pattern, threads, first=True, **reading)
@@ -499,11 +502,14 @@ def view(
     until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
     A row that is damaged shows the error in its place, unless --errors skips or fills it.
     """
-    from dask_tfrecord.view.opened import BlockCache, open_path
+    from dask_tfrecord.view.opened import BlockCache, check_format, open_path
     from dask_tfrecord.view.server import Server
 
     cache = BlockCache(memory_limit)
     sets = [open_path(path, cache, **reading) for path in paths]
+    for each in sets:
+        # Damage is shown, and the file of another program is not.
+        check_format(each)
     with Server(sets, port) as server:
         click.echo(server.url)
         click.echo("Ctrl-C ends the page", err=True)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Unpack, overload
 
 import dask
 import numpy as np
@@ -46,6 +46,7 @@ from dask_tfrecord.options import (
     ZarrOptions,
     ZarrTargetOptions,
     ZarrWriteOptions,
+    unknown_option,
     with_options,
 )
 from dask_tfrecord.records.damage import DamageReport
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     """Columns of records: a mapping from feature name to dask array, in shared chunks of rows.
 
-    `read_tfrecord`, `from_zarr` and `from_arrays` create data sets. Arrays requested together are decoded together::
+    `read_tfrecord`, `from_zarr` and `Dataset.from_arrays` create data sets. Arrays requested together are decoded
+    together::
 
         ds["label"]                   # a dask array; decodes only label, and only the rows that remain after slicing
         ds["image", "label"]          # a tuple of arrays: one decode per chunk
@@ -142,6 +144,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __eq__(self, other: object) -> bool:
         # Mapping would compare arrays, elementwise and lazily.
         return self is other
+
+    def __setitem__(self, name: object, _: object) -> NoReturn:
+        raise TypeError(
+            f"a data set does not change: ds = ds.assign({{{name!r:.100}: array}}) has the column, and the others"
+        )
+
+    def __delitem__(self, name: object) -> NoReturn:
+        raise TypeError(f"a data set does not change: ds = ds.drop({name!r:.100}) has the other columns")
 
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
@@ -392,11 +402,13 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         drawn = np.random.default_rng(seed).choice(self.nrows, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
 
-    def assign(self, **arrays: Any) -> Dataset:
+    def assign(self, variables: Mapping[str, Any] | None = None, /, **arrays: Any) -> Dataset:
         """Add or replace columns. A replaced column leaves its group.
 
         Parameters
         ----------
+        variables : mapping of str to array-like, optional
+            Arrays by name. Names with a slash need it: ``ds.assign({"steps/reward": array})``.
         **arrays : array-like
             Arrays with as many rows as the data set, of the kinds that `dask_tfrecord.to_tfrecord` accepts.
 
@@ -408,7 +420,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         from dask_tfrecord.inputs.inputs import aligned_column
 
-        added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in arrays.items()}
+        if variables is not None and not isinstance(variables, Mapping):
+            raise TypeError(f"columns are assigned by name, as in ds.assign(label=array); got {variables!r:.100}")
+        columns = {**(variables or {}), **arrays}
+        added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in columns.items()}
         return Dataset(self._rows.assign(added))
 
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
@@ -1189,16 +1204,19 @@ _Arguments = ParamSpec("_Arguments")
 
 def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows]) -> Callable[_Arguments, Dataset]:
     """Return a public function with the arguments and the documentation of one that opens rows."""
+    signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
 
     @wraps(open_rows)
     def open_dataset(*args: _Arguments.args, **options: _Arguments.kwargs) -> Dataset:
+        for option in options:
+            if option not in signature.parameters:
+                raise unknown_option(name, option, signature.parameters)
         return Dataset(open_rows(*args, **options))
 
     open_dataset.__name__ = open_dataset.__qualname__ = name
     open_dataset.__module__ = module
     # Take the signature of `open_rows`, but return a Dataset.
     open_dataset.__annotations__ = {**open_rows.__annotations__, "return": "Dataset"}
-    signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
     open_dataset.__signature__ = signature  # type: ignore[attr-defined]
     return open_dataset
 

@@ -137,6 +137,9 @@ class Inputs:
 
 _HINTS = {
     "DataArray": ": array.to_dataset(name='x') converts it to a Dataset",
+    "str": ": the arrays come before the path",
+    "PosixPath": ": the arrays come before the path",
+    "ndarray": ": give the array a name, as in {'x': array}",
     "Table": ": its method to_pandas converts it",
 }
 

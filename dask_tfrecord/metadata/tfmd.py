@@ -74,13 +74,16 @@ def from_tfmd(text: str) -> Schema:
     try:
         message = parse_metadata(text)
     except ParseError as error:
-        raise SchemaError(f"not a schema of TensorFlow Metadata: line {error}") from error
+        raise SchemaError(f"not a schema of TensorFlow Metadata: line {error}{_FORMATS}") from error
     except RecursionError:
         # The SchemaError is raised below: with this error as its context it could not be pickled.
         pass
     if message is None:
         raise SchemaError("not a schema of TensorFlow Metadata: it is nested too deeply")
     return _TFMDReader(message).schema()
+
+
+_FORMATS = "; other files of features are the JSON of Schema.to_json, and a features.json of TFDS; both begin with {"
 
 
 class _TFMDReader:

@@ -260,6 +260,12 @@ def detected_compression(shard: Shard) -> str | None:
         return window.compression
 
 
+def foreign_head(shard: Shard) -> tuple[str, str] | None:
+    """Return the format of other files that the bytes of a shard begin like; see `foreign_format`."""
+    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
+        return foreign_format(bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES))))
+
+
 def framing_error(window: Window, record: int) -> CorruptRecordError:
     """Return the error for a record that was refused, whose header is at the window, which is moved.
 

@@ -26,6 +26,7 @@ from dask_tfrecord.codecs.registry import normalize_compression
 from dask_tfrecord.errors import (
     Location,
     ShardNotFoundError,
+    Spelled,
     StorageError,
     TFRecordError,
     near_misses,
@@ -257,7 +258,8 @@ class _Search:
         files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
         if not files and _ZARR & {_base(info["name"]) for info in inside}:
             raise ShardNotFoundError(
-                "the directory is a Zarr store, not a directory of shards; open it with from_zarr",
+                "the directory is a Zarr store, not a directory of shards; "
+                + Spelled("open it with from_zarr", "view shows it, and to-tfrecord writes its rows to shards"),
                 Location(self.url(self.path)),
             )
         if not files:

@@ -38,6 +38,7 @@ from dask_tfrecord.errors import (
     Location,
     ShardChangedError,
     ShardNotFoundError,
+    Spelled,
     StorageError,
     TFRecordError,
     describe_error,
@@ -161,6 +162,13 @@ def call_once(call: Callable[[], Result], path: str, what: str) -> Result:
     raise _with_path(failed, without_credentials(failed), path, what)
 
 
+_CREDENTIALS = Spelled(
+    "; pass credentials in storage_options, or for a public bucket anon=True for S3 and token='anon' for Google",
+    "; credentials are those of the environment, such as AWS_ACCESS_KEY_ID; for a public bucket set "
+    """FSSPEC_S3='{"anon": true}' for S3 and FSSPEC_GS='{"token": "anon"}' for Google""",
+)
+
+
 def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> Exception:
     """Return the permanent error of a call with the path, which errors of clients lack, and a remedy."""
     has_path = getattr(cleaned, "filename", None) or getattr(cleaned, "place", None)
@@ -169,9 +177,7 @@ def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> E
     text = f"could not {what}: {describe_error(failed).strip()}"
     named: Exception = cleaned
     if _WITHOUT_KEYS & {kind.__name__ for kind in type(failed).__mro__}:
-        text += (
-            "; pass credentials in storage_options, or for a public bucket anon=True for S3 and token='anon' for Google"
-        )
+        text += _CREDENTIALS
         named = StorageError(text, Location(path))
     elif is_denied(failed):
         named = PermissionError(errno.EACCES, text, redact_url(path))

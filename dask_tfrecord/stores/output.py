@@ -79,7 +79,9 @@ def check_mode(mode: str, what: str, *, resume: bool = False) -> None:
     if resume and mode == "w":
         raise ValueError(f"mode='w' replaces {what}, and resume=True continues it: pass only one of them")
     if mode not in ("w", "w-"):
-        raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}")
+        adds = mode in ("a", "append", "r+") and what == "the group"
+        advice = "; append_dim='record' adds rows to a store" if adds else ""
+        raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}{advice}")
 
 
 _log = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from dask_tfrecord.arrays.counting import intact_runs
 from dask_tfrecord.arrays.sources import ChunkSource, CountedRows, RecordSource, UncountedSource
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError, describe_error, redact_url
+from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import Encoded, FixedLenFeature, VarLenFeature
 from dask_tfrecord.inspection.report import Report, survey_sample
 from dask_tfrecord.metadata.splits import resolve_collection
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
-from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.framing import Window, foreign_head
 from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
@@ -309,6 +309,17 @@ class Opened:
                 return [(start, describe_error(error))]
         middle = (start + stop) // 2
         return self.read_span(names, start, middle) + self.read_span(names, middle, stop)
+
+
+def check_format(opened: Opened) -> None:
+    """Raise CorruptRecordError if the first and the last shard begin like files of another format."""
+    if opened.shards is None or (isinstance(opened.report, Report) and opened.report.records):
+        return
+    found = [foreign_head(opened.shards[number]) for number in (0, len(opened.shards) - 1)]
+    if found[0] is not None and found[1] is not None:
+        what, advice = found[0]
+        text = f"the file is {what}, without records to show" + (advice and f"; {advice}")
+        raise CorruptRecordError(text, Location(opened.shards.paths[0]))
 
 
 def _row_of(parts: Parts, row: int) -> Block | str:

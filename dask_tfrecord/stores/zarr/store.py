@@ -37,6 +37,7 @@ from dask_tfrecord.errors import (
     Location,
     ResumeError,
     SchemaError,
+    Spelled,
     TFRecordError,
     UnsupportedFormatError,
     near_misses,
@@ -97,7 +98,9 @@ _NO_GROUPS = (
 _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 # Bytes of a file name, on every common file system.
 _NAME_NBYTES = 255
-_NOT_A_GROUP = "exists and is not a Zarr group: pass another path"
+_NOT_A_GROUP = "exists and is not a Zarr group: " + Spelled(
+    "pass another path", "the last argument is the STORE to write; quote a glob of shards"
+)
 
 # Function of an array, the number of a chunk or shard, and the entries to write.
 Put = Callable[[Any, int, NDArray[Any]], None]
@@ -223,7 +226,7 @@ class TargetGroup:
                 storage_options=self.storage_options,
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
-            raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
+            raise FileExistsError(f"{self} " + _NOT_A_GROUP) from error
 
     def _delete_arrays(self, own: Mapping[str, Any]) -> None:
         """Delete everything except claims and the metadata of the group; mark the group incomplete before.
@@ -249,7 +252,7 @@ class TargetGroup:
             # A missing path and an empty directory are free.
             directory = self.directory
             if directory is not None and directory.exists() and not _is_empty(directory):
-                raise FileExistsError(f"{self} {_NOT_A_GROUP}") from error
+                raise FileExistsError(f"{self} " + _NOT_A_GROUP) from error
             return "w-"
         if mode == "w-":
             held: str = "exists: "
