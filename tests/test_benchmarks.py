@@ -178,5 +178,6 @@ def test_conversions_in_parts_are_measured(data: Path) -> None:
     assert "first task after" in run("parts.py", "start", "--units", 1000).stdout
 
 
+@pytest.mark.slow
 def test_append() -> None:
     assert "200 rows are those of one conversion" in run("append.py", 10).stdout

@@ -34,6 +34,7 @@ def scale(value: bytes, factor: int) -> Any:
     return load_npy(value) * factor
 
 
+@pytest.mark.integration
 def test_partial_functions_and_lambdas_decode_on_workers(tmp_path: Path) -> None:
     path = write(tmp_path, [np.arange(3), np.arange(1)])
     offset = np.arange(1)
@@ -59,6 +60,7 @@ def test_features_are_equal_if_their_functions_do_the_same() -> None:
     assert tokens[0] == tokens[1] != tokens[2]
 
 
+@pytest.mark.integration
 def test_files_name_functions_and_reading_one_imports_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, [np.arange(3), np.arange(2)])
     feature = dtf.FunctionFeature(load_npy, (-1,), "int64", dump_npy)

@@ -211,6 +211,7 @@ def test_the_map_and_the_rows_of_damaged_shards(serve: Serve, golden: Path, name
     assert len(rows["rows"]) - len(failed) == expected.records
 
 
+@pytest.mark.slow
 def test_the_map_and_the_bytes_agree_on_every_record(serve: Serve, golden: Path, tmp_path: Path) -> None:
     sizes = [100, 1 << 20, 2 << 20, 8 << 20, 9 << 20]
     dtf.to_tfrecord({"x": [b"x" * size for size in sizes]}, tmp_path / "large.tfrecord")
@@ -338,7 +339,7 @@ def test_hostile_names_and_values_are_json(serve: Serve) -> None:
 
 def test_each_bar_finds_as_many_rows_as_it_counts(serve: Serve) -> None:
     rng = np.random.default_rng(5)
-    n = 300
+    n = 100
     floats = rng.normal(0, 1, n)
     columns: dict[str, Any] = {
         "few": rng.integers(0, 4, n),

@@ -42,7 +42,10 @@ GRIDS: list[dict[str, int]] = [{"chunks": 3}, {"chunks": 2, "shards": 4}]
 
 @pytest.mark.parametrize(
     ("case", "options"),
-    mostly_slow([(case, GRIDS[number % 2]) for number, case in enumerate(["every layout", "items", *COLUMNS])], 6),
+    [
+        *mostly_slow([(case, GRIDS[number % 2]) for number, case in enumerate(["items", *COLUMNS])], 6),
+        pytest.param("every layout", GRIDS[1], marks=pytest.mark.slow),
+    ],
 )
 def test_appended_rows_are_those_of_one_conversion(
     case: str, options: dict[str, Any], golden: Path, tmp_path: Path

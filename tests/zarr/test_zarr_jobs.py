@@ -264,8 +264,9 @@ def program(store: Path, part: int, **variables: str) -> subprocess.Popen[bytes]
     return subprocess.Popen([sys.executable, "-c", code], env=environment() | variables)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-@pytest.mark.parametrize(("parts", "rows", "kills"), [(2, 400, 1), pytest.param(8, 40_000, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("parts", "rows", "kills"), [(2, 400, 1), (8, 40_000, 3)])
 def test_killed_programs_are_repeated(parts: int, rows: int, kills: int, tmp_path: Path) -> None:
     def die(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
         # The plan pickles this function by value, without the module of the test.
