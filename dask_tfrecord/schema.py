@@ -330,6 +330,21 @@ class Schema(Mapping[str, Feature]):
         checked = _checked_groups(groups, self._features, self.message)
         return self.replaced(self._features)._set(groups=checked, sampling=self.sampling, report=self.report)
 
+    def with_classes(self, classes: Mapping[str, Sequence[str]]) -> Schema:
+        """Return this schema with other names of classes, those of each feature by its name.
+
+        Examples
+        --------
+        >>> schema = dtf.infer_schema("train-*.tfrecord")
+        >>> schema.with_classes({"label": ["ant", "bee", "cat", "dog", "eel"]}).classes["label"][3]
+        'dog'
+        """
+        for name in classes:
+            # Raises the error about an unknown feature.
+            self[name]
+        given = {name: tuple(names) for name, names in classes.items()}
+        return self.replaced(self._features)._set(classes=given, sampling=self.sampling, report=self.report)
+
     def to_json(self) -> str:
         """Return the schema as JSON text."""
         return json.dumps(self._document(), ensure_ascii=False, allow_nan=False)

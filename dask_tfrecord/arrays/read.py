@@ -395,7 +395,10 @@ def _schema(
         schema = found.schema()
         if not schema:
             labels = read_labels(found.shards[0])
-            schema = labels.schema if labels is not None and labels.schema else _inferred(found.shards, intact)
+            if labels is not None and labels.schema:
+                schema = labels.schema
+            else:
+                schema = found.with_classes(_inferred(found.shards, intact))
         return schema if columns is None else schema.select(columns)
     given = given if columns is None else given.select(columns)
     # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.

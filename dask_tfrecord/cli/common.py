@@ -18,6 +18,7 @@ from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.inspection.report import Report
+    from dask_tfrecord.records.index import Run
     from dask_tfrecord.schema import Schema
     from dask_tfrecord.storage.shard import Shards
     from dask_tfrecord.stores.output import WriteSummary
@@ -200,7 +201,9 @@ def find_schema(
         pattern, reading["split"], compression=compression, storage_options=None, default=reading.get("default")
     )
     known = found.schema() if sample is None else None
-    return inspect_sample(found.shards, sample or SAMPLE, threads, errors=errors).schema if known is None else known
+    if known is not None:
+        return known
+    return found.with_classes(inspect_sample(found.shards, sample or SAMPLE, threads, errors=errors).schema)
 
 
 def inspect_sample(
@@ -220,3 +223,36 @@ def inspect_sample(
     with computing(threads, local="processes" if with_processes else "threads"), status:
         runs_of = None if errors == "raise" else intact_runs(shards)
         return inspect_shards(shards, None if isinstance(sample, str) else sample, type_, runs_of)
+
+
+def inspect_matching(
+    pattern: str | list[str],
+    schema: Schema,
+    conditions: Sequence[tuple[str, str, Any]],
+    sample: int | str,
+    threads: int,
+    **reading: Any,
+) -> Report:
+    """Inspect a number of the records that meet conditions on features of a schema, or all of them.
+
+    Raises click.UsageError if there are none.
+    """
+    import numpy as np
+
+    from dask_tfrecord.arrays.filters import as_stored
+    from dask_tfrecord.arrays.partitions import inspect_shards
+    from dask_tfrecord.arrays.read import read_rows
+    from dask_tfrecord.arrays.sources import RecordSource
+
+    with computing(threads):
+        source = read_rows(pattern, schema, filters=as_stored(schema, conditions), **reading).source
+        assert isinstance(source, RecordSource)
+        collection, rows = source.collection, np.asarray(source.rows, np.int64)
+        if not rows.size:
+            raise click.UsageError("no record meets the conditions of --where, and features are inferred from records")
+
+        def runs_of(number: int) -> Iterator[Run]:
+            start, stop = np.searchsorted(rows, collection.starts[number : number + 2])
+            return collection.picks(rows[start:stop])
+
+        return inspect_shards(collection.shards, None if isinstance(sample, str) else sample, None, runs_of)

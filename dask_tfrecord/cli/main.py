@@ -36,6 +36,7 @@ from dask_tfrecord.cli.common import (
     Commands,
     check_one_source_of_features,
     find_schema,
+    inspect_matching,
     inspect_sample,
     is_path,
     keep_where,
@@ -304,19 +305,21 @@ def repair(source: str, target: str, as_json: bool, compression: str | None) -> 
 
 @tfrecord.command()
 @pattern_argument()
-@options("schema_format", "split", "features", "sample", "compression", _shards("errors"), "threads")
+@options("schema_format", "split", "features", "sample", "where", "compression", _shards("errors"), "threads")
 def schema(
     *,
     pattern: str | list[str],
     format: str,
     features: str | None,
     sample: int | str | None,
+    where: list[tuple[str, str, Any]],
     threads: int,
     **reading: Any,
 ) -> None:
     """Print the features of shards.
 
-    Features come from --features, else from the metadata of a TFDS data set, else they are inferred. The JSON has all
+    Features come from --features, else from the metadata of a TFDS data set, else they are inferred, with --where from
+    the records that meet the conditions. The JSON has all
     arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
     has no casts and no decoding of bytes. Python code assigns an equal schema.
     """
@@ -325,6 +328,14 @@ def schema(
     found = find_schema(pattern, threads, features, sample, **reading)
     if not isinstance(found, Schema):
         found = Schema.read(found or "")
+    if where:
+        if features is not None or found.sampling is None:
+            source = "the metadata" if features is None else "--features"
+            raise click.UsageError(
+                f"--where chooses records to infer features from, and those of {source} are printed as they are"
+                + (": give --sample N to infer them." if features is None else ".")
+            )
+        found = inspect_matching(pattern, found, where, sample or SAMPLE, threads, **reading).schema
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":

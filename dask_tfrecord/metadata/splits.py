@@ -99,6 +99,13 @@ class TFDSFolder:
         except SchemaError as error:
             raise SchemaError(error.message, Location(self.directory)) from error
 
+    def with_classes(self, schema: Schema) -> Schema:
+        """Return inferred features with the names of classes in ``NAME.labels.txt``, for data sets before 2020."""
+        numbers = [name for name, feature in schema.items() if feature.dtype == "int64"]
+        found = {name: self._labels(name.replace("/", "-")) for name in numbers}
+        classes = {name: names for name, names in found.items() if names}
+        return schema.with_classes(classes) if classes else schema
+
     def _labels(self, stem: str) -> Sequence[str] | None:
         text = read_text(join(self.directory, _checked_name(f"{stem}.labels.txt")), self.storage_options)
         return None if text is None else [line.strip() for line in text.split("\n") if line.strip()]
@@ -321,6 +328,10 @@ class ResolvedPath:
     def schema(self) -> Schema | None:
         """Return the schema of the metadata; None without metadata."""
         return None if self.folder is None else self.folder.schema()
+
+    def with_classes(self, schema: Schema) -> Schema:
+        """Return inferred features with the names of classes that the directory holds."""
+        return schema if self.folder is None else self.folder.with_classes(schema)
 
     def counts(self, counts: str | Sequence[int] | None) -> str | Sequence[int] | None:
         """Return the counts of the metadata for "auto", if they have any; else the argument."""

@@ -357,7 +357,7 @@ def open_path(
     known = found.schema() if known is None else known
     if known is None and isinstance(report, Report):
         try:
-            known = report.schema
+            known = found.with_classes(report.schema)
         except TFRecordError as error:
             report = describe_error(error)
     given = {"features": features, "message": message, "split": split}

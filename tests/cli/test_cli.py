@@ -32,6 +32,7 @@ from support.waiting import PATIENCE, wait_until
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import UnknownFeatureError, plural
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, limits or terminals")
@@ -245,6 +246,32 @@ def test_every_format_of_schema_is_read_back(shard: Path, tmp_path: Path) -> Non
     again = shown("schema", shard, "--features", tmp_path / "schema.json", "--format", "python")
     assert pasted(again)["schema"] == expected
     assert features(shown("schema", shard))["tokens"] == ["VarLenFeature", "int64", "(-1,)", "12 of 12"]
+
+
+@pytest.mark.parametrize("sample", ["256", "2", "all"])
+def test_schema_is_inferred_from_the_records_of_where(tmp_path: Path, sample: str) -> None:
+    label, path = np.arange(40) % 4, tmp_path / "train-{shard:05d}-of-{shards:05d}.tfrecord"
+    dtf.to_tfrecord({"label": label, "tokens": [[7] * n for n in label]}, path, records_per_shard=7)
+    given = ("schema", tmp_path / "train-*.tfrecord", "--sample", sample, "--format", "python")
+    for number in range(1, 4):
+        fixed = pasted(shown(*given, "--where", f"label == {number}"))["schema"]
+        assert fixed["tokens"].shape == ((number,) if number > 1 else ())
+    assert pasted(shown(*given, "--where", "label >= 2"))["schema"]["tokens"].ragged_rank == 1
+    for arguments, reason in (
+        (["--where", "label == 9"], "no record meets the conditions"),
+        (["--where", "label == 1", "--features", tmp_path / "schema.json"], "those of --features are printed"),
+    ):
+        (tmp_path / "schema.json").write_text(dtf.infer_schema(tmp_path / "train-*.tfrecord").to_json())
+        plain = run(*given[:2], *arguments)
+        assert plain.exit_code == 2 and reason in plain.stderr
+
+
+def test_commands_that_read_rows_pass_over_damage_and_take_conditions() -> None:
+    # Indexes and reports of damage are of all records, and references name records as they are.
+    for name in set(tfrecord.commands) - {"index", "verify", "repair", "virtual"}:
+        options = {each.name for each in tfrecord.commands[name].params}
+        assert "where" in options, name
+        assert "errors" in options or name == "to-tfrecord", name
 
 
 def test_schema_displays_class_names_and_groups(tmp_path: Path, shard: Path) -> None:

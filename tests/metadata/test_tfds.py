@@ -17,6 +17,7 @@ import fsspec
 import numpy as np
 import pytest
 from oracle.partitions import objects
+from support.commands import shown
 from support.corpus import TRAX
 from support.paths import TESTS
 
@@ -351,6 +352,22 @@ def test_corpus_directories(corpus: Path) -> None:
     older = found(corpus / TRAX / "squad" / "v1.1")
     assert older.schema() is None
     assert older.select("validation").counts == (10,)
+
+
+def test_classes_without_features_are_read_from_their_files(copy: Callable[..., Path]) -> None:
+    folder = copy()
+    written = dtf.read_tfrecord(folder, split="train").schema
+    assert written.classes["label"]
+    (folder / "features.json").unlink()
+    (folder / "label.labels.txt").write_text("ant\nbee\n")
+    (folder / "unknown.labels.txt").write_text("cat\n")
+    inferred = dtf.read_tfrecord(folder, split="train").schema
+    assert inferred.sampling is not None and inferred.classes["label"] == ("ant", "bee")
+    # Those of a list of labels, too, whose file has a nested name.
+    assert inferred.classes["sequence/label"] == written.classes["sequence/label"]
+    assert "2: ant, bee" in shown("schema", folder, "--split", "train", columns=400)
+    with pytest.raises(dtf.errors.UnknownFeatureError, match="labl"):
+        inferred.with_classes({"labl": ["ant"]})
 
 
 # -- reading
