@@ -67,7 +67,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.io.FixedLenFeature([], "int64"), "the features are here, without io"),
     (
         lambda ds: dtf.TFRecordWriter("out.tfrecord"),
-        "dtf.to_tfrecord({'label': array}, 'train.tfrecord') writes arrays",
+        "dtf.to_tfrecord({'label': array}, path) writes arrays",
     ),
     (lambda ds: dtf.parse_single_example(b"", {}), "dtf.read_records(path) iterates over their bytes"),
     (lambda ds: dtf.from_arrays({"x": [1]}), "dtf.Dataset.from_arrays({'label': array}) is a data set"),
@@ -101,6 +101,9 @@ COMMANDS = [
     ("head train-00000-of-00002.tfrecord --frobnicate", "There are -n, --json, --split"),
     ("repair a.tfrecord b.tfrecord out.tfrecord", "repair takes SOURCE TARGET; a shell makes several"),
     ("to-zarr train-00000-of-00002.tfrecord train-00001-of-00002.tfrecord", "the last argument is the STORE to write"),
+    ("copy train-00000-of-00002.tfrecord train-00001-of-00002.tfrecord picture.png", "the last argument is TARGET"),
+    ("head train-00000-of-00002.tfrecord --where label==3|or|label==1", "Several --where all hold"),
+    ("help", "'--help' does that"),
     ("describe stored.zarr", "view shows it, and to-tfrecord writes its rows to shards"),
     ("view picture.png --no-browser", "the file is a PNG image, without records to show"),
 ]
@@ -114,7 +117,9 @@ def test_a_mistake_says_what_to_write(ds: dtf.Dataset, mistake: Mistake, advice:
 
 @pytest.mark.parametrize(("arguments", "advice"), COMMANDS, ids=[advice for _, advice in COMMANDS])
 def test_a_mistake_in_the_shell_says_what_to_write(ds: dtf.Dataset, arguments: str, advice: str) -> None:
-    done = CliRunner().invoke(tfrecord, arguments.split(), prog_name="dask-tfrecord")
+    done = CliRunner().invoke(
+        tfrecord, [each.replace("|", " ") for each in arguments.split()], prog_name="dask-tfrecord"
+    )
     assert done.exit_code in (1, 2)
     assert advice in done.stderr
 

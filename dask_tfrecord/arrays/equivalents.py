@@ -75,7 +75,7 @@ EQUIVALENTS = {
 }
 
 _OPEN = "dtf.read_tfrecord('train-*.tfrecord', features) opens shards"
-_WRITE = "dtf.to_tfrecord({'label': array}, 'train.tfrecord') writes arrays, or an iterator of rows"
+_WRITE = "dtf.to_tfrecord({'label': array}, path) writes arrays or rows, and dtf.RecordWriter(path) bytes"
 _PARSE = "dtf.read_tfrecord(path, features) parses records, and dtf.read_records(path) iterates over their bytes"
 
 # Texts by the name of an attribute of the package.

@@ -191,7 +191,9 @@ def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str,
     try:
         return list(map(parse_condition, texts))
     except ValueError as error:
-        raise click.BadParameter(plain(str(error))) from None
+        joined = any(word in text for text in texts for word in (" or ", " and ", " & ", " | "))
+        advice = " Several --where all hold, and 'label in [1, 3]' is one value or another." if joined else ""
+        raise click.BadParameter(plain(str(error) + advice)) from None
 
 
 def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:

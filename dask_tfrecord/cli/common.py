@@ -43,6 +43,7 @@ _SYNONYMS = {
     **dict.fromkeys(("features", "spec"), ("schema",)),
     **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
     **dict.fromkeys(("fix", "recover"), ("repair",)),
+    "help": ("--help",),
 }
 
 

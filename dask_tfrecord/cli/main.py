@@ -223,6 +223,9 @@ def copy(
 
     if features is not None and not where:
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
+    if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
+        # A glob that the shell expanded has the target in it, which --overwrite would destroy.
+        raise click.UsageError(f"the last argument is TARGET, and {plain(target)} exists: add the name of a new file.")
     kept: dict[str, Any] = {"errors": errors}
     if where:
         from dask_tfrecord.arrays.filters import as_stored
