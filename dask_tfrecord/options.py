@@ -43,7 +43,7 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
 _EQUIVALENTS = {
     "overwrite": "mode='w' replaces what exists",
     "append": "append_dim='record' of to_zarr adds rows, mode='a' of the other writers files",
-    "encoding": "to_zarr takes compressors=, filters=, chunks= and fill_values=, by the name of a column",
+    "encoding": "to_zarr has compressors=, filters=, chunks= and fill_values=, text TextFeature(encoding='latin-1')",
     **dict.fromkeys(("zarr_format", "zarr_version"), "stores have format 3 of Zarr"),
     "compressor": "compressors=zarr.codecs.ZstdCodec(level=3)",
     "region": "append_dim='record' adds rows; dask_tfrecord.ZarrJob writes a store in parts",
