@@ -465,7 +465,7 @@ def test_the_plan_travels_once_per_worker(client: Client, tmp_path: Path) -> Non
         assert travelled_once()
         assert rows().array("a").sum().compute() == 499500
         assert travelled_once()
-        assert dtf.Dataset(rows(), ["a", "b"]).compute()["b"].tolist() == list(range(1000))
+        assert dtf.Dataset(rows()).compute()["b"].tolist() == list(range(1000))
         assert travelled_once()
 
 

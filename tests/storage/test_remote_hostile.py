@@ -121,7 +121,8 @@ def test_text_files_are_read_up_to_a_bound(store: Store, request: pytest.Fixture
     store.log.alter = longer_body
     with replaced_limits(text_nbytes=1 << 20), pytest.raises(TFRecordError, match="a text file of at most 1,048,576"):
         read()
-    assert store.log.sent < SURPLUS // 2
+    # How much a server sends until it learns that the client has gone depends on the load of the machine.
+    assert store.log.sent < SURPLUS
     if request.node.callspec.params["store"] != "s3":
         store.log.alter = encoded
         with pytest.raises(StorageError, match="Content-Encoding 'gzip'"):

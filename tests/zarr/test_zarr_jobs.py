@@ -342,7 +342,10 @@ def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Pat
 
 
 # Programs that start the jobs of an array at once: sbatch of Slurm, and the client of AWS.
-SCHEDULER = """#!{python}
+# The first lines are a program of the shell and a string of Python: the path of Python may have spaces.
+SCHEDULER = """#!/bin/sh
+'''exec' "{python}" "$0" "$@"
+'''
 import os, re, subprocess, sys
 given = " ".join(sys.argv[1:])
 if "sbatch" in sys.argv[0]:
