@@ -56,7 +56,8 @@ class Fingerprint:
     @property
     def token(self) -> str:
         """The fingerprint as 32 hexadecimal digits."""
-        return str(tokenize(self.to_attributes()))
+        # dask 2025.1 gives the same nested mappings other tokens in another process.
+        return hashlib.sha256(json.dumps(self.to_attributes(), sort_keys=True).encode()).hexdigest()[:32]
 
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
