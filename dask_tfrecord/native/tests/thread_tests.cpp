@@ -17,6 +17,7 @@ constexpr std::size_t nthreads = 4;
 template <class Work>
 void on_threads(Work work) {
     std::vector<std::thread> threads;
+    threads.reserve(nthreads);
     for (std::size_t number = 0; number < nthreads; ++number) threads.emplace_back([&work, number] { work(number); });
     for (std::thread& thread : threads) thread.join();
 }
