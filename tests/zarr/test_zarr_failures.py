@@ -278,9 +278,11 @@ def test_an_interrupted_conversion_can_be_resumed(ds: dtf.Dataset, store: Path, 
     config = dask.config.set(scheduler="threads", num_workers=2)
     with in_background(interrupt), config, pytest.raises(KeyboardInterrupt) as caught:
         ds[["label", "tokens"]].to_zarr(store, chunks=30)
-    # The first unit was being written.
-    said = "no unit is complete yet, and the plan is kept: the same call with resume=True begins with it"
-    assert caught.value.__notes__ == [said]
+    # The first unit was being written; the other task may have completed one meanwhile.
+    none = "no unit is complete yet, and the plan is kept: the same call with resume=True begins with it"
+    some = "written units are kept: the same call with resume=True continues it"
+    [said] = caught.value.__notes__
+    assert said in (none, some)
     assert not disk.under_way
     with pytest.raises(IncompleteStoreError, match="resume=True"):
         dtf.from_zarr(store)
