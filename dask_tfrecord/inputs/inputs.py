@@ -578,21 +578,19 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
     chunks = (sizes, *(-1,) * (len(array.shape) - 1))
     # A random name of arrays on disk: the content may change, and a name by content would read all of it.
     name = None if isinstance(array, np.ndarray) else f"tfrecord-array-{uuid.uuid4().hex}"
-    if len(set(_stored_chunks(array)[:-1])) > 1:
+    if _rectilinear_rows(array):
         array = _RectilinearArray(array)
     made: da.Array = da.from_array(array, chunks=chunks, name=name)
     return made
 
 
-def _stored_chunks(array: Any) -> tuple[int, ...]:
-    """Return the rows of each chunk of an array on disk, and an empty tuple without chunks."""
+def _rectilinear_rows(array: Any) -> tuple[int, ...]:
+    """Return the rows of each chunk of an array of Zarr with a rectilinear grid; none for other arrays."""
     try:
-        step = array.chunks[0] if getattr(array, "chunks", None) else 0
+        getattr(array, "chunks", None)
     except NotImplementedError:
-        # Zarr's rectilinear grids.
         return tuple(map(int, array.read_chunk_sizes[0]))
-    # Dask arrays give the rows of each chunk.
-    return tuple(step) if isinstance(step, tuple) else (step,) * -(-int(array.shape[0]) // step) if step else ()
+    return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -629,14 +627,14 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     )
     each = max(1, int(_CHUNK_NBYTES / max(nbytes, 1.0)))
     # Zarr and HDF5 read whole chunks.
-    stored = max(map(_stored_chunks, arrays), key=lambda chunks: max(chunks, default=0))
-    if len(set(stored[:-1])) > 1:
-        # Chunks with different numbers of rows: join whole ones up to the limit.
-        borders = np.cumsum([0, *stored])
-        kept = joined_parts((borders.tolist(), each))
-        return tuple(np.diff(borders[kept]).tolist())
-    if stored and each > stored[0]:
-        each -= each % stored[0]
+    unequal = max(map(_rectilinear_rows, arrays), key=lambda chunks: max(chunks, default=0))
+    if unequal:
+        # As many of the chunks as there is room for.
+        borders = np.cumsum([0, *unequal])
+        return tuple(np.diff(borders[joined_parts((borders.tolist(), each))]).tolist())
+    steps = [int(np.max(array.chunks[0])) for array in arrays if getattr(array, "chunks", None)]
+    if steps and each > max(steps):
+        each -= each % max(steps)
     return tuple(min(each, rows - start) for start in range(0, rows, each)) or (0,)
 
 

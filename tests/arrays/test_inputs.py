@@ -456,6 +456,9 @@ def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, monk
         monkeypatch.setattr(inputs, "_CHUNK_NBYTES", 30 * 12)
         ds = dtf.Dataset.from_arrays({"x": stored})
         assert ds.chunks == (30, 30)
+        two = zarr.create_array(tmp_path / "two.zarr", shape=(30, 3), chunks=[[5, 25], [3]], dtype="float32")
+        two[:] = values[:30]
+        np.testing.assert_array_equal(dtf.Dataset.from_arrays({"x": two})["x"].compute(), values[:30])
         np.testing.assert_array_equal(ds["x"].compute(), values)
         dtf.to_zarr({"x": stored}, tmp_path / "out.zarr")
         dtf.to_tfrecord({"x": stored}, tmp_path / "out.tfrecord")
