@@ -1343,21 +1343,12 @@ class ItemCounts:
         return found + low * _GROUP, items - splits[found]
 
 
-def _origin_of_items(source: Source, plan: ItemPlan) -> Mapping[str, Any]:
-    """Return the origin of the records, without their schema: items are other rows."""
-    kept = {name: value for name, value in source.origin.items() if name != "schema"}
-    return {**kept, **plan.origin}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplodedChunks(UncountedChunks):
-    """Items of the chunks of another source."""
+class _Exploded(Source):
+    """Items of the records of another source."""
 
-    source: UncountedChunks
+    source: Source
     plan: ItemPlan
-
-    def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, None, None))
 
     @property
     def schema(self) -> Schema:
@@ -1370,6 +1361,22 @@ class ExplodedChunks(UncountedChunks):
         return tuple(self.plan.records)
 
     @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the records, without their schema: items are other rows."""
+        kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
+        return {**kept, **self.plan.origin}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedChunks(_Exploded, UncountedChunks):
+    """Items of the chunks of another source."""
+
+    source: UncountedChunks
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, None, None))
+
+    @property
     def inner(self) -> UncountedChunks:
         """Source of the records."""
         return self.source
@@ -1378,11 +1385,6 @@ class ExplodedChunks(UncountedChunks):
     def derivation(self) -> object:
         """Columns of items."""
         return self.plan, None
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Origin of the records, without their schema."""
-        return _origin_of_items(self.source, self.plan)
 
     def describe_chunk(self, number: int) -> str:
         """Describe the chunk of records."""
@@ -1425,7 +1427,7 @@ class _RecordReader:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplodedSource(CountedRows):
+class ExplodedSource(_Exploded, CountedRows):
     """Items of the rows of another source.
 
     An example of three records with 2, 0 and 3 items: items 1 to 3 are the last one of record 0 and the first one of
@@ -1433,7 +1435,6 @@ class ExplodedSource(CountedRows):
     """
 
     source: CountedRows
-    plan: ItemPlan
     counts: ItemCounts  # items of each row of `source`
     rows: RowNumbers  # numbers of the items that are rows of this source, among all items of `source`
     sized: CountedRows | None = None  # source of the same records that is read where sizes are enough, if any
@@ -1441,16 +1442,6 @@ class ExplodedSource(CountedRows):
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
         return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows, self.sized))
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns of items."""
-        return self.plan.schema
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of records that are read."""
-        return tuple(self.plan.records)
 
     @property
     def inner(self) -> CountedRows:
@@ -1466,11 +1457,6 @@ class ExplodedSource(CountedRows):
     def most_items(self) -> int:
         """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
         return 0 if self.plan.encoded else int(self.counts.lengths.max(initial=0))
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Origin of the records, without their schema."""
-        return _origin_of_items(self.source, self.plan)
 
     def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import uuid
@@ -19,7 +18,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.units import BorderCounts, RowTasks, flat_levels
 from dask_tfrecord.stores.zarr.codec import ImageCodec
-from dask_tfrecord.stores.zarr.fingerprint import schema_differences
+from dask_tfrecord.stores.zarr.fingerprint import digest, schema_differences
 from dask_tfrecord.stores.zarr.growing import LAST
 from dask_tfrecord.stores.zarr.plan import (
     ConversionRequest,
@@ -162,8 +161,3 @@ def changed_attributes(
     last = {"id": identity, "fingerprint": digest(now)}
     rows = digest([stored.get("rows", ""), now["rows"]])
     return {"records": records, "source": source, "rows": rows, LAST: last}
-
-
-def digest(value: Any) -> str:
-    """Return a digest of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -57,7 +57,7 @@ class Fingerprint:
     def token(self) -> str:
         """The fingerprint as 32 hexadecimal digits."""
         # dask 2025.1 gives the same nested mappings other tokens in another process.
-        return hashlib.sha256(json.dumps(self.to_attributes(), sort_keys=True).encode()).hexdigest()[:32]
+        return digest(self.to_attributes())[:32]
 
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
@@ -75,6 +75,11 @@ class Fingerprint:
                 "other rows are read, or in another way: rows[…], errors=, check_crc=, or assigned or kept arrays"
             )
         return found
+
+
+def digest(value: Any) -> str:
+    """Return a digest of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _files(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -64,11 +64,10 @@ from dask_tfrecord.stores.zarr.append import (
     appended_layout,
     changed_attributes,
     check_appendable,
-    digest,
 )
 from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
 from dask_tfrecord.stores.zarr.growing import LAST, Growth, GrowthCheckpoint
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
@@ -316,18 +315,12 @@ class GroupOutput:
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
         units = list(plan_units(self._layout, self._schema))
-        return self._tasks(
-            write_units,
-            context,
-            first,
-            units,
-            checkpoint.verified(),
-            _finish,
-            self.token,
-            target,
-            checkpoint,
-            len(units),
-        )
+        arguments = self.token, target, checkpoint, len(units)
+        return self._tasks(write_units, context, first, units, checkpoint.verified(), self._last_task(), *arguments)
+
+    def _last_task(self) -> Callable[..., None]:
+        """Return the function of the last task, which shows the rows to readers."""
+        return _finish
 
     def _tasks(
         self,
@@ -459,15 +452,11 @@ class AppendOutput(GroupOutput):
             run_uninterrupted(create_or_open)
 
     def build(self) -> tuple[Delayed, WriteWork | None]:
-        """Build tasks for the units that are not written, and describe their work."""
-        target, checkpoint, context = self._target, self._checkpoint, self._context
-        if checkpoint is None or context is None:
-            return dask.delayed(collect, pure=False)([]), None
-        shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
-        first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
-        units = list(plan_units(self._layout, self._schema))
-        arguments = self.token, target, checkpoint, len(units)
-        return self._tasks(write_units, context, first, units, checkpoint.verified(), _publish, *arguments)
+        """Build tasks for the units that are not written; none if the rows are appended already."""
+        return (dask.delayed(collect, pure=False)([]), None) if self._published else super().build()
+
+    def _last_task(self) -> Callable[..., None]:
+        return _publish
 
     def finish(self, reports: Any) -> None:
         """Check that the last task has published the rows in this process."""
@@ -502,15 +491,7 @@ def _publish(
     def publish() -> None:
         if checkpoint.is_written(target):
             return
-        missing = units - len(checkpoint.verified())
-        if missing and target.is_in_memory:
-            raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
-        if missing:
-            raise IncompleteStoreError(
-                f"{missing:,} of {units:,} write units differ from what was written: another program changed the "
-                f"store. The rows are not appended",
-                target.location,
-            )
+        _check_units(target, checkpoint, units, "The rows are not appended")
         growth = Growth.read(checkpoint.objects)
         assert growth is not None
         growth.publish(checkpoint.objects)
@@ -518,6 +499,19 @@ def _publish(
 
     with add_path_to_errors(str(target)):
         run_uninterrupted(publish)
+
+
+def _check_units(target: TargetGroup, checkpoint: Checkpoint, units: int, advice: str) -> None:
+    """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
+    missing = units - len(checkpoint.verified())
+    if missing and target.is_in_memory:
+        raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
+    if missing:
+        raise IncompleteStoreError(
+            f"{missing:,} of {units:,} write units differ from what was written: another program changed the store. "
+            + advice,
+            target.location,
+        )
 
 
 def _check_group(context: WriteContext) -> WriteContext:
@@ -541,15 +535,7 @@ def complete_group(target: TargetGroup, checkpoint: Checkpoint, units: int) -> N
     attributes = target.update_attributes(checkpoint.identity)
     if not attributes["written"]:
         # Tasks of a killed run may have written after their units were verified.
-        missing = units - len(checkpoint.verified())
-        if missing and target.is_in_memory:
-            raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
-        if missing:
-            raise IncompleteStoreError(
-                f"{missing:,} of {units:,} write units differ from what was written: another program changed the "
-                f"store. Pass " + RESUME + " to write them again",
-                target.location,
-            )
+        _check_units(target, checkpoint, units, "Pass " + RESUME + " to write them again")
     attributes = target.update_attributes(checkpoint.identity, written=True)
     if attributes["complete"]:
         return
