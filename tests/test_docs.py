@@ -22,14 +22,17 @@ import fsspec
 import numpy as np
 import oracle
 import pytest
-from support.pages import ROOT, blocks
+from support.pages import blocks
+from support.paths import REPOSITORY
 from support.programs import run_program, run_python
 
 import dask_tfrecord
 from dask_tfrecord.codecs import registry
 from dask_tfrecord.images import registry as images
 
-PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    str(path.relative_to(REPOSITORY)) for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -37,7 +40,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sample shards, written by the script of the first page."""
     directory = tmp_path_factory.mktemp("samples")
-    script = ROOT / "examples" / "sample_shards.py"
+    script = REPOSITORY / "examples" / "sample_shards.py"
     run_python(script, directory)
     assert [len(oracle.read_payloads(path)) for path in sorted(directory.iterdir())] == [10, 10]
     return directory
@@ -93,7 +96,7 @@ def test_python_blocks_run(page: str, capsys: pytest.CaptureFixture[str]) -> Non
             continue
         capsys.readouterr()
         # Empty lines in front make the line numbers of a traceback those of the page.
-        exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), namespace)
+        exec(compile("\n" * (block.line - 1) + block.text, str(REPOSITORY / page), "exec"), namespace)
 
 
 @pytest.mark.parametrize("data", ["page", "corpus"])
@@ -166,20 +169,22 @@ def commands(page: str) -> Iterator[tuple[str, str]]:
 def test_paths_of_modules_exist(page: str) -> None:
     package = Path(dask_tfrecord.__file__).parent
     folders = "|".join(sorted(path.name for path in package.iterdir() if path.is_dir()))
-    paths = re.findall(rf"`(?:dask_tfrecord/)?((?:{folders})/[\w/]*(?:\.\w+)?)`", (ROOT / page).read_text("utf-8"))
+    paths = re.findall(
+        rf"`(?:dask_tfrecord/)?((?:{folders})/[\w/]*(?:\.\w+)?)`", (REPOSITORY / page).read_text("utf-8")
+    )
     # A wheel lacks the sources of the native core, and does not list `native` among its folders.
     assert not [path for path in paths if not (package / path).exists()]
 
 
 def test_links_of_the_readme(tmp_path: Path) -> None:
     link = re.compile(r'(?:\]\(|src=")(?!#)([^)"]+)')
-    targets = link.findall((ROOT / "README.md").read_text("utf-8"))
+    targets = link.findall((REPOSITORY / "README.md").read_text("utf-8"))
     assert len(targets) > 10
-    assert not [target for target in targets if not (ROOT / target.partition("#")[0]).exists()]
+    assert not [target for target in targets if not (REPOSITORY / target.partition("#")[0]).exists()]
     # A release has absolute links.
     for path in ["README.md", "pyproject.toml", ".ci/pypi_readme.py"]:
         (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
+        shutil.copy(REPOSITORY / path, tmp_path / path)
     run_python(tmp_path / ".ci" / "pypi_readme.py")
     released = link.findall((tmp_path / "README.md").read_text("utf-8"))
     assert len(released) == len(targets)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from support.numbered_shards import write_shards
-from support.pages import ROOT, blocks
+from support.pages import blocks
+from support.paths import REPOSITORY
 from support.programs import run_program, run_python
 
 pytestmark = pytest.mark.loaders
@@ -115,7 +116,7 @@ def run(python: str, script: str, folder: Path) -> None:
     """Run a program with the package that is tested; workers of `spawn` import it again."""
     (folder / "program.py").write_text(script, "utf-8")
     # This package alone: other packages of this environment must not replace those of the other one.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "torch"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KERAS_BACKEND": "torch"}
     done = run_program(python, "program.py", cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-5000:]
 
@@ -141,11 +142,11 @@ def test_blocks_of_the_documentation_run(python: str, page: str, kind: str, tmp_
     shared = () if page == "training" else ("python",)
     found = blocks(f"docs/how-to/{page}.md", f"python {kind}", *shared)
     assert any(block.kind == f"python {kind}" for block in found)
-    run_python(ROOT / "examples" / "sample_shards.py", tmp_path)
+    run_python(REPOSITORY / "examples" / "sample_shards.py", tmp_path)
     run(python, "\n".join(block.text for block in found), tmp_path)
 
 
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_the_example_of_robots_makes_tensors(python: str, library: str, tmp_path: Path) -> None:
-    script = (ROOT / "examples" / "droid.py").read_text("utf-8")
+    script = (REPOSITORY / "examples" / "droid.py").read_text("utf-8")
     run(python, script.replace("sys.argv[2:3]", f'["{library}"]'), tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from support.paths import REPOSITORY as ROOT
+from support.paths import REPOSITORY
 
 _FENCE = re.compile(r"^```(?P<kind>\w[\w ]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -21,7 +21,7 @@ class Block:
 
 def blocks(page: str, *kinds: str) -> list[Block]:
     """Return the blocks of some kinds, such as ``"python"``, of a page below the root of the project."""
-    source = (ROOT / page).read_text("utf-8")
+    source = (REPOSITORY / page).read_text("utf-8")
     found = (
         Block(match["kind"], match["text"], source.count("\n", 0, match.start("text")) + 1)
         for match in _FENCE.finditer(source)

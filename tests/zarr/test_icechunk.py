@@ -11,7 +11,8 @@ import pytest
 import zarr
 from distributed import Client, LocalCluster
 from support.any_columns import FEATURES, dataset_of, rows_like
-from support.pages import ROOT, blocks
+from support.pages import blocks
+from support.paths import REPOSITORY
 from support.programs import run_python
 from support.store_round_trip import assert_same
 
@@ -169,7 +170,7 @@ def test_virtual_references(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_python(ROOT / "examples" / "sample_shards.py", tmp_path)
+    run_python(REPOSITORY / "examples" / "sample_shards.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     found = blocks("docs/how-to/icechunk.md", "py")
     assert found
