@@ -14,6 +14,7 @@ from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
 from dask_tfrecord.features.tfds_entries import Entry
+from dask_tfrecord.features.tfmd_entries import add_column, add_dense, add_domain, add_ragged, add_shape, tensor_of
 from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -272,6 +273,62 @@ class Feature(ABC):
             File format of images.
         """
         return None
+
+    def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of one item of a ragged feature; None if no class of TensorFlow Datasets reads it."""
+        described = self.tfds_entry(name, labels, format) or {}
+        item: Entry | None = described.get("sequence", {}).get("feature")
+        return item
+
+    def add_to_tfmd(self, schema: Any, name: str, labels: Sequence[str] | None) -> dict[str, str]:
+        """Add the feature to a message of TensorFlow Metadata; return the kinds of other columns, its parts, by key.
+
+        Parameters
+        ----------
+        schema : message
+            A `tensorflow.metadata.v0.Schema`.
+        name : str
+            Name of the feature.
+        labels : sequence of str or None
+            Names of classes.
+        """
+        column = add_column(schema, name, self.stored)
+        if self.tfmd_domain is not None:
+            getattr(column, self.tfmd_domain).SetInParent()
+        else:
+            add_domain(column, self.stored, self.item_dtype, labels)
+        if self.lists_any_number:
+            if self._tfmd_steps:
+                self.represent_in_tfmd(schema, name)
+            return {}
+        add_shape(column, self.stored_shape)
+        if getattr(self, "default_value", None) is None:
+            column.presence.min_fraction = column.presence.min_count = 1
+        else:
+            self.represent_in_tfmd(schema, name)
+        return {}
+
+    def represent_in_tfmd(self, schema: Any, name: str) -> None:
+        """Add a tensor representation of the column of the feature, unless it has one."""
+        if not self.lists_any_number:
+            add_dense(schema, name, self.stored, self.stored_shape, getattr(self, "default_value", None))
+        elif self._tfmd_steps:
+            add_ragged(schema, name, [name], self._tfmd_steps)
+        else:
+            tensor_of(schema, name).varlen_sparse_tensor.column_name = name
+
+    @property
+    def _tfmd_steps(self) -> tuple[int, ...]:
+        """Shape of one step of a variable number of them."""
+        if self.ragged_rank > 1:
+            raise SchemaError(
+                f"TensorFlow Metadata can't express {self}; a RaggedFeature names the keys of row lengths"
+            )
+        return self.stored_shape
+
+    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
+        """Add the feature to the struct of feature lists of a message of TensorFlow Metadata."""
+        raise SchemaError(f"TensorFlow Metadata can't express {self} in feature lists")
 
     @property
     def stored(self) -> str:

@@ -35,6 +35,7 @@ from dask_tfrecord.features.dtypes import (
 )
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key, values_in_rows
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
+from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -206,6 +207,14 @@ class VarLenFeature(Listed):
         """Return the entry of any number of values."""
         return values_entry(self.dtype, self.shape, labels) if self.ragged_rank == 1 else None
 
+    def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
+        """Return the entry of one value."""
+        return values_entry(self.dtype, self.item_shape, labels) if self.ragged_rank == 1 else None
+
+    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
+        """Add the column of the steps."""
+        add_column(struct, name, self.stored)
+
     @property
     def lists_any_number(self) -> bool:
         """Return True."""
@@ -333,6 +342,10 @@ class FixedLenSequenceFeature(Listed):
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of any number of steps."""
         return tensor_entry(self.dtype, (-1, *self.shape))
+
+    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
+        """Add the column of the steps."""
+        add_column(struct, name, self.stored)
 
     @property
     def lists_any_number(self) -> bool:

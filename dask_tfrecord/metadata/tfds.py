@@ -25,7 +25,7 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
-from dask_tfrecord.features.tfds_entries import class_entry, sequence_entry, values_entry
+from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import join, read_text, url_to_fs
 from dask_tfrecord.storage.streams import write_file
@@ -339,7 +339,7 @@ def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
         group: names
         for group, names in schema.groups.items()
         if group not in schema
-        and all(name.startswith(f"{group}/") and _item_entry(name, schema, "png") is not None for name in names)
+        and all(name.startswith(f"{group}/") and _item_of(name, schema, "png") is not None for name in names)
     }
 
 
@@ -349,7 +349,7 @@ def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any
         raise SchemaError(f"TFDS reads Examples only, and these records are {schema.message}s")
     entries: dict[str, Any] = {}
     for group, names in schema.groups.items():
-        items = {name[len(group) + 1 :]: _item_entry(name, schema, formats.get(name, "png")) for name in names}
+        items = {name[len(group) + 1 :]: _item_of(name, schema, formats.get(name, "png")) for name in names}
         entries[group] = sequence_entry(_nested(items))
     for name, feature in schema.items():
         if schema.group_of(name) is None:
@@ -386,14 +386,9 @@ def _label_stems(entry: Mapping[str, Any], name: str, stem: str) -> Iterator[tup
         yield name, stem
 
 
-def _item_entry(name: str, schema: Schema, format: str) -> dict[str, Any] | None:
-    """Return the entry of one item of a ragged feature, or None if TFDS lacks a class for it."""
-    feature, labels = schema[name], schema.classes.get(name)
-    if isinstance(feature, VarLenFeature):
-        return values_entry(feature.dtype, feature.shape[1:], labels) if feature.ragged_rank == 1 else None
-    described = feature.tfds_entry(name, labels, format) or {}
-    item: dict[str, Any] | None = described.get("sequence", {}).get("feature")
-    return item
+def _item_of(name: str, schema: Schema, format: str) -> Entry | None:
+    """Return the entry of one item of a ragged feature; None if TFDS lacks a class for it."""
+    return schema[name].tfds_item(name, schema.classes.get(name), format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,27 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
-    FixedLenSequenceFeature,
     RaggedFeature,
     RowLengths,
     SparseFeature,
     UniformRowLength,
     VarLenFeature,
 )
+from dask_tfrecord.features.tfmd_entries import DEFAULTS, SEQUENCE, TYPES, add_column
 from dask_tfrecord.messages import MetadataSchema, ParseError, metadata_text, parse_metadata
 from dask_tfrecord.schema import Schema
 
-# Name of the struct that holds the feature lists of a SequenceExample.
-SEQUENCE = "##SEQUENCE##"
-# Feature types in the order of their numbers, and the field of a default value for each kind.
-TYPES = ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT")
-DEFAULTS = {"float32": "float_value", "int64": "int_value", "bytes": "bytes_value"}
 _KINDS = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
 # Lifecycle stages in which records may lack a feature: PLANNED, ALPHA, DEPRECATED, DEBUG_ONLY, DISABLED.
 _OPTIONAL_STAGES = (1, 2, 5, 6, 7)
@@ -242,7 +235,6 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return tuple(dim.size for dim in shape.dim)
 
 
-_NUMBERS = {"bytes": TYPES.index("BYTES"), "int64": TYPES.index("INT"), "float32": TYPES.index("FLOAT")}
 _STRUCT = TYPES.index("STRUCT")
 
 
@@ -250,140 +242,21 @@ def pbtxt(schema: Schema) -> str:
     """Format a schema as the text of a `schema.pbtxt`: see `Schema.to_pbtxt`."""
     if schema.message == "ExampleListWithContext":
         raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
-    return metadata_text(_TFMDWriter(schema).message)
-
-
-class _TFMDWriter:
-    """Conversion of one schema; `message` is the result."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.message: Any = MetadataSchema()
-        self._schema = schema
-        # Columns that only occur as parts of a sparse or ragged feature follow the features.
-        parts: dict[str, str] = {}
-        for name, feature in schema.context_features.items():
-            with feature_errors(name):
-                parts |= self._add(name, feature)
-        for key in parts:
-            if key not in schema.context_features:
-                self.message.feature.add(name=key, type=_NUMBERS[parts[key]])
-            elif not isinstance(schema[key], RaggedFeature | SparseFeature):
-                # Without a representation of its own, a reader would treat this feature as a mere part.
-                self._represent(key, schema[key])
-        if schema.sequence_features is not None:
-            struct = self.message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain
-            for name, feature in schema.sequence_features.items():
-                with feature_errors(name):
-                    self._add_list(struct, name, feature)
-
-    def _add(self, name: str, feature: Any) -> dict[str, str]:
-        """Add a feature; return the keys of the columns that are its parts, with their kinds."""
-        if isinstance(feature, SparseFeature):
-            sparse = self.message.sparse_feature.add(name=name)
-            for size, key in zip(feature.size, feature.index_key, strict=True):
-                sparse.dense_shape.dim.add(size=size)
-                sparse.index_feature.add(name=key)
-            sparse.value_feature.name = feature.value_key
-            if feature.already_sorted:
-                sparse.is_sorted = True
-            return {**dict.fromkeys(feature.index_key, "int64"), feature.value_key: feature.stored}
-        if isinstance(feature, RaggedFeature):
-            return self._add_ragged(name, feature)
-        column = self.message.feature.add(name=name, type=_NUMBERS[feature.stored])
-        self._domain(column, feature)
-        if not feature.lists_any_number:
-            _add_shape(column, feature)
-            if getattr(feature, "default_value", None) is None:
-                column.presence.min_fraction = column.presence.min_count = 1
-            else:
-                self._represent(name, feature)
-        elif _steps(feature):
-            self._partition(name, name, _steps(feature))
-        return {}
-
-    def _represent(self, name: str, feature: Any) -> None:
-        """Add a tensor representation of a single column, with its default value."""
-        if feature.lists_any_number:
-            if _steps(feature):
-                self._partition(name, name, _steps(feature))
-            else:
-                self._tensor(name).varlen_sparse_tensor.column_name = name
-            return
-        dense = self._tensor(name).dense_tensor
-        dense.column_name = name
-        _add_shape(dense, feature)
-        if feature.default_value is not None:
-            kind = feature.stored
-            values = set(np.ravel(np.array(feature.default_value, object)).tolist())
-            if len(values) > 1:
-                raise SchemaError(
-                    f"TensorFlow Metadata has one default value for all values; got {feature.default_value}"
-                )
-            value = values.pop()
-            setattr(dense.default_value, DEFAULTS[kind], value.encode() if isinstance(value, str) else value)
-
-    def _add_ragged(self, name: str, feature: RaggedFeature) -> dict[str, str]:
-        value = name if feature.value_key is None else feature.value_key
-        keys = {}
-        if value == name:
-            self.message.feature.add(name=name, type=_NUMBERS[feature.stored])
+    message: Any = MetadataSchema()
+    # Columns that only occur as parts of a sparse or ragged feature follow the features.
+    parts: dict[str, str] = {}
+    for name, feature in schema.context_features.items():
+        with feature_errors(name):
+            parts |= feature.add_to_tfmd(message, name, schema.classes.get(name))
+    for key in parts:
+        if key in schema.context_features:
+            # Without a representation of its own, a reader would treat this feature as a mere part.
+            schema[key].represent_in_tfmd(message, key)
         else:
-            keys[value] = feature.stored
-        tensor = self._partition(name, value, ())
-        for each in feature.partitions:
-            if isinstance(each, UniformRowLength):
-                tensor.partition.add(uniform_row_length=each.length)
-            elif isinstance(each, RowLengths):
-                tensor.partition.add(row_length=each.key)
-                keys[each.key] = "int64"
-            else:
-                raise SchemaError(f"TensorFlow Metadata can't express {each}, only row lengths")
-        return keys
-
-    def _partition(self, name: str, column: str, sizes: tuple[int, ...]) -> Any:
-        tensor = self._tensor(name).ragged_tensor
-        tensor.feature_path.step.append(column)
-        for size in sizes:
-            tensor.partition.add(uniform_row_length=size)
-        return tensor
-
-    def _tensor(self, name: str) -> Any:
-        return self.message.tensor_representation_group[""].tensor_representation[name]
-
-    def _domain(self, column: Any, feature: Any) -> None:
-        names = self._schema.classes.get(column.name)
-        if feature.tfmd_domain is not None:
-            getattr(column, feature.tfmd_domain).SetInParent()
-        elif names and feature.stored == "int64":
-            column.int_domain.min, column.int_domain.max, column.int_domain.is_categorical = 0, len(names) - 1, True
-        elif feature.dtype == "bool":
-            column.bool_domain.SetInParent()
-        elif feature.stored != "bytes" and np.dtype(feature.item_dtype).kind in "iu":
-            limits = np.iinfo(feature.item_dtype)
-            if limits.bits < 64:
-                column.int_domain.min, column.int_domain.max = int(limits.min), int(limits.max)
-
-    def _add_list(self, struct: Any, name: str, feature: Any) -> None:
-        if not isinstance(feature, VarLenFeature | FixedLenSequenceFeature | RaggedFeature):
-            raise SchemaError(f"TensorFlow Metadata can't express {feature} in feature lists")
-        value = getattr(feature, "value_key", None)
-        struct.feature.add(name=value or name, type=_NUMBERS[feature.stored])
-        if isinstance(feature, RaggedFeature):
-            if feature.partitions:
-                raise SchemaError("TensorFlow Metadata can't express partitions of feature lists")
-            tensor = self._partition(name, SEQUENCE, ())
-            tensor.feature_path.step.append(value or name)
-
-
-def _add_shape(message: Any, feature: Feature) -> None:
-    """Add the shape of the values that a record lists: of the bytes values of encoded arrays."""
-    message.shape.SetInParent()
-    for size in feature.stored_shape:
-        message.shape.dim.add(size=size)
-
-
-def _steps(feature: Feature) -> tuple[int, ...]:
-    """Return the shape of one step of a feature with a variable number of steps."""
-    if feature.ragged_rank > 1:
-        raise SchemaError(f"TensorFlow Metadata can't express {feature}; a RaggedFeature names the keys of row lengths")
-    return feature.stored_shape
+            add_column(message, key, parts[key])
+    if schema.sequence_features is not None:
+        struct = message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain
+        for name, feature in schema.sequence_features.items():
+            with feature_errors(name):
+                feature.add_to_tfmd_lists(message, struct, name)
+    return metadata_text(message)
