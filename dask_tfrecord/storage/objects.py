@@ -437,11 +437,11 @@ def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
     return with_retries(read, path, "verify the file")
 
 
-def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any]) -> None:
+def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any], *, own: str = "") -> None:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
-    What belongs to a run with a claim stays: its client renews the claim. Temporary files of a process of this machine
-    that has ended go at once.
+    What belongs to a run with a claim stays: its client renews the claim. The folder `own` stays, too. Temporary files
+    of a process of this machine that has ended go at once.
     """
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):
@@ -461,7 +461,7 @@ def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, A
             if not any(is_temporary_of(name, token) for token in live):
                 _remove_file(join(directory, name), storage_options)
         for name in runs:
-            if name.removeprefix(RUN_PREFIX) not in live:
+            if name.removeprefix(RUN_PREFIX) not in live and join(directory, name) != own:
                 with suppress(OSError):
                     _remove_run(join(directory, name), latest, storage_options)
 

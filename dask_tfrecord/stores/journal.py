@@ -5,8 +5,9 @@ the token of the run and the process of its client, which writes it again every 
 dead when its process has ended, whatever the age of the object; on other machines, when the object was not written for
 `STALE` seconds by the clock of this one. The next run takes over from a dead one.
 
-A process that is stopped for longer on another machine loses its output. Its tasks ask `Journal.other_owner` before
-they publish, and its client before it removes anything.
+A process that is stopped for longer on another machine loses its output. Its tasks ask the journal before they publish,
+and its client before it removes anything. A client that waits for its tasks records there, too, when they may publish
+nothing more: `Journal.end_writing`.
 
 Units are recorded once they are written: the report of the task, and the identity of each object. A repeated task, and
 a run that continues another one, find by them what need not be written again.
@@ -27,7 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_type_hints
 
-from dask_tfrecord.errors import Location, StoreInUseError, printable
+from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError, printable
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage import process
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 # Tokens of the runs of this process.
 _own: set[str] = set()
+# Two threads write the object of an owner: heartbeats, and the client that ends its tasks.
+_rewriting = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class Owner:
     # Seconds of the epoch.
     since: float
     beat: float
+    # The client waits for its tasks no more: they publish nothing.
+    has_ended: bool = False
 
     @classmethod
     def of_this_process(cls, token: str) -> Owner:
@@ -74,7 +79,8 @@ class Owner:
     def from_json(cls, data: bytes) -> Owner | None:
         """Read an owner; None if `data` holds something else."""
         try:
-            document = json.loads(data)
+            # The first versions did not record whether a run has ended.
+            document = {"has_ended": False} | json.loads(data)
             owner = cls(**{name: kind(document[name]) for name, kind in get_type_hints(cls).items()})
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
@@ -193,6 +199,24 @@ class Journal:
                 self.location,
             )
 
+    def check_writing(self, token: str) -> None:
+        """Raise unless the run of a token owns the output and waits for its tasks."""
+        owner = self._read(self.name)
+        if owner is None or owner.token != token or owner.has_ended:
+            self.check_owner(token)
+            raise IncompleteStoreError(
+                "the write that this task belongs to has ended, or this worker does not share the file system of the "
+                "client; write to a path that all processes reach",
+                self.location,
+            )
+
+    def end_writing(self, token: str) -> None:
+        """Let the tasks of a run publish nothing more; the run owns the output until it has removed what is left."""
+        with _rewriting:
+            owner = self._read(self.name)
+            if owner is not None and owner.token == token:
+                self.objects.put(self.name, replace(owner, has_ended=True).to_json())
+
     def _refuse_live(self) -> None:
         found = self._read(self.name)
         if found is not None and not found.is_dead():
@@ -267,10 +291,13 @@ class Journal:
         """Write the owner again until the run has ended, or another run has taken over."""
         while not ended.wait(limits().heartbeat):
             try:
-                if not self._is_owner(owner):
+                with _rewriting:
+                    found = self._own_record(owner)
+                    if found is not None:
+                        self.objects.put(self.name, replace(found, beat=time.time()).to_json())
+                if found is None:
                     _log.warning("the claim %s of this run was removed or taken over by another run", self.name)
                     return
-                self.objects.put(self.name, replace(owner, beat=time.time()).to_json())
             except Exception as error:
                 # The store may answer again at the next heartbeat.
                 _log.warning("could not renew the claim %s: %s", self.name, type(error).__name__)
@@ -278,16 +305,17 @@ class Journal:
     def _release(self, owner: Owner) -> None:
         """Remove the owner if it is still this run."""
         try:
-            if self._is_owner(owner):
+            if self._own_record(owner) is not None:
                 self.objects.drop([self.name])
         except Exception as error:
             # The error of the run takes precedence, and the run is dead after it.
             _log.warning("%s: could not remove the claim %s: %s", self.location, self.name, type(error).__name__)
 
-    def _is_owner(self, owner: Owner) -> bool:
+    def _own_record(self, owner: Owner) -> Owner | None:
+        """Read the object of this run; None if another run owns the output, or none."""
         data = self.objects.get([self.name])[self.name]
         found = None if data is None else Owner.from_json(data)
-        return found is not None and found.token == owner.token
+        return found if found is not None and found.token == owner.token else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import numpy as np
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import block_nbytes, to_array
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.storage.streams import write_file
 from dask_tfrecord.stores.files.publish import UnitFiles, UnitNames, UnitReport, write_row_files
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks
@@ -43,9 +42,9 @@ class NpyFiles(UnitFiles):
     schema: dtf.Schema = field(kw_only=True)
     conversion: str = field(kw_only=True)
 
-    def complete(self, paths: Sequence[str], reports: Sequence[Any]) -> None:
+    def descriptions(self) -> dict[str, bytes]:
         described = {"schema": self.schema.to_json(), "units": self.count, "conversion": self.conversion}
-        write_file(self.names.last, json.dumps(described).encode(), {})
+        return {_LAST: json.dumps(described).encode()}
 
 
 def to_npy(ds: dtf.Dataset, path: Path, *, mode: Literal["w", "w-"] = "w-", resume: bool = False) -> None:

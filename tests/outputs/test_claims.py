@@ -28,9 +28,10 @@ from support.programs import environment
 from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
+from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.storage import process
+from dask_tfrecord.storage.objects import objects_in
 from dask_tfrecord.stores import journal
 
 ROWS = 60
@@ -238,9 +239,33 @@ def test_a_withdrawal_keeps_what_another_run_published(ds: dtf.Dataset, tmp_path
         claim.unlink()
         dtf.to_tfrecord({"label": -np.arange(ROWS)}, target, mode="w", records_per_shard=11)
 
-    with pytest.raises(FileExistsError, match=r"x-[0-9].tfrecord appeared since this write began"):
+    with pytest.raises(IncompleteStoreError, match="the write that this task belongs to has ended"):
         while_files_are_written(ds, target, replace, mode="w")
     assert (dtf.read_tfrecord(f"{target.parent}/*")["label"].compute() == -np.arange(ROWS)).all()
+
+
+def test_tasks_publish_nothing_while_a_failed_run_removes_its_files(
+    tmp_path: Path, set_limits: Callable[..., Limits]
+) -> None:
+    set_limits(heartbeat=0.01)
+    place = journal.Journal(objects_in(str(tmp_path)), "x.claim", "these files", Location("x"))
+    with pytest.raises(IncompleteStoreError, match="has ended"):
+        place.check_writing("1")
+    with place.owned("1", lambda: None):
+        place.check_writing("1")
+        with pytest.raises(StoreInUseError, match="has taken over"):
+            place.check_writing("2")
+        place.end_writing("2")
+        place.check_writing("1")
+        place.end_writing("1")
+        owner = place.owner()
+        # Heartbeats keep what the client recorded, and the output is not free yet.
+        assert owner is not None and wait_until(lambda: place.owner() != owner)
+        with pytest.raises(IncompleteStoreError, match="has ended"):
+            place.check_writing("1")
+        with pytest.raises(StoreInUseError):
+            place.check_free()
+    place.check_free()
 
 
 def test_a_run_that_publishes_nothing_for_a_day_is_alive(
@@ -253,7 +278,7 @@ def test_a_run_that_publishes_nothing_for_a_day_is_alive(
         (claim,) = folder.glob(".*.claim")
         then = time.time() - 2 * 24 * 60 * 60
         for path in [*folder.rglob("*"), folder]:
-            if path.name.endswith(("running", ".json", ".tmp")) or path.is_dir():
+            if path.name.endswith((".json", ".tmp")) or path.is_dir():
                 os.utime(path, (then, then))
         wait_until(lambda: claim.stat().st_mtime > then)
         dtf.build_index(published(folder))

@@ -209,6 +209,22 @@ def test_a_store_has_the_files_of_a_directory(robot: Path, tmp_path: Path) -> No
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
 
 
+def test_a_conversion_that_failed_at_its_description_is_resumed(robot: Path, tmp_path: Path) -> None:
+    steps, out = few_steps_of(robot)[["steps/action", "record"]], tmp_path / "out"
+    steps.to_lerobot(tmp_path / "reference", fps=FPS)
+    (out / "meta/tasks.parquet").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"tasks\.parquet"):
+        steps.to_lerobot(out, fps=FPS, resume=True)
+    assert (out / "meta/stats.json").exists()
+    (out / "meta/tasks.parquet").rmdir()
+    steps.to_lerobot(out, fps=FPS, resume=True)
+    assert files_in(out) == files_in(tmp_path / "reference")
+    (tmp_path / "again/meta/tasks.parquet").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"tasks\.parquet"):
+        steps.to_lerobot(tmp_path / "again", fps=FPS)
+    assert files_in(tmp_path / "again") == {}
+
+
 def test_a_failed_conversion_leaves_nothing_or_is_resumed(robot: Path, tmp_path: Path) -> None:
     copied = tmp_path / "robot" / "1.0.0"
     copied.mkdir(parents=True)

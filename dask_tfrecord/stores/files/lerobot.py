@@ -48,9 +48,8 @@ from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_pro
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import join, url_to_fs
-from dask_tfrecord.storage.streams import write_file
 from dask_tfrecord.stores.files.publish import UnitFiles, UnitNames, UnitReport, write_row_files
-from dask_tfrecord.stores.output import ShardWriteReport, check_mode
+from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 
@@ -395,8 +394,8 @@ class _LeRobotFiles(UnitFiles):
 
     plan: _Plan = field(kw_only=True)
 
-    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
-        """Write the statistics, the tasks and, last, the description of the data set."""
+    def descriptions(self) -> dict[str, bytes]:
+        """Return the statistics, the tasks and, last, the description of the data set."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -416,12 +415,11 @@ class _LeRobotFiles(UnitFiles):
         sink = pa.BufferOutputStream()
         parquet.write_table(pa.table(tasks).replace_schema_metadata(metadata), sink)
         listed = {key: {name: value.tolist() for name, value in each.items()} for key, each in statistics.items()}
-        for name, data in (
-            (_STATISTICS, json.dumps(listed, indent=4).encode()),
-            (_TASKS, sink.getvalue().to_pybytes()),
-            (_INFO, json.dumps(plan.info, indent=4, ensure_ascii=False).encode()),
-        ):
-            write_file(join(place.root, name), data, options)
+        return {
+            _STATISTICS: json.dumps(listed, indent=4).encode(),
+            _TASKS: sink.getvalue().to_pybytes(),
+            _INFO: json.dumps(plan.info, indent=4, ensure_ascii=False).encode(),
+        }
 
 
 def write_lerobot_unit(

@@ -2,8 +2,8 @@
 
 dask may run a task twice, late, concurrently with itself, or after its successors. Each write therefore keeps a hidden
 run folder next to its first file. For each published file it records a unit: the identity of the file and the report
-of the task. While a client waits for the tasks, it holds the claim on the template of the files, and the folder holds a
-marker; without the marker, no task of that run publishes.
+of the task. A client that waits for the tasks owns the template of the files meanwhile; a task of another run publishes
+nothing.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ from dask_tfrecord.stores.units import RowTasks, task_name
 
 _log = logging.getLogger(__name__)
 
-# Marker of a run whose client waits for the tasks.
-_RUNNING = "running"
 _COMPARED_NBYTES = 1 << 20
 _INDEX_ATTEMPTS = 5
 
@@ -391,18 +389,15 @@ class Files:
                 _remove_empty(made)
 
     def begin(self) -> None:
-        """Remove replaced files, create directories, and mark the run as running."""
+        """Remove replaced files, and create directories."""
         names, paths, own = self.names, self.paths, self._resumed()
-        if own:
-            # A folder with a new file is not an abandoned one.
-            self._objects.put(_RUNNING, b"")
-        remove_abandoned(self._directories, names.storage_options)
+        remove_abandoned(self._directories, names.storage_options, own=self.folder)
         replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
-        names.create_directories(paths)
+        # Tasks do not create the folder: one that runs late would do so again.
+        names.create_directories([*paths, join(self.folder, _record_name(paths[0]))])
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
             names.remove_replaced(replaced, self.token)
-        self._objects.put(_RUNNING, b"")
 
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
         """Verify every file, write the metadata, and end the run; also the last task of a `Delayed`.
@@ -438,8 +433,7 @@ class Files:
             # A run that continues this one uses the same folder.
             remove_temporary(self._directories, self.token, self.names.storage_options)
             return
-        # Without the marker, late tasks publish nothing.
-        self._unmark()
+        self.journal.end_writing(self.token)
         if self._resumed():
             remove_temporary(self._directories, self.token, self.names.storage_options)
             return
@@ -450,7 +444,12 @@ class Files:
     def _own(self) -> list[str]:
         """Return the existing files that this run published."""
         records = list_files(self.folder, self.names.storage_options)
-        return [path for path in self.paths if f"{_record_name(path)}.json" in records and self._owns(path)]
+        paths = self._published() if records else []
+        return [path for path in paths if f"{_record_name(path)}.json" in records and self._owns(path)]
+
+    def _published(self) -> list[str]:
+        """Return the files that the run may have published."""
+        return self.paths
 
     def _resumed(self) -> set[str]:
         """Return the files that an earlier run of a resumable write published, or this one."""
@@ -493,12 +492,9 @@ class Files:
         objects = objects_in(self.directory, self.names.storage_options)
         return Journal(objects, name, "these files", Location(redact_url(self.names.template)))
 
-    def _unmark(self) -> None:
-        self._objects.drop([_RUNNING])
-
     def _end(self) -> None:
-        """Remove the marker, the records, and temporary files."""
-        self._unmark()
+        """Let tasks publish nothing more, and remove the records and temporary files."""
+        self.journal.end_writing(self.token)
         fs, folder = url_to_fs(self.folder, **self.names.storage_options)
         try:
             if isinstance(fs, LocalFileSystem):
@@ -549,21 +545,12 @@ class Files:
         return report
 
     def _prepare(self, path: str) -> None:
-        """Check the marker, or prepare one file of a run without a client."""
-        self._check_marked()
-        if not self.compute:
-            self.journal.check_free()
-            self.names.create_directories([path, join(self.directory, _RUNNING)])
-
-    def _check_marked(self) -> None:
-        if self.compute and self._objects.get([_RUNNING])[_RUNNING] is None:
-            raise IncompleteStoreError(
-                "the write that this task belongs to has ended, or this worker does not share the file system of the "
-                "client; write to a path that all processes reach",
-                Location(self.names.template),
-            )
+        """Check that the client waits for the tasks, or prepare one file of a run without a client."""
         if self.compute:
-            self.journal.check_owner(self.token)
+            self.journal.check_writing(self.token)
+        else:
+            self.journal.check_free()
+            self.names.create_directories([path, join(self.directory, self.journal.name)])
 
     def published_report(self, path: str) -> ShardWriteReport | None:
         """Return the report of a file that this run published and that has not changed."""
@@ -578,7 +565,8 @@ class Files:
 
         False if this run has published the file, or if a file with the same bytes exists.
         """
-        self._check_marked()
+        if self.compute:
+            self.journal.check_writing(self.token)
         existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
         if existing is not None:
             if self._unit(path, existing) is not None or self._is_same(path, existing, temporary):
@@ -715,6 +703,18 @@ class UnitFiles(Files):
         """Verify the files of all units."""
         Files.finish(self, [report for unit in reports for report in unit.files])
 
+    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
+        """Publish the files that describe the output; a run that is killed meanwhile can be resumed."""
+        for name, data in self.descriptions().items():
+            self.publish(join(self.names.root, name), partial(_written, data))
+
+    def descriptions(self) -> Mapping[str, bytes]:
+        """Return the files that describe the output, by their names below its directory; the last makes it complete."""
+        raise NotImplementedError
+
+    def _published(self) -> list[str]:
+        return self.names.existing([])
+
     def publish_unit(self, unit: int, write: Callable[[Sequence[BinaryIO]], tuple[int, int]]) -> UnitReport:
         """Publish the files of a unit, unless this run has published all of them, and report the end of the task.
 
@@ -735,6 +735,11 @@ class UnitFiles(Files):
         report = UnitReport(total.records, total.nbytes, total.stored, total.peak, tuple(made))
         report_progress(report)
         return report
+
+
+def _written(data: bytes, sink: ByteSink) -> tuple[int, int]:
+    sink.write(data)
+    return 0, len(data)
 
 
 def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
