@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.errors import Location, MemoryLimitError
@@ -416,6 +416,18 @@ def splits_of(lengths: NDArray[Any] | Sequence[int]) -> NDArray[np.int64]:
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])
     return out
+
+
+def union(*numbers: ArrayLike) -> NDArray[np.int64]:
+    """Return the distinct ones of all these numbers, ascending.
+
+    Not by `numpy.unique`: since it hashes, it aborts the process if the interpreter ends while a daemon thread is in it
+    (the destructor that takes the GIL back, https://github.com/numpy/numpy/pull/30329, must not be unwound).
+    """
+    found: NDArray[np.int64] = np.sort(np.concatenate([np.asarray(each, np.int64) for each in numbers]))
+    new = np.ones(len(found), bool)
+    new[1:] = found[1:] != found[:-1]
+    return found[new]
 
 
 def gather_splits(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import splits_of
+from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import ByteSplit, Run, ShardIndex, kept_offsets
@@ -170,7 +170,7 @@ class Collection:
         numbers = self.starts.searchsorted(rows, "right") - 1
         records = rows - self.starts[numbers]
         begins, ends = np.empty_like(rows), np.empty_like(rows)
-        for number in np.unique(numbers).tolist():
+        for number in union(numbers).tolist():
             kept, here = self._kept(number, self.shards[number]), numbers == number
             if kept is None:
                 return None
@@ -439,7 +439,7 @@ def finer_borders(
     if not (isinstance(rows, range) and rows.step == 1):
         return borders
     more = collection.entry_rows(nbytes) - rows.start
-    return np.union1d(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
+    return union(borders, more[(more > borders[0]) & (more < borders[-1])]) if len(rows) else borders
 
 
 def distinct(borders: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -65,6 +65,7 @@ from dask_tfrecord.blocks import (
     rows_of,
     take_rows,
     to_array,
+    union,
     write_rows,
     zero_rows,
 )
@@ -646,7 +647,7 @@ class Rows(HasRows):
         for chunk, (start, stop) in enumerate(pairwise(cuts.tolist())):
             rows = index[start:stop]
             origins = np.searchsorted(borders, rows, side="right") - 1
-            numbers = np.unique(origins).tolist()
+            numbers = union(origins).tolist()
             if len(numbers) == 1:
                 # One task: dask would fuse two in some graphs and not in others.
                 tasks[name, chunk] = _take, (self.blocks.name, numbers[0]), rows - borders[numbers[0]], schema.key
@@ -792,7 +793,7 @@ def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64
     else:
         rows = max(1, int(borders[-1]) // max(1, len(borders) - 1))
         return np.append(np.arange(0, count, rows), count)
-    return np.unique(np.concatenate([[0], cuts, [count]]))
+    return union([0], cuts, [count])
 
 
 def find_rechunked(arrays: Iterable[tuple[str, da.Array]], sizes: Sequence[float]) -> tuple[Rechunked, ...]:

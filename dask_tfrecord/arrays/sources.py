@@ -46,6 +46,7 @@ from dask_tfrecord.blocks import (
     splits_of,
     take_rows,
     to_array,
+    union,
     zero_rows,
 )
 from dask_tfrecord.columns.decoder import (
@@ -1489,7 +1490,7 @@ class ExplodedSource(_Exploded, CountedRows):
     def describe(self, key: Any) -> str:
         """Return the files and records of items as text, for errors."""
         items = row_numbers(pick_rows(self.rows, key))
-        return self.source.describe(np.unique(self.counts.locate(items)[0]) if items.size else slice(0))
+        return self.source.describe(union(self.counts.locate(items)[0]) if items.size else slice(0))
 
     def locate(self, row: int, feature: str, start: int = 0) -> Location:
         """Return the location of the record of an item."""
@@ -1513,7 +1514,7 @@ class ExplodedSource(_Exploded, CountedRows):
         first, past = counts.records_of(rows.start, rows.stop)
         records = self.source.refine(np.array([first, past]), nbytes)
         before = counts.splits(first, past)[records - first] - rows.start
-        return np.union1d(borders, before[(before > borders[0]) & (before < borders[-1])])
+        return union(borders, before[(before > borders[0]) & (before < borders[-1])])
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read items; only the records that hold them are decoded."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.rows import Rows, files_of
 from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, fill, fillers
-from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import FixedLenFeature
@@ -116,7 +116,7 @@ class ValueErrors:
         refused = _find_refused(rows, checked)
         numbers = {name: np.array(refused.rows.get(name, ()), np.int64) for name in checked}
         skipped = [numbers[name] for name in checked if self.modes[name] == "skip"]
-        left_out = np.unique(np.concatenate([np.zeros(0, np.int64), *skipped]))
+        left_out = union([], *skipped)
         _report(rows, refused, numbers, len(left_out))
         source = self._filled(read, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
         if source is not read:
@@ -130,7 +130,7 @@ class ValueErrors:
         spread: dict[str, NDArray[np.int64]] = {}
         for name, numbers in refused.items():
             for each in _companions(self.decoder, name) if len(numbers) else ():
-                spread[each] = np.union1d(spread.get(each, numbers), numbers)
+                spread[each] = union(spread.get(each, numbers), numbers)
         if not marks and not spread:
             return source
         schema = source.schema

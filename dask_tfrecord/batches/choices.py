@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.mixing import CHOICES, EpochUnits, RowOrder, ascending_rows, permutation, random_bits
 from dask_tfrecord.batches.rows import RowReader
-from dask_tfrecord.blocks import Block, concatenate, zero_rows
+from dask_tfrecord.blocks import Block, concatenate, union, zero_rows
 
 # Rows of a mixture whose choices are computed together, and bits of the random number of a choice.
 _CHOICE_ROWS, _CHOICE_BITS = 4096, 53
@@ -68,7 +68,7 @@ class Choices:
         """Return the data set of each row of the mixture, and the number of the row in the data set."""
         sources, rows = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         blocks = positions // _CHOICE_ROWS
-        for block in np.unique(blocks).tolist():
+        for block in union(blocks).tolist():
             start, numbers = block * _CHOICE_ROWS, self._numbers(block)
             chosen = np.empty(_CHOICE_ROWS, np.int64)
             first, last = np.searchsorted(self._phases, [start, start + _CHOICE_ROWS - 1], side="right").tolist()
@@ -133,7 +133,7 @@ class MixedOrder(RowOrder):
     def epoch(self, number: int) -> MixedUnits:
         """Return the units of an epoch."""
         assert self.span is not None
-        cuts = np.unique(np.append(np.arange(*self.span, self.unit_rows), self.span))
+        cuts = union(np.arange(*self.span, self.unit_rows), self.span)
         streams = tuple(self._stream(part, borders, number) for part, borders in enumerate(self.parts))
         return MixedUnits(self, number, cuts[:-1], cuts[1:], None, self.choices, streams)
 
@@ -158,7 +158,7 @@ class MixedUnits(EpochUnits):
         """Return the rows of a unit in ascending order, and their order in the stream."""
         sources, positions = self.choices.locate(np.arange(self.starts[unit], self.stops[unit]))
         rows = np.empty(len(sources), np.int64)
-        for part in np.unique(sources).tolist():
+        for part in union(sources).tolist():
             chosen = sources == part
             rows[chosen] = self.choices.starts[part] + self.streams[part].rows(positions[chosen])
         return ascending_rows(rows)

@@ -27,6 +27,7 @@ from dask_tfrecord.blocks import (
     RaggedBlock,
     block_nbytes,
     take_rows,
+    union,
 )
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
@@ -247,7 +248,7 @@ def _count_block(
     regular = [np.arange(-(lead + first) % rows, count, rows) for rows in every]
     interval = limits().item_count_interval_nbytes
     intervals = np.searchsorted(sizes, np.arange(interval, sizes[-1], interval), side="right") - 1
-    borders = np.unique(np.concatenate([[0], *regular, intervals, [count]]))
+    borders = union([0], *regular, intervals, [count])
     before = {name: np.stack([each[borders] for each in found], axis=1) for name, found in items.items()}
     return BorderCounts(borders + first, before, sizes[borders])
 

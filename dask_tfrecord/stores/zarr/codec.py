@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 
 from dask_tfrecord.arrays.sources import memory_limit
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array, union
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature, ImageFeature
@@ -319,7 +319,7 @@ def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
             return None, rows
         return np.arange(start, stop), slice(None, None, step)
     index = np.asarray(rows)
-    picked = np.unique(index)
+    picked = union(index.ravel())
     place = np.searchsorted(picked, index)
     return picked, int(place) if place.ndim == 0 else place
 
