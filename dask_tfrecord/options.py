@@ -42,7 +42,7 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
 # Advice for options of zarr, xarray and tf.data.
 _EQUIVALENTS = {
     "overwrite": "mode='w' replaces what exists",
-    "append": "append_dim='record' of to_zarr adds rows, mode='a' of the other writers files",
+    "append": "append_dim='record' of to_zarr adds rows, mode='a' columns; mode='a' of the other writers adds files",
     "encoding": "to_zarr has compressors=, filters=, chunks= and fill_values=, text TextFeature(encoding='latin-1')",
     **dict.fromkeys(("zarr_format", "zarr_version"), "stores have format 3 of Zarr"),
     "compressor": "compressors=zarr.codecs.ZstdCodec(level=3)",
@@ -204,8 +204,9 @@ class ZarrTargetOptions(TypedDict, total=False):
     ----------
     component : str, optional
         Path of the group within the store, by default its root.
-    mode : {"w-", "w"}
-        ``"w-"`` fails if the group exists, ``"w"`` replaces it.
+    mode : {"w-", "w", "a"}
+        ``"w-"`` fails if the group exists, ``"w"`` replaces it. ``"a"`` (`to_zarr` only) adds columns to its rows, and
+        creates it if it does not exist; a column that exists raises a `SchemaError`.
     resume : bool, default False
         Resume an interrupted conversion, and after a failure keep what is written. Files, features and options must be
         the same: only missing or damaged write units are written, and none if the group is complete. You can resume
@@ -218,7 +219,7 @@ class ZarrTargetOptions(TypedDict, total=False):
     """
 
     component: Annotated[str | None, Option(None, "NAME")]
-    mode: Annotated[Mode, Option("w-")]
+    mode: Annotated[AddingMode, Option("w-")]
     resume: Annotated[bool, Option(False)]
     compute: Annotated[bool, Option(True)]
     storage_options: Annotated[Mapping[str, Any] | None, Option(None)]

@@ -83,7 +83,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "mode='w' replaces what exists"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "stores have format 3 of Zarr"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("z.zarr", encoding={}), "to_zarr has compressors=, filters="),  # type: ignore[call-arg]
-    (lambda ds: ds.to_zarr("z.zarr", mode="a"), "append_dim='record' adds rows to a store"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_zarr("z.zarr", mode="r+"), "append_dim='record' of to_zarr adds rows to a store"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_tfrecord("out.tfrecord", {"x": [1]}), "the arrays come before the path"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_tfrecord(np.arange(3), "out.tfrecord"), "as in {'x': array}"),
     (lambda ds: dtf.Schema.read(Path("notes.txt")), "other files of features are the JSON of Schema.to_json"),

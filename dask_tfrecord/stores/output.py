@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
 import dask
 import numpy as np
@@ -22,6 +22,7 @@ from rich.filesize import decimal
 
 from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import plural, printable, redact_url
+from dask_tfrecord.options import Mode
 from dask_tfrecord.runtime.progress import (
     ProgressBar,
     cancel_on_failure,
@@ -74,14 +75,16 @@ def collect(reports: Sequence[Any]) -> list[Any]:
     return list(reports)
 
 
-def check_mode(mode: str, what: str, *, resume: bool = False) -> None:
-    """Refuse any mode but the two of all writers, and ``"w"`` to resume."""
+def check_mode(mode: str, what: str, *, resume: bool = False) -> Mode:
+    """Return the mode; refuse any but the two of all writers, and ``"w"`` to resume."""
     if resume and mode == "w":
         raise ValueError(f"mode='w' replaces {what}, and resume=True continues it: pass only one of them")
-    if mode not in ("w", "w-"):
-        adds = mode in ("a", "append", "r+") and what == "the group"
-        advice = "; append_dim='record' adds rows to a store" if adds else ""
-        raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}{advice}")
+    for known in get_args(Mode):
+        if mode == known:
+            return cast(Mode, mode)
+    adds = mode in ("a", "append", "r+") and what == "the group"
+    advice = "; append_dim='record' of to_zarr adds rows to a store, and mode='a' columns" if adds else ""
+    raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}{advice}")
 
 
 _log = logging.getLogger(__name__)

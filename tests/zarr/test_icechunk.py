@@ -67,6 +67,47 @@ def test_mode(repository: Any, ds: dtf.Dataset) -> None:
     assert len(messages(repository)) == 3
 
 
+def test_rows_and_columns_are_added_by_one_commit_each(repository: Any) -> None:
+    blocks = {name: rows_like(each, 30, np.random.default_rng(3)) for name, each in KINDS.items()}
+    ds = dataset_of(blocks, KINDS, (10, 0, 20))
+    expected, wanted = [], ["Repository initialized"]
+    for cut in (slice(0, 7), slice(7, 7), slice(7, 29), slice(29, 30)):
+        ds.rows[cut].to_zarr(
+            repository.writable_session("main"), append_dim="record", component="a", chunks=2, shards=4
+        )
+        expected.append(ds.rows[: cut.stop])
+        number = cut.stop - cut.start
+        wanted.insert(0, f"{'Append' if cut.start else 'Write'} {number} records of 5 features with dask_tfrecord")
+    more = {"a": np.arange(30), "t": [[1] * (row % 4) for row in range(30)]}
+    dtf.to_zarr(more, repository.writable_session("main"), mode="a", component="a", chunks=3)
+    expected.append(ds.assign(more))
+    assert messages(repository) == ["Add 2 features of 30 records with dask_tfrecord", *wanted]
+    # Old snapshots keep their rows and columns.
+    for snapshot, each in zip(repository.ancestry(branch="main"), reversed(expected), strict=False):
+        store = repository.readonly_session(snapshot_id=snapshot.id).store
+        assert_same(dtf.from_zarr(store, component="a").compute(), each.compute())
+    group = zarr.open_group(repository.readonly_session("main").store, mode="r", path="a")
+    assert {array.shape[0] for name, array in group.arrays() if "." not in name} == {30}
+
+
+def test_a_failed_addition_commits_nothing(repository: Any, ds: dtf.Dataset) -> None:
+    ds.to_zarr(repository.writable_session("main"), chunks=10)
+    session = repository.writable_session("main")
+
+    def fail(blocks: dict[str, Any]) -> dict[str, Any]:
+        if len(blocks["a"]):
+            raise RuntimeError("no more")
+        return blocks
+
+    with pytest.raises(RuntimeError, match="no more"):
+        ds.map_blocks(fail, dict(ds.schema)).to_zarr(session, append_dim="record")
+    assert not session.has_uncommitted_changes
+    with pytest.raises(SchemaError, match="the store has 50 rows, and the given columns have 20"):
+        ds[["a"]].rows[:20].rename({"a": "b"}).to_zarr(session, mode="a")
+    assert_stored(repository, ds)
+    assert len(messages(repository)) == 2
+
+
 @pytest.mark.integration
 def test_shards_on_a_cluster(repository: Any, ds: dtf.Dataset, tmp_path: Path) -> None:
     ds.to_tfrecord(f"{tmp_path}/train-{{shard}}.tfrecord", records_per_shard=20)

@@ -1,14 +1,15 @@
-"""Check rows that are appended against the columns and options of their group, and lay them out."""
+"""Rows or columns that are added to a complete group: check them against what it has, and lay them out."""
 
 from __future__ import annotations
 
 import json
 import math
 import uuid
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import zarr
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.sources import shards_origin
@@ -18,13 +19,16 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.units import BorderCounts, RowTasks, flat_levels
 from dask_tfrecord.stores.zarr.codec import ImageCodec
+from dask_tfrecord.stores.zarr.compat import metadata_document
 from dask_tfrecord.stores.zarr.fingerprint import digest, schema_differences
-from dask_tfrecord.stores.zarr.growing import LAST
+from dask_tfrecord.stores.zarr.growing import APPENDS, LAST, Growth, appended_node
 from dask_tfrecord.stores.zarr.plan import (
+    Conversion,
     ConversionRequest,
     RowGrid,
     ZarrLayout,
     array_name,
+    check_axis_lengths,
     rows_of_a_read,
     splits_name,
     zarr_layout,
@@ -33,42 +37,255 @@ from dask_tfrecord.stores.zarr.read import ZarrSource
 from dask_tfrecord.stores.zarr.store import TargetGroup
 
 
-def append_request(
-    target: TargetGroup, arrays: Mapping[str, Any], append_dim: str, options: ZarrWriteOptions
-) -> ConversionRequest:
-    """Check the arguments of an append to a complete group, before any row is read.
+@dataclass(frozen=True, slots=True)
+class AddedRows:
+    """Rows that are appended to the columns of a group."""
 
-    Options of the layout are those of the group; another value of one raises a ValueError.
-    """
-    if options["mode"] == "w":
-        raise ValueError("mode='w' replaces the group, and append_dim= adds rows to it: pass only one of them")
-    target.check_rewritable()
-    target.check_format()
-    target.journal().check_free()
-    stored = target.stored_attributes().get("options", {})
-    own = options.copy()
-    own["encoded_images"] = bool(stored.get("encoded_images"))
-    request = ConversionRequest.from_arguments(arrays, own)
-    given = request.fingerprint.options
-    for name, found in (("the store", stored), ("the given rows", given)):
-        rows = found.get("rows_name", "record")
-        if rows != append_dim:
-            raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows of {name} is {rows!r}")
-    for name in _LAYOUT:
-        value = given.get(name)
-        if value not in (None, "auto", True) and value != stored.get(name):
-            raise ValueError(
-                f"{name} was {stored.get(name)!r} when the store was written, and now is {value!r}: appended rows have "
-                f"the layout of the store"
+    request: ConversionRequest
+
+    kind: Literal["rows"] = "rows"
+
+    @classmethod
+    def from_arguments(
+        cls, target: TargetGroup, arrays: Mapping[str, Any], append_dim: str, options: ZarrWriteOptions
+    ) -> AddedRows:
+        """Check the arguments before any row is read.
+
+        Options of the layout are those of the group; another value of one raises a ValueError.
+        """
+        if options["mode"] == "w":
+            raise ValueError("mode='w' replaces the group, and append_dim= adds rows to it: pass only one of them")
+        stored = target.stored_attributes().get("options", {})
+        own = options.copy()
+        own["encoded_images"] = bool(stored.get("encoded_images"))
+        request = ConversionRequest.from_arguments(arrays, own, encoded=stored.get("encoded_images"))
+        given = request.fingerprint.options
+        for name, found in (("the store", stored), ("the given rows", given)):
+            rows = found.get("rows_name", "record")
+            if rows != append_dim:
+                raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows of {name} is {rows!r}")
+        for name in _LAYOUT:
+            value = given.get(name)
+            if value not in (None, "auto", True) and value != stored.get(name):
+                raise ValueError(
+                    f"{name} was {stored.get(name)!r} when the store was written, and now is {value!r}: appended rows "
+                    f"have the layout of the store"
+                )
+        return cls(request)
+
+    def checked(self, target: TargetGroup, source: ZarrSource) -> ConversionRequest:
+        """Return the request with the schema of the group; raise SchemaError with both sides if columns differ."""
+        _refuse_virtual(target, source)
+        stored, given = (json.loads(schema.to_json()) for schema in (source.schema, self.request.schema))
+        if "groups" not in given:
+            # These columns have equal numbers of items in the stored rows; the appended rows are checked.
+            given |= {key: stored[key] for key in ("groups", "inner_groups") if key in stored}
+        differences = list(schema_differences(stored, given))
+        if differences:
+            raise SchemaError(
+                f"cannot append rows of other columns: {'; '.join(differences)}. The first of each two is the column "
+                f"of the store; open the rows with its features, or convert them with map_blocks",
+                target.location,
             )
-    return request
+        return replace(self.request, schema=source.schema)
+
+    def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
+        """Lay out the arrays of the group with the appended rows, in its chunks and shards."""
+        return _appended_layout(target, source, request)
+
+    def growth(self, target: TargetGroup, group: zarr.Group, planned: Conversion, identity: str) -> Growth:
+        """Return what changes when the rows are published."""
+        stored, layout = target.own_attributes(group), planned.layout
+        arrays = target.open_for_writing(group, layout.arrays)
+        lengths = {each.name: (arrays[each.name].shape[0], each.shape[0], each.unit) for each in layout.arrays}
+        now = self.request.fingerprint.to_attributes()
+        attributes = {
+            "records": layout.nrows,
+            "rows": digest([stored.get("rows", ""), now["rows"]]),
+            LAST: {"id": identity, "fingerprint": fingerprint_of(self)},
+        }
+        files = {}
+        if "files" in now["source"]:
+            # A list of all files would make each append longer than the one before.
+            attributes[APPENDS] = number = stored.get(APPENDS, 0) + 1
+            facts = {key: now["source"][key] for key in ("files", "sizes", "versions")}
+            files = {number: {"first_record": layout.first_row, **facts}}
+        return Growth(identity, now, attributes, lengths, files=files)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedColumns:
+    """Columns that are added to the rows of a group."""
+
+    request: ConversionRequest
+
+    kind: Literal["columns"] = "columns"
+
+    @classmethod
+    def from_arguments(cls, target: TargetGroup, arrays: Mapping[str, Any], options: ZarrWriteOptions) -> AddedColumns:
+        """Check the arguments before any row is read."""
+        stored = target.stored_attributes().get("options", {})
+        own = options.copy()
+        own["consolidated"] = bool(stored.get("consolidated", True))
+        request = ConversionRequest.from_arguments(arrays, own)
+        rows = stored.get("rows_name", "record")
+        if request.names.rows != rows:
+            raise ValueError(
+                f"the dimension of the rows of the store is {rows!r}, and that of the given columns is "
+                f"{request.names.rows!r}: rename it"
+            )
+        return cls(request)
+
+    def checked(self, target: TargetGroup, source: ZarrSource) -> ConversionRequest:
+        """Return the request with the grid of the group; raise SchemaError if columns exist or rows differ."""
+        _refuse_virtual(target, source)
+        request = self.request
+        both = [name for name in request.schema if name in source.schema]
+        if both:
+            raise SchemaError(
+                f"the store has a column {both[0]!r} already: mode='a' adds columns and replaces none, because readers "
+                f"could find a part of each. Write it under another name, or all columns with mode='w'",
+                target.location,
+            )
+        if request.rows.nrows != len(source.rows):
+            raise SchemaError(
+                f"the store has {plural(len(source.rows), 'row')}, and the given columns have "
+                f"{request.rows.nrows or 0:,}: columns of one store have the same rows; append_dim= adds rows",
+                target.location,
+            )
+        return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows))
+
+    def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
+        """Return None: new arrays are planned like those of a new group."""
+        return None
+
+    def growth(self, target: TargetGroup, group: zarr.Group, planned: Conversion, identity: str) -> Growth:
+        """Return what changes when the columns are published."""
+        stored, request = target.own_attributes(group), planned.request
+        schema = _joined_schema(stored["schema"], json.loads(request.schema.to_json()), target)
+        _check_names(target, group, schema, planned.layout)
+        now, options = self.request.fingerprint.to_attributes(), dict(stored.get("options", {}))
+        for name in ("fill_values", "dimension_names"):
+            if now["options"].get(name):
+                options[name] = {**(options.get(name) or {}), **now["options"][name]}
+        if request.encoded_images:
+            options["encoded_images"] = [*(options.get("encoded_images") or ()), *request.encoded_images]
+        source = dict(stored.get("source", {}))
+        if "schema" in source and "schema" in now["source"]:
+            # Rows that are appended later are read with all features.
+            source["schema"] = _joined(source["schema"], now["source"]["schema"])
+        attributes = {
+            "schema": json.loads(schema.to_json()),
+            "source": source,
+            "options": options,
+            LAST: {"id": identity, "fingerprint": fingerprint_of(self)},
+        }
+        user = request.attributes.of_group(request.schema)
+        coordinates = " ".join(filter(None, (group.attrs.get("coordinates"), user.get("coordinates"))))  # type: ignore[arg-type]
+        arrays = {name: metadata_document(each) for name, each in planned.metadata.items()}
+        others = {**user, **({"coordinates": coordinates} if coordinates else {})}
+        return Growth(identity, now, attributes, {}, arrays=arrays, others=others)
+
+
+Addition = AddedRows | AddedColumns
+
+
+def fingerprint_of(addition: Addition) -> str:
+    """Return a digest of the inputs and options of an addition: the same columns may be rows, or columns."""
+    attributes = addition.request.fingerprint.to_attributes()
+    return digest(attributes if addition.kind == "rows" else [addition.kind, attributes])
+
+
+def _refuse_virtual(target: TargetGroup, source: ZarrSource) -> None:
+    if source.is_virtual:
+        raise UnsupportedFormatError(
+            "the group has references to records: append to it by virtual_zarr(…).to_icechunk(…, append_dim='record')",
+            target.location,
+        )
+
+
+def _joined(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a schema with the features of two; those of the first come first."""
+    names = {each["name"] for each in stored["features"]}
+    new = [each for each in given["features"] if each["name"] not in names]
+    joined = {**stored, "features": [*stored["features"], *new]}
+    for key in ("message", "sequence_features", "example_features", "classes", "groups", "inner_groups"):
+        if key not in given:
+            continue
+        if key not in stored or key == "message":
+            joined.setdefault(key, given[key])
+        elif isinstance(stored[key], list):
+            joined[key] = [*stored[key], *(name for name in given[key] if name not in names)]
+        else:
+            joined[key] = {**given[key], **stored[key]}
+    return joined
+
+
+def _joined_schema(stored: Mapping[str, Any], given: Mapping[str, Any], target: TargetGroup) -> Schema:
+    """Return the schema of a group with new columns."""
+    both = sorted({*stored.get("groups", ())} & {*given.get("groups", ())})
+    if both:
+        raise SchemaError(
+            f"the store has a group of columns {both[0]!r} already, whose columns share its row_splits: give the new "
+            f"group another name with groups=",
+            target.location,
+        )
+    return Schema.from_json(json.dumps(_joined(stored, given)))
+
+
+def _check_names(target: TargetGroup, group: zarr.Group, schema: Schema, layout: ZarrLayout) -> None:
+    """Refuse arrays whose names, or dimensions, the group has for something else."""
+    new, own = {spec.name for spec in layout.arrays}, {each for spec in layout.arrays for each in spec.dimensions}
+    joined = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
+    stored: dict[str, Any] = {spec.name: group[spec.name] for spec in joined.arrays if spec.name not in new}
+    dimensions = {name: tuple(array.metadata.dimension_names) for name, array in stored.items()}
+    of_group = {each for names in dimensions.values() for each in names}
+    # Consolidated metadata lack arrays of other programs.
+    stored_metadata = target.objects(group).sizes(f"{name}/zarr.json" for name in sorted(new))
+    for path, size in stored_metadata.items():
+        if size is not None:
+            name = path.removesuffix("/zarr.json")
+            raise SchemaError(
+                f"the store has an array {name!r} that does not belong to its columns: write the column under another "
+                f"name",
+                target.location,
+            )
+    clash = next(iter(sorted(new & of_group | {*stored} & (own - of_group))), None)
+    if clash is not None:
+        raise SchemaError(
+            f"{clash!r} would be the name of an array and of a dimension of the store, which xarray reads as its "
+            f"coordinate: write the column under another name",
+            target.location,
+        )
+    check_axis_lengths(
+        [
+            *((name, dimensions[name], array.shape) for name, array in stored.items()),
+            *((spec.name, spec.dimensions, spec.shape) for spec in layout.arrays),
+        ]
+    )
+
+
+# Options in the fingerprint that an append may give again.
+_LAYOUT = (
+    *("chunks", "shards", "compressors", "filters", "dimension_names", "fill_values", "consolidated"),
+    "encoded_images",
+)
+
+
+def files_of_group(target: TargetGroup) -> Iterator[tuple[str, tuple[int, Any]]]:
+    """Yield size and version of each shard that a group was converted from, by name, the first ones first."""
+    attributes = target.stored_attributes()
+    nodes = [appended_node(number) for number in range(1, attributes.get(APPENDS, 0) + 1)]
+    found = target.unopened_objects().get(nodes) if nodes else {}
+    appended = (json.loads(found[node] or b"{}").get("attributes", {}) for node in nodes)
+    for source in (attributes.get("source", {}), *appended):
+        facts = zip(source.get("sizes", ()), source.get("versions", ()), strict=True)
+        yield from zip(source.get("files", ()), facts, strict=True)
 
 
 def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
     """Return the paths of the shards that a group does not hold; raise ShardChangedError for one that has changed."""
-    source = target.stored_attributes().get("source", {})
-    facts = zip(source.get("sizes", ()), source.get("versions", ()), strict=True)
-    held = dict(zip(source.get("files", ()), facts, strict=True))
+    held = dict(files_of_group(target))
     now, found = shards_origin(shards), []
     for path, file, size, version in zip(shards.paths, now["files"], now["sizes"], now["versions"], strict=True):
         if file not in held:
@@ -82,34 +299,7 @@ def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
     return found
 
 
-# Options in the fingerprint that an append may give again.
-_LAYOUT = (
-    *("chunks", "shards", "compressors", "filters", "dimension_names", "fill_values", "consolidated"),
-    "encoded_images",
-)
-
-
-def check_appendable(target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> None:
-    """Raise SchemaError with both sides if rows have other columns than the group."""
-    if source.is_virtual:
-        raise UnsupportedFormatError(
-            "the group has references to records: append to it by virtual_zarr(…).to_icechunk(…, append_dim='record')",
-            target.location,
-        )
-    stored, given = (json.loads(schema.to_json()) for schema in (source.schema, request.schema))
-    if "groups" not in given:
-        # These columns have equal numbers of items in the stored rows; the appended rows are checked.
-        given |= {key: stored[key] for key in ("groups", "inner_groups") if key in stored}
-    differences = list(schema_differences(stored, given))
-    if differences:
-        raise SchemaError(
-            f"cannot append rows of other columns: {'; '.join(differences)}. The first of each two is the column of "
-            f"the store; open the rows with its features, or convert them with map_blocks",
-            target.location,
-        )
-
-
-def appended_layout(target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout:
+def _appended_layout(target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout:
     """Lay out the arrays of a group with the appended rows, in the chunks and shards of the group."""
     schema, rows, before = source.schema, request.rows, len(source.rows)
     group = target.open("r")
@@ -147,17 +337,3 @@ def _items(target: TargetGroup, group: Any, schema: Schema, rows: int) -> dict[s
             last: NDArray[Any] = target.read_entries(group[name], Location(f"{target}/{name}"), at, at + 1)
             items.append(int(last[0]))
     return found
-
-
-def changed_attributes(
-    stored: Mapping[str, Any], request: ConversionRequest, records: int, identity: str
-) -> dict[str, Any]:
-    """Return the attributes of a group that change with appended rows."""
-    now = request.fingerprint.to_attributes()
-    then, source = stored.get("source", {}), dict(stored.get("source", {}))
-    if "files" in then or "files" in now["source"]:
-        for key in ("files", "sizes", "versions"):
-            source[key] = [*then.get(key, ()), *now["source"].get(key, ())]
-    last = {"id": identity, "fingerprint": digest(now)}
-    rows = digest([stored.get("rows", ""), now["rows"]])
-    return {"records": records, "source": source, "rows": rows, LAST: last}

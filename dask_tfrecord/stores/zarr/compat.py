@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -127,6 +128,17 @@ def create_nodes(
         return {names[path]: zarr.Array(node) async for path, node in nodes if isinstance(node, zarr.AsyncArray)}
 
     return run_sync(created())
+
+
+def metadata_document(metadata: Any) -> dict[str, Any]:
+    """Return the JSON of the metadata of an array, as zarr stores it."""
+    found = metadata.to_buffer_dict(zarr.buffer.default_buffer_prototype())["zarr.json"]
+    return dict(json.loads(found.to_bytes()))
+
+
+def array_of_document(store: zarr.abc.store.Store, path: str, document: Mapping[str, Any]) -> zarr.Array[Any]:
+    """Return an array whose metadata are not stored."""
+    return zarr.Array(zarr.AsyncArray(dict(document), zarr.storage.StorePath(store, path)))  # type: ignore[call-overload]
 
 
 async def set_chunk(array: Any, index: int, encoded: bytes | memoryview) -> None:

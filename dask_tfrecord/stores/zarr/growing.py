@@ -1,4 +1,4 @@
-"""Append rows to a complete group: the run records its additions next to the checkpoint until readers see them.
+"""Add rows or columns to a complete group: the run records them next to the checkpoint until readers see them.
 
 Chunks come first. A chunk that already holds rows of the group is written again, with these rows first. Readers still
 see the old rows, because the lengths of the arrays have not changed. Then come the metadata of the arrays, and last
@@ -8,13 +8,19 @@ one array after another grow between the last two steps; all of their rows are w
 
 For example, five rows in chunks of four, and two more: the second chunk is written with rows 4 to 6, `x/zarr.json` gets
 the length 7, and `zarr.json` the length 7 and 7 rows.
+
+New columns are written in the same order. Their arrays have chunks without metadata until all are written, and no
+reader finds an array without metadata.
+
+The shards of each append are the attributes of a group of their own, `APPENDS/NUMBER`. A list of all of them in the
+attributes of the group would be written again by each append, and make it longer than the one before.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import IncompleteStoreError
@@ -23,6 +29,7 @@ from dask_tfrecord.stores.zarr.store import (
     Checkpoint,
     GroupObjects,
     TargetGroup,
+    group_document,
     stored_attribute,
     values_of_attribute,
 )
@@ -31,6 +38,14 @@ _RECORD = f"{CHECKPOINT_FOLDER}/append.json"
 _METADATA = "zarr.json"
 # Attribute of a group: the last run that added to it.
 LAST = "appended"
+# Attribute of a group: the number of appends that recorded their shards. Folder of these records.
+APPENDS = "appends"
+_APPENDS_FOLDER = f"{CHECKPOINT_FOLDER}.appends"
+
+
+def appended_node(number: int) -> str:
+    """Return the name of the metadata whose attributes are the shards of an append; the first one has number 1."""
+    return f"{_APPENDS_FOLDER}/{number}/{_METADATA}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,12 @@ class Growth:
     attributes: Mapping[str, Any]
     # Length of each array before and after it, and the length of a write unit.
     lengths: Mapping[str, tuple[int, int, int]]
+    # Metadata of new arrays, by name.
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    # Shards of the appended rows, by the number of the append.
+    files: Mapping[str, Any] = field(default_factory=dict)
+    # Attributes of the user that change with it.
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, objects: GroupObjects) -> Growth | None:
@@ -57,18 +78,31 @@ class Growth:
 
     def publish(self, objects: GroupObjects) -> None:
         """Show the additions to readers."""
+        for number, attributes in self.files.items():
+            objects.put(f"{_APPENDS_FOLDER}/{_METADATA}", group_document({}))
+            objects.put(appended_node(int(number)), group_document(attributes))
+        for name, array in self.arrays.items():
+            objects.put(f"{name}/{_METADATA}", json.dumps(array, indent=2).encode())
         self._set_lengths(objects, {name: after for name, (_, after, _) in self.lengths.items()})
         document = json.loads(objects.get([_METADATA])[_METADATA] or b"")
         attributes = document["attributes"]
-        attributes |= stored_attribute({**values_of_attribute(attributes), **self.attributes})
-        consolidated = (document.get("consolidated_metadata") or {}).get("metadata", {})
+        attributes |= {
+            **self.others,
+            **stored_attribute({**values_of_attribute(attributes), **self.attributes}),
+        }
+        consolidated = (document.get("consolidated_metadata") or {}).get("metadata")
+        if consolidated is not None:
+            consolidated |= self.arrays
         for name, (_, after, _) in self.lengths.items():
-            if name in consolidated:
+            if consolidated is not None and name in consolidated:
                 consolidated[name]["shape"][0] = after
         objects.put(_METADATA, json.dumps(document, indent=2).encode())
 
     def discard(self, objects: GroupObjects) -> None:
         """Remove the additions, unless they are published."""
+        objects.drop(f"{name}/{_METADATA}" for name in self.arrays)
+        for name in self.arrays:
+            objects.remove(name)
         self._set_lengths(objects, {name: before for name, (before, _, _) in self.lengths.items()})
         for name, (before, after, unit) in self.lengths.items():
             objects.drop(f"{name}/{key}" for key in _chunk_keys(objects, name, -(-before // unit), -(-after // unit)))

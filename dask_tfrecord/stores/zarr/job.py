@@ -50,7 +50,7 @@ from dask_tfrecord.schema import Schema, align_columns
 from dask_tfrecord.storage.objects import DirectoryObjects
 from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.stores.journal import Journal, Owner
-from dask_tfrecord.stores.output import WriteWork, collect, show_progress
+from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import (
@@ -310,7 +310,7 @@ class ZarrJob:
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
             )
         pickled = _pickle((source, request.schema), _options_of(source))
-        output = GroupOutput(target, request, mode=options["mode"], resume=options["resume"])
+        output = GroupOutput(target, request, mode=check_mode(options["mode"], "the group"), resume=options["resume"])
         with output.owned(), cancel_on_failure(output.token, output.abort):
             output.begin()
             checkpoint, layout = output.unwritten()

@@ -51,9 +51,17 @@ class ConversionRequest:
 
     @classmethod
     def from_arguments(
-        cls, arrays: Mapping[str, Any], options: ZarrOptions, *, grows: bool = False
+        cls,
+        arrays: Mapping[str, Any],
+        options: ZarrOptions,
+        *,
+        grows: bool = False,
+        encoded: Sequence[str] | None = None,
     ) -> ConversionRequest:
-        """Validate the arguments of a conversion, before any row is read; `grows` if rows will be appended."""
+        """Validate the arguments of a conversion, before any row is read; `grows` if rows will be appended.
+
+        Images of the columns `encoded` are not decoded, by default those of all columns that allow it.
+        """
         chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"], grows=grows)
         inputs, groups = Inputs.from_arrays(arrays), options["groups"]
         rows = inputs.rows
@@ -67,6 +75,7 @@ class ConversionRequest:
         )
         inputs.warn_of_attributes(attributes.omitted)
         images = _images_of_one_size(rows) if options["encoded_images"] else ()
+        images = images if encoded is None else tuple(name for name in encoded if name in images)
         request = cls(rows, schema, options, chunks, names, attributes, images)
         request._check()
         fingerprint = Fingerprint.from_rows(rows, schema, request._options_json())
@@ -968,6 +977,8 @@ class ChunkRequest:
     shard_nbytes: int | None = None
     # Rows will be appended: the sizes do not depend on the number of rows.
     grows: bool = False
+    # Rows of a unit of the group that the arrays are added to: units of both divide each other.
+    unit_of_group: int | None = None
 
     @classmethod
     def from_arguments(
@@ -1009,6 +1020,9 @@ class ChunkRequest:
             large = min(large, max(least, math.ceil(all_rows / limits().wanted_units)))
         # Equal units, so that tasks take equally long.
         large = math.ceil(all_rows / math.ceil(all_rows / large))
+        if self.unit_of_group is not None:
+            unit = self.unit_of_group
+            large = large // unit * unit if large > unit else _divisor(unit, large)
         shard_rows = None
         if shard_nbytes is not None:
             shard_rows = min(small, all_rows) * math.ceil(min(rows_of(shard_nbytes), all_rows) / min(small, all_rows))

@@ -214,7 +214,7 @@ class TargetGroup:
         attributes = {**(others or {}), **stored_attribute({"format_version": FORMAT_VERSION, **own})}
         if mode == "w":
             self._delete_arrays(own)
-            self.unopened_objects().put(_GROUP, _group_document(attributes))
+            self.unopened_objects().put(_GROUP, group_document(attributes))
             return self.open("r+")
         try:
             # `open_group` with mode "w-" refuses a directory that holds a claim.
@@ -237,7 +237,7 @@ class TargetGroup:
         contents = [path.name for path in self.directory.iterdir()] if self.directory is not None else []
         marked = {"format_version": FORMAT_VERSION, **own, "complete": False, "written": False, _CONTENTS: contents}
         objects = self.unopened_objects()
-        objects.put(_GROUP, _group_document(stored_attribute(marked)))
+        objects.put(_GROUP, group_document(stored_attribute(marked)))
         objects.clear(lambda name: name == _GROUP or name.startswith(CLAIM), _METADATA_FILES)
 
     def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
@@ -473,7 +473,7 @@ def values_of_attribute(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return dict(found) if isinstance(found, Mapping) else {}
 
 
-def _group_document(attributes: Mapping[str, Any]) -> bytes:
+def group_document(attributes: Mapping[str, Any]) -> bytes:
     """Return the metadata of a group, as zarr writes them."""
     return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
 
@@ -583,7 +583,8 @@ class StoreObjects:
         async def size(key: str) -> int | None:
             try:
                 return await self.store.getsize(key)
-            except FileNotFoundError:
+            except (FileNotFoundError, KeyError):
+                # Icechunk raises KeyError for an array that it does not have.
                 return None
 
         return self._each(names, size)

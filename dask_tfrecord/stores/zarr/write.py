@@ -44,6 +44,7 @@ from dask_tfrecord.errors import (
     SchemaError,
     Spelled,
     add_path_to_errors,
+    plural,
 )
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.runtime.progress import (
@@ -59,15 +60,10 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
-from dask_tfrecord.stores.zarr.append import (
-    append_request,
-    appended_layout,
-    changed_attributes,
-    check_appendable,
-)
+from dask_tfrecord.stores.zarr.append import AddedColumns, AddedRows, Addition, fingerprint_of
 from dask_tfrecord.stores.zarr.codec import check_images
-from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
+from dask_tfrecord.stores.zarr.compat import array_of_document, chunk_key, run_sync
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.growing import LAST, Growth, GrowthCheckpoint
 from dask_tfrecord.stores.zarr.plan import (
     ArraySpec,
@@ -173,25 +169,45 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     options = complete(ZarrWriteOptions, options, "to_zarr")
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
     session = session_of(store)
-    append_dim = options["append_dim"]
-    if append_dim is not None and session is not None:
-        raise ValueError("append_dim= appends to groups outside of Icechunk; write another component, or pass mode='w'")
-    if append_dim is not None:
-        target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
-        if target.stored_attributes().get("complete"):
-            request = append_request(target, arrays, append_dim, options)
-            added = AppendOutput(target, request, resume=options["resume"])
-            return run_write(added, added.build, compute=options["compute"])
-    if session is None:
-        target = open_target(store, origin, options)
-        request = ConversionRequest.from_arguments(arrays, options, grows=append_dim is not None)
-        output = GroupOutput(target, request, mode=options["mode"], resume=options["resume"])
-    else:
-        check_session(session, options)
-        output = _SessionOutput(
-            session, options["component"], ConversionRequest.from_arguments(arrays, options), options["mode"]
+    append_dim, component = options["append_dim"], options["component"]
+    new = options.copy()
+    new["mode"] = mode = "w-" if options["mode"] == "a" else options["mode"]
+    if session is not None:
+        check_session(session, new)
+    if append_dim is not None or options["mode"] == "a":
+        target = TargetGroup.from_arguments(
+            store if session is None else session.store, component, options["storage_options"]
         )
+        addition = _addition_to(target, arrays, session, options)
+        if addition is not None and session is not None:
+            grown_session = _GrownSession(session, component, addition)
+            return run_write(grown_session, grown_session.build)
+        if addition is not None:
+            grown = GrownOutput(target, addition, resume=options["resume"])
+            return run_write(grown, grown.build, compute=options["compute"])
+    if session is None:
+        target = open_target(store, origin, new)
+        request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
+        output = GroupOutput(target, request, mode=mode, resume=options["resume"])
+    else:
+        request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
+        output = _SessionOutput(session, component, request, mode)
     return run_write(output, output.build, compute=options["compute"])
+
+
+def _addition_to(
+    target: TargetGroup, arrays: Mapping[str, Any], session: Any, options: ZarrWriteOptions
+) -> Addition | None:
+    """Check what is added to a group by the arguments of `to_zarr`; None if there is no complete group yet."""
+    target.check_rewritable()
+    target.check_format()
+    if not target.stored_attributes().get("complete"):
+        return None
+    if session is None:
+        target.journal().check_free()
+    if options["append_dim"] is not None:
+        return AddedRows.from_arguments(target, arrays, options["append_dim"], options)
+    return AddedColumns.from_arguments(target, arrays, options)
 
 
 def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOptions) -> TargetGroup:
@@ -199,10 +215,9 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
 
     The origin of the rows must not be replaced.
     """
-    mode = options["mode"]
     target = TargetGroup.from_arguments(store, options["component"], options["storage_options"])
     target.check_rewritable()
-    check_mode(mode, "the group", resume=options["resume"])
+    mode = check_mode(options["mode"], "the group", resume=options["resume"])
     if options["resume"]:
         target.check_format()
     else:
@@ -296,7 +311,7 @@ class GroupOutput:
         target.update_attributes(identity, **group_attributes(request, planned.layout, identity))
         return group, arrays
 
-    def _write_context(self, step: Callable[..., Any], arrays: dict[str, Any], place: str) -> WriteContext:
+    def _write_context(self, step: Callable[..., Any], arrays: Mapping[str, Any], place: str) -> WriteContext:
         layout, tasks = self._layout, task_name(step, self.token)
         journal = None if self._checkpoint is None else self._target.journal()
         shared = self._target, self._checkpoint, journal, self._schema, layout.nrows, layout.arrays, arrays
@@ -383,11 +398,12 @@ class GroupOutput:
         target.remove()
 
 
-class AppendOutput(GroupOutput):
-    """Rows that are appended to a complete group: an `Output` that can be resumed."""
+class GrownOutput(GroupOutput):
+    """Rows or columns that are added to a complete group: an `Output` that can be resumed."""
 
-    def __init__(self, target: TargetGroup, request: ConversionRequest, *, resume: bool) -> None:
-        super().__init__(target, request, mode="w-", resume=resume)
+    def __init__(self, target: TargetGroup, addition: Addition, *, resume: bool) -> None:
+        super().__init__(target, addition.request, mode="w-", resume=resume)
+        self._addition = addition
         self._growth: Growth | None = None
         self._published = False
 
@@ -398,68 +414,70 @@ class AppendOutput(GroupOutput):
             yield
 
     def begin(self) -> None:
-        """Plan the appended rows, or find the units that an interrupted run has written."""
-        target, request = self._target, self._request
+        """Plan the addition, or find the units that an interrupted run has written."""
+        target, addition = self._target, self._addition
         group = target.open("r+")
-        objects, attributes = target.objects(group), target.own_attributes(group)
-        growth, last, layout = Growth.read(objects), attributes.get(LAST, {}), None
-        fingerprint = request.fingerprint
+        objects, last = target.objects(group), target.own_attributes(group).get(LAST, {})
+        growth, layout = Growth.read(objects), None
         if growth is not None and growth.identity == last.get("id"):
             # The run was killed after it was published.
             growth = None
         if growth is None:
             objects.remove(CHECKPOINT_FOLDER)
-            if self._resume and last.get("fingerprint") == digest(fingerprint.to_attributes()):
-                _log.info("%s: the rows are appended already", target)
+            if self._resume and last.get("fingerprint") == fingerprint_of(addition):
+                _log.info("%s: the %s are added already", target, addition.kind)
                 self._published = True
                 return
         elif self._resume:
-            differences = Fingerprint.from_attributes(growth.fingerprint).differences(fingerprint)
-            if differences:
-                raise ResumeError(
-                    f"cannot resume the interrupted append: {'; '.join(differences)}. Without resume=True, what it "
-                    f"wrote is removed, and the rows of this call are appended",
-                    target.location,
-                )
+            self._check_resumable(growth)
             layout = GrowthCheckpoint(objects, growth.identity).layout()
         if growth is not None and layout is None:
             growth.discard(objects)
             target.remove_torn()
             growth = None
         source = open_source(target)
-        check_appendable(target, source, request)
-        self._schema = source.schema
-        self._request = replace(request, schema=source.schema)
-        if layout is None:
-            layout = appended_layout(target, source, self._request)
-        planned = self._plan(layout)
+        self._request = addition.checked(target, source)
+        self._schema = self._request.schema
+        planned = self._plan(addition.layout(target, source, self._request) if layout is None else layout)
         planned.check_memory()
 
         def create_or_open() -> None:
             nonlocal growth
             # Opened again: an interrupted run may have been discarded.
-            arrays = target.open_for_writing(target.open("r+"), layout.arrays)
+            group = target.open("r+")
             if growth is None:
-                lengths = {each.name: (arrays[each.name].shape[0], each.shape[0], each.unit) for each in layout.arrays}
-                changes = changed_attributes(attributes, self._request, layout.nrows, self.token)
-                growth = Growth(self.token, fingerprint.to_attributes(), changes, lengths)
+                target.check_names(spec.name for spec in planned.layout.arrays)
+                growth = addition.growth(target, group, planned, self.token)
                 growth.record(objects)
-                GrowthCheckpoint(objects, self.token).begin(layout)
+                GrowthCheckpoint(objects, self.token).begin(planned.layout)
             self._growth, self._checkpoint = growth, GrowthCheckpoint(objects, growth.identity)
-            self._context = self._write_context(write_units, arrays, str(target))
+            self._context = self._write_context(write_units, _arrays(target, group, growth, planned), str(target))
 
         with add_path_to_errors(str(target)):
             run_uninterrupted(create_or_open)
 
+    def _check_resumable(self, growth: Growth) -> None:
+        """Raise ResumeError if the interrupted run had another addition."""
+        then = "columns" if growth.arrays else "rows"
+        differences = Fingerprint.from_attributes(growth.fingerprint).differences(self._request.fingerprint)
+        if then != self._addition.kind:
+            differences = [f"{then} were added, and now {self._addition.kind}"]
+        if differences:
+            raise ResumeError(
+                f"cannot resume the interrupted append: {'; '.join(differences)}. Without resume=True, what it "
+                f"wrote is removed, and the {self._addition.kind} of this call are added",
+                self._target.location,
+            )
+
     def build(self) -> tuple[Delayed, WriteWork | None]:
-        """Build tasks for the units that are not written; none if the rows are appended already."""
+        """Build tasks for the units that are not written; none if all is added already."""
         return (dask.delayed(collect, pure=False)([]), None) if self._published else super().build()
 
     def _last_task(self) -> Callable[..., None]:
         return _publish
 
     def finish(self, reports: Any) -> None:
-        """Check that the last task has published the rows in this process."""
+        """Check that the last task has published the addition in this process."""
         if self._published or self._growth is None:
             return
         if self._target.stored_attributes().get(LAST, {}).get("id") != self._growth.identity:
@@ -482,16 +500,24 @@ class AppendOutput(GroupOutput):
             error.add_note(_KEPT)
 
 
+def _arrays(target: TargetGroup, group: Any, growth: Growth, planned: Conversion) -> Mapping[str, Any]:
+    """Return the arrays to write: those of the group, or new ones without stored metadata."""
+    if not growth.arrays:
+        return target.open_for_writing(group, planned.layout.arrays)
+    path = f"{group.path}/".lstrip("/")
+    return {name: array_of_document(group.store, f"{path}{name}", each) for name, each in growth.arrays.items()}
+
+
 def _publish(
     run: str, target: TargetGroup, checkpoint: GrowthCheckpoint, units: int, reports: Sequence[WriteReport]
 ) -> None:
-    """Show the rows to readers: the last task of an append."""
+    """Show the addition to readers: its last task."""
     target.journal().check_owner(run)
 
     def publish() -> None:
         if checkpoint.is_written(target):
             return
-        _check_units(target, checkpoint, units, "The rows are not appended")
+        _check_units(target, checkpoint, units, "Nothing is added")
         growth = Growth.read(checkpoint.objects)
         assert growth is not None
         growth.publish(checkpoint.objects)
@@ -932,15 +958,46 @@ class _SessionOutput(GroupOutput):
             session.merge(*map(pickle.loads, reports))
             _check_chunks(session, self._target.component, self._layout)
             self._merged = True
-            features = len(self._schema)
-            session.commit(f"Write {self._layout.nrows:,} records of {features} features with dask_tfrecord")
+            session.commit(f"{self._what()} with dask_tfrecord")
 
         run_uninterrupted(merge)
+
+    def _what(self) -> str:
+        return f"Write {self._layout.nrows:,} records of {len(self._schema)} features"
 
     def abort(self) -> None:
         """Leave the session as it was, unless another commit came first: it can be rebased."""
         if not self._merged:
             self._session.discard_changes()
+
+
+class _GrownSession(_SessionOutput):
+    """Rows or columns that are added to the group in a session, by one commit."""
+
+    def __init__(self, session: Any, component: str | None, addition: Addition) -> None:
+        super().__init__(session, component, addition.request, "w-")
+        self._addition = addition
+
+    def begin(self) -> None:
+        """Lengthen the arrays, or create them: readers see what is committed."""
+        target, addition = self._target, self._addition
+        source = open_source(target)
+        self._request = addition.checked(target, source)
+        self._schema = self._request.schema
+        planned = self._plan(addition.layout(target, source, self._request))
+        planned.check_memory()
+
+        def publish() -> None:
+            group = target.open("r+")
+            addition.growth(target, group, planned, self.token).publish(target.objects(group))
+
+        run_uninterrupted(publish)
+
+    def _what(self) -> str:
+        layout, features = self._layout, plural(len(self._schema), "feature")
+        if self._addition.kind == "rows":
+            return f"Append {layout.nrows - layout.first_row:,} records of {features}"
+        return f"Add {features} of {layout.nrows:,} records"
 
 
 def _write_in_fork(context: WriteContext, task: WriteTask, source: CountedRows) -> bytes:

@@ -18,7 +18,7 @@ from dask_tfrecord.markup import fragment, stack_columns, table
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
-from dask_tfrecord.stores.output import run_write
+from dask_tfrecord.stores.output import check_mode, run_write
 from dask_tfrecord.stores.zarr.plan import (
     Conversion,
     ConversionRequest,
@@ -209,7 +209,8 @@ class ZarrPlan:
             raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
         options = complete(ZarrTargetOptions, options, "to_zarr")
         target = open_target(store, request.rows.origin, options)
-        output = GroupOutput(target, request, self._conversion, mode=options["mode"], resume=options["resume"])
+        mode = check_mode(options["mode"], "the group")
+        output = GroupOutput(target, request, self._conversion, mode=mode, resume=options["resume"])
         return run_write(output, output.build, compute=options["compute"])
 
     def to_json(self) -> str:

@@ -1,0 +1,181 @@
+"""Columns that are added to a store: as if it had been written with them, and not at all until all are whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import xarray
+import zarr
+from cases import COLUMNS
+from support.commands import shown
+from support.faults import FaultError, Faults, Killed
+from support.few import mostly_slow
+from support.store_round_trip import assert_same
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import ResumeError, SchemaError, StoreInUseError
+
+ROWS = 11
+
+
+def old_columns(rows: int = ROWS) -> dict[str, Any]:
+    return {"x": np.arange(1, rows + 1), "tokens": [[row + 1] * (row % 3) for row in range(rows)]}
+
+
+def new_columns(rows: int = ROWS) -> dict[str, Any]:
+    return {
+        "y": np.arange(1, rows + 1) / 2,
+        "text": np.array([f"row {row}" for row in range(rows)], np.dtypes.StringDType()),
+        "boxes": [[[row + 1.0, 2.0]] * (row % 2) for row in range(rows)],
+    }
+
+
+def as_lists(columns: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [np.asarray(row).tolist() for row in column] for name, column in columns.items()}
+
+
+def assert_columns(store: Any, *, added: bool | None) -> None:
+    """Assert that every reader finds the old columns, or all of them; `added` says which, None that both may be."""
+    found = dtf.from_zarr(store).compute()
+    both = {**old_columns(), **new_columns()}
+    assert list(found) in [[*old_columns()], [*both]]
+    assert added is None or (len(found) == len(both)) == added
+    assert as_lists(found) == {name: as_lists(both)[name] for name in found}
+    opened, group = xarray.open_zarr(store), zarr.open_group(store, mode="r")
+    names = {"x", "tokens.values", "tokens.row_splits"}
+    new = {"y", "text", "boxes.values", "boxes.row_splits"}
+    assert {*map(str, opened.variables)} == {*group.array_keys()}
+    assert {*group.array_keys()} in [names, names | new]
+    assert (added is None) or ("y" in group) == added
+    for name in ("y", "text") if "y" in group else ():
+        assert opened[name].to_numpy().tolist() == group[name][:].tolist() == new_columns()[name].tolist()  # type: ignore[union-attr, index]
+        assert group["boxes.row_splits"][-1] == ROWS // 2  # type: ignore[index]
+        assert group["boxes.values"][:, 0].tolist() == [*range(2, ROWS + 1, 2)]  # type: ignore[index, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("case", "options"),
+    [
+        *mostly_slow([(case, [{}, {"chunks": 2, "shards": 4}][number % 2]) for number, case in enumerate(COLUMNS)], 4),
+        pytest.param("every layout", {"chunks": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_added_columns_are_those_of_one_conversion(
+    case: str, options: dict[str, Any], golden: Path, tmp_path: Path
+) -> None:
+    build, argument = COLUMNS[case]
+    ds = build(golden, argument)
+    names = list(ds.schema)
+    other = dtf.to_zarr({"number": np.arange(ds.nrows or 0)}, tmp_path / "x.zarr", **options)
+    assert other is None
+    for name in names:
+        ds[[name]].to_zarr(tmp_path / "x.zarr", mode="a", **options)
+    found = dtf.from_zarr(tmp_path / "x.zarr")
+    assert list(found.schema) == ["number", *names]
+    assert_same(found[names].compute(), ds.compute())
+    # They grow together.
+    ds.assign({"number": np.arange(ds.nrows or 0)}).to_zarr(tmp_path / "x.zarr", append_dim="record")
+    grown = dtf.from_zarr(tmp_path / "x.zarr")
+    assert grown.nrows == 2 * (ds.nrows or 0)
+    assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
+
+
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [Killed, FaultError])
+def test_readers_find_the_old_columns_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
+    target, at = tmp_path / "x.zarr", 1
+    dtf.to_zarr(old_columns(), tmp_path / "old.zarr", chunks=4)
+    with dask.config.set(scheduler="synchronous"):
+        while True:
+            shutil.copytree(tmp_path / "old.zarr", target)
+            faults = Faults(at, kind, lambda path: str(path).startswith(f"{target}"))
+            try:
+                with faults.injected():
+                    dtf.to_zarr(new_columns(), target, mode="a", resume=at % 3 == 0)
+            except (Exception, Killed):
+                assert_columns(target, added=None)
+            finished = faults.calls < at
+            if list(dtf.from_zarr(target).schema) == [*old_columns()]:
+                dtf.to_zarr(new_columns(), target, mode="a", resume=at % 2 == 0)
+            # Columns that are added already are not added again.
+            dtf.to_zarr(new_columns(), target, mode="a", resume=True)
+            assert_columns(target, added=True)
+            shutil.rmtree(target)
+            if finished:
+                break
+            at += every
+    assert at > 60
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    dtf.to_zarr(old_columns(), store, mode="a", chunks=4)
+    for given, error, match in [
+        ({"z": [0] * ROWS, "x": np.arange(ROWS)}, SchemaError, "has a column 'x' already: mode='a' adds columns"),
+        ({"z": np.arange(ROWS + 1)}, SchemaError, "the store has 11 rows, and the given columns have 12"),
+        ({"record": np.arange(ROWS)}, SchemaError, "'record' would be the name of an array and of a dimension"),
+    ]:
+        with pytest.raises(error, match=match):
+            dtf.to_zarr(given, store, mode="a")
+        assert_columns(store, added=False)
+    with pytest.raises(ValueError, match="is 'record', and that of the given columns is 'time'"):
+        dtf.to_zarr(xarray.Dataset({"z": ("time", np.arange(ROWS))}), store, mode="a")  # type: ignore[arg-type]
+    zarr.open_group(store, mode="r+").create_array("foreign", shape=(1,), dtype="int8")
+    with pytest.raises(SchemaError, match="has an array 'foreign' that does not belong to its columns"):
+        dtf.to_zarr({"foreign": np.arange(ROWS)}, store, mode="a")
+    assert list(dtf.from_zarr(store).schema) == [*old_columns()]
+
+
+def test_one_addition_at_a_time_and_resumed_by_its_own_call_only(tmp_path: Path) -> None:
+    store, refused = tmp_path / "x.zarr", []
+    dtf.to_zarr(old_columns(), store, chunks=4)
+    dtf.to_tfrecord({"z": np.arange(ROWS)}, tmp_path / "z.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "z.tfrecord", {"z": dtf.FixedLenFeature((), "int64")})
+
+    def fail_meanwhile(blocks: dict[str, Any]) -> dict[str, Any]:
+        if not refused:
+            for options in ({"mode": "a"}, {"append_dim": "record"}):
+                with pytest.raises(StoreInUseError):
+                    dtf.to_zarr(old_columns(), store, **options)  # type: ignore[arg-type]
+            refused.append(True)
+            raise KeyboardInterrupt
+        return blocks
+
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(KeyboardInterrupt):
+            ds.map_blocks(fail_meanwhile, dict(ds.schema)).to_zarr(store, mode="a", resume=True)
+        assert refused
+        assert_columns(store, added=False)
+        with pytest.raises(ResumeError, match="columns were added, and now rows"):
+            dtf.to_zarr(old_columns(), store, append_dim="record", resume=True)
+        dtf.to_zarr(new_columns(), store, mode="a")
+    assert_columns(store, added=True)
+
+
+def test_without_consolidated_metadata_new_arrays_are_whole(tmp_path: Path) -> None:
+    dtf.to_zarr(old_columns(), tmp_path / "x.zarr", chunks=4, consolidated=False)
+    dtf.to_zarr(new_columns(), tmp_path / "x.zarr", mode="a")
+    group = zarr.open_group(tmp_path / "x.zarr", mode="r")
+    assert group.metadata.consolidated_metadata is None
+    assert group["y"][:].tolist() == new_columns()["y"].tolist()  # type: ignore[index, union-attr]
+    assert as_lists(dtf.from_zarr(tmp_path / "x.zarr").compute()) == as_lists({**old_columns(), **new_columns()})
+
+
+def test_shards_are_appended_with_the_features_of_added_columns(tmp_path: Path) -> None:
+    features = {"x": dtf.FixedLenFeature((), "int64"), "y": dtf.FixedLenFeature((), "float32")}
+    for number in range(3):
+        rows = {"x": np.arange(4) + 4 * number, "y": np.arange(4, dtype="float32")}
+        dtf.to_tfrecord(rows, tmp_path / f"{number}.tfrecord")
+    first = tmp_path / "0.tfrecord"
+    dtf.read_tfrecord(first, {"x": features["x"]}).to_zarr(tmp_path / "x.zarr", append_dim="record")
+    dtf.read_tfrecord(first, {"y": features["y"]}).to_zarr(tmp_path / "x.zarr", mode="a")
+    for _ in range(2):
+        shown("to-zarr", f"{tmp_path}/*.tfrecord", tmp_path / "x.zarr", "--append")
+        found = dtf.from_zarr(tmp_path / "x.zarr").compute()
+        assert found["x"].tolist() == [*range(12)]
+        assert found["y"].tolist() == [0.0, 1.0, 2.0, 3.0] * 3
