@@ -270,7 +270,7 @@ def test_stores_and_their_components(few: dtf.Dataset, tmp_path: Path, kind: str
     ("options", "said"),
     [
         *(({"component": component}, "within the store") for component in ("..", "a/../..", "./a")),
-        ({"mode": "a"}, "mode is 'w-'"),
+        ({"mode": "r+"}, "mode is 'w-'"),
         ({"mode": "w", "resume": True}, "pass only one of them"),
         ({"chunks": 4, "shards": 6}, "6 rows are not a multiple of 4"),
         ({"chunks": {"label": 4}, "shards": {"label": 6}}, "6 rows are not a multiple of 4"),
