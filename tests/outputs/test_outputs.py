@@ -33,6 +33,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.faults import FaultError, Faults, Killed
+from support.few import rising
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
@@ -316,7 +317,7 @@ class Outputs(RuleBasedStateMachine):
                     fs.rm(path, recursive=True)
 
 
-@pytest.mark.parametrize(("examples", "steps"), [(3, 6), pytest.param(20, 10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("examples", "steps"), rising((3, 6), (8, 10), (20, 10)))
 def test_an_output_holds_what_the_last_whole_run_wrote(examples: int, steps: int) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, phases=[Phase.generate])
     run_state_machine_as_test(Outputs, settings=chosen)
@@ -351,7 +352,7 @@ def read_group(target: Path) -> list[int]:
     return ds["x"].compute().tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("every", [19, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", rising(19, 5, 1))
 @pytest.mark.parametrize(
     ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]
 )

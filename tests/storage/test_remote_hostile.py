@@ -32,8 +32,9 @@ ROWS = 50
 ATTEMPTS = 8
 SETTING = "tfrecord.storage.timeout"
 FEATURES = {"x": dtf.FixedLenFeature((), "int64")}
-# Bytes that a hostile server adds to a response.
-SURPLUS = 16 << 20
+# Bytes that a hostile server adds to a response: more than the buffers of two sockets, which a server fills before it
+# learns that the client has gone.
+SURPLUS = 64 << 20
 SECRETS = {"Authorization": "Bearer s3cret-token", "X-Api-Key": "s3cret-key", "Cookie": "session=s3cret-session"}
 
 SCHEMA = dtf.Schema(FEATURES).to_json().encode()
@@ -111,7 +112,7 @@ def test_no_more_is_read_than_the_range(
         assert len(store.log.gets) == 1
     else:
         np.testing.assert_array_equal(ds["x"], np.arange(ROWS))
-    assert store.log.sent < SURPLUS // 2
+    assert store.log.sent < SURPLUS
 
 
 def test_text_files_are_read_up_to_a_bound(store: Store, request: pytest.FixtureRequest) -> None:
@@ -121,7 +122,6 @@ def test_text_files_are_read_up_to_a_bound(store: Store, request: pytest.Fixture
     store.log.alter = longer_body
     with replaced_limits(text_nbytes=1 << 20), pytest.raises(TFRecordError, match="a text file of at most 1,048,576"):
         read()
-    # How much a server sends until it learns that the client has gone depends on the load of the machine.
     assert store.log.sent < SURPLUS
     if request.node.callspec.params["store"] != "s3":
         store.log.alter = encoded

@@ -14,7 +14,7 @@ import zarr
 from cases import COLUMNS
 from support.commands import run, shown
 from support.faults import FaultError, Faults, Killed
-from support.few import mostly_slow
+from support.few import mostly_slow, rising
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -95,7 +95,7 @@ def assert_rows(store: Any, *counts: int) -> None:
     assert [row.tolist() for row in found["tokens"]] == columns(0, len(found["x"]))["tokens"]
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", rising(13, 5, 1))
 @pytest.mark.parametrize("kind", [Killed, FaultError])
 def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, rest, at = tmp_path / "x.zarr", columns(OLD, OLD + NEW), 1
