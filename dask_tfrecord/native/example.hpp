@@ -19,7 +19,7 @@
 // https://github.com/tensorflow/serving/blob/master/tensorflow_serving/apis/input.proto
 #pragma once
 
-#include <stdexcept>
+#include <iterator>
 #include <vector>
 
 #include "columns.hpp"
@@ -41,9 +41,8 @@ enum class Part {
 class Decoder {
 public:
     Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed, Message message = Message::example)
-        : framing_(check_crc), closed_(closed), message_(message), depth_(message == Message::example_list) {
-        columns_.reserve(specs.size());
-        for (ColumnSpec& spec : specs) columns_.emplace_back(std::move(spec));
+        : framing_(check_crc), closed_(closed), message_(message), depth_(message == Message::example_list),
+          columns_(std::make_move_iterator(specs.begin()), std::make_move_iterator(specs.end())) {
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             const ColumnSpec& spec = columns_[i].spec();
             const bool skipped = spec.layout == ValueLayout::skipped;
@@ -65,15 +64,15 @@ public:
         for (Column& column : columns_) column.preallocate(factor);
     }
 
-    // Decode at most `limit` records of the block.
-    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
+    // Decode at most `limit` records of the block. Compiled once, for all who call it.
+    DTF_APART Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
         return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
     // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
-    Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
-              std::size_t count) {
+    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
+                       std::size_t count) {
         return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
     }
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "machine.hpp"
+
 // AddressSanitizer checks the bounds of memory from malloc only.
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)
 #define DTF_HUGE_PAGES 1
@@ -105,13 +107,7 @@ public:
         return *this;
     }
     ~Memory() {
-#if defined(DTF_HUGE_PAGES)
-        if (mapped_) {
-            if (size_ < worth_mapping || !spares.keep({data_, size_})) munmap(data_, size_);
-            return;
-        }
-#endif
-        std::free(data_);
+        if (data_ != nullptr) discard();
     }
 
     std::uint8_t* data() const { return data_; }
@@ -119,7 +115,7 @@ public:
 
     // Change the size to `size` bytes, at least 1, or to more. The content remains. False if there is no
     // memory; then nothing changes.
-    bool resize(std::size_t size) {
+    DTF_APART bool resize(std::size_t size) {
 #if defined(DTF_HUGE_PAGES)
         if (mapped_ && size < size_) return cut(size);
         if (!mapped_ && size >= worth_mapping) take_spare(size);
@@ -134,6 +130,16 @@ public:
     }
 
 private:
+    DTF_APART void discard() {
+#if defined(DTF_HUGE_PAGES)
+        if (mapped_) {
+            if (size_ < worth_mapping || !spares.keep({data_, size_})) munmap(data_, size_);
+            return;
+        }
+#endif
+        std::free(data_);
+    }
+
     void swap(Memory& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);

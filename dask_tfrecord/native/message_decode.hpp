@@ -116,13 +116,13 @@ public:
         for (MessageList& list : lists_) list.splits.preallocate(factor);
     }
 
-    // Decode at most `limit` records of the block.
-    Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
+    // Decode at most `limit` records of the block. Compiled once, for all who call it.
+    DTF_APART Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
         return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record `first`.
-    Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
+    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
                        std::size_t count) {
         return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
     }

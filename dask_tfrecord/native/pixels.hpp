@@ -152,68 +152,93 @@ DTF_AVX2 inline void interpolate_windows(const std::uint8_t* row, const std::vec
 }
 #endif
 
+// Rows of an image, interpolated between columns: the last two, because the next rows of the output often need them again.
+template <class Pixel>
+class WideRows {
+public:
+    WideRows(const Pixel* pixels, const ImageShape& image, float factor, std::size_t width)
+        : pixels_(pixels), image_(image), factor_(factor), columns_(image.width, width),
+          scaled_(image.width * image.channels + 1) {  // one element more for the fourth channel of the last pixel
+#if defined(DTF_X86)
+        if constexpr (std::is_same_v<Pixel, std::uint8_t>) windows_ = windows_of(columns_, image.channels);
+#endif
+        for (Wide& each : wide_) each.levels.resize(width * image.channels + 8);
+    }
+
+    // Return the levels of a row; `kept` is a row that the caller still needs.
+    const float* at(std::size_t row, std::size_t kept) {
+        for (const Wide& each : wide_) {
+            if (each.row == row) return each.levels.data();
+        }
+        Wide& free = wide_[wide_[0].row == kept ? 1 : 0];
+        free.row = row;
+        interpolate(row, free.levels.data());
+        return free.levels.data();
+    }
+
+private:
+    static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+    struct Wide {
+        std::size_t row = none;
+        std::vector<float> levels;
+    };
+
+    DTF_APART void interpolate(std::size_t row, float* levels) {
+        const std::size_t channels = image_.channels, size = image_.width * channels;
+#if defined(DTF_X86)
+        if constexpr (std::is_same_v<Pixel, std::uint8_t>) {
+            if (!windows_.empty() && (row + 1) * size + 16 <= image_.size()) {
+                interpolate_windows(pixels_ + row * size, windows_, factor_, levels);
+                return;
+            }
+        }
+#endif
+        scale_pixels(pixels_ + row * size, size, factor_, scaled_.data());
+        switch (channels) {
+            case 1:
+                interpolate_columns(scaled_.data(), columns_, std::integral_constant<std::size_t, 1>(), levels);
+                break;
+            case 3:
+                interpolate_columns(scaled_.data(), columns_, std::integral_constant<std::size_t, 3>(), levels);
+                break;
+            default:
+                interpolate_columns(scaled_.data(), columns_, channels, levels);
+        }
+    }
+
+    const Pixel* pixels_;
+    ImageShape image_;
+    float factor_;
+    Neighbours columns_;
+    std::vector<float> scaled_;
+#if defined(DTF_X86)
+    std::vector<Window> windows_;
+#endif
+    Wide wide_[2];
+};
+
+// Interpolate between two rows. The loops of images are compiled for the type of the pixels, or for that of the output:
+// compiling them for each pair of types takes as long as the rest of the module.
+template <class Out>
+DTF_APART void interpolate_rows(const float* above, const float* below, float distance, std::size_t size, Out* out) {
+    call_fastest([=]() DTF_INLINED {
+        for (std::size_t i = 0; i < size; ++i) out[i] = converted<Out>(above[i] + (below[i] - above[i]) * distance);
+    });
+}
+
 // Multiply pixels by `factor` and resize them to `height` by `width`. `out` has as many channels as the image. No size
 // may be 0.
 template <class Pixel, class Out>
 void resize_pixels(const Pixel* pixels, const ImageShape& image, float factor, std::size_t height, std::size_t width,
                    Out* out) {
-    const Neighbours rows(image.height, height), columns(image.width, width);
-    const std::size_t channels = image.channels, size = width * channels;
-
-    // One element more for the fourth channel of the last pixel.
-    const std::size_t source_size = image.width * channels;
-    std::vector<float> scaled(source_size + 1);
-#if defined(DTF_X86)
-    std::vector<Window> windows;
-    if constexpr (std::is_same_v<Pixel, std::uint8_t>) windows = windows_of(columns, channels);
-#endif
-
-    // The last two rows of the image, interpolated between columns: the next rows of the output often need them again.
-    constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-    struct Wide {
-        std::size_t row = none;
-        std::vector<float> levels;
-    };
-    Wide wide[2];
-    for (Wide& each : wide) each.levels.resize(size + 8);
-
-    // Return the levels of a row; `kept` is a row that the caller still needs.
-    const auto levels_of = [&](std::size_t row, std::size_t kept) -> const float* {
-        for (const Wide& each : wide) {
-            if (each.row == row) return each.levels.data();
-        }
-        Wide& free = wide[wide[0].row == kept ? 1 : 0];
-        free.row = row;
-        float* levels = free.levels.data();
-#if defined(DTF_X86)
-        if constexpr (std::is_same_v<Pixel, std::uint8_t>) {
-            if (!windows.empty() && (row + 1) * source_size + 16 <= image.size()) {
-                interpolate_windows(pixels + row * source_size, windows, factor, levels);
-                return levels;
-            }
-        }
-#endif
-        scale_pixels(pixels + row * source_size, source_size, factor, scaled.data());
-        switch (channels) {
-            case 1:
-                interpolate_columns(scaled.data(), columns, std::integral_constant<std::size_t, 1>(), levels);
-                break;
-            case 3:
-                interpolate_columns(scaled.data(), columns, std::integral_constant<std::size_t, 3>(), levels);
-                break;
-            default:
-                interpolate_columns(scaled.data(), columns, channels, levels);
-        }
-        return levels;
-    };
-
-    for (std::size_t y = 0; y < height; ++y) {
-        const float* above = levels_of(rows.first[y], rows.second[y]);
-        const float* below = levels_of(rows.second[y], rows.first[y]);
-        call_fastest([=, distance = rows.distance[y]]() DTF_INLINED {
-            for (std::size_t i = 0; i < size; ++i) out[i] = converted<Out>(above[i] + (below[i] - above[i]) * distance);
-        });
-        out += size;
+    const Neighbours rows(image.height, height);
+    WideRows<Pixel> wide(pixels, image, factor, width);
+    const std::size_t size = width * image.channels;
+    for (std::size_t y = 0; y < height; ++y, out += size) {
+        const float* above = wide.at(rows.first[y], rows.second[y]);
+        const float* below = wide.at(rows.second[y], rows.first[y]);
+        interpolate_rows(above, below, rows.distance[y], size, out);
     }
 }
 
@@ -306,8 +331,35 @@ DTF_INLINE void add_three_columns(const float* row, const Spans& columns, float*
 }
 #endif
 
-// Multiply pixels by `factor` and resize them by weighted sums of rows, then of columns. Integers are clipped. No size may
-// be 0.
+// Add weighted pixels of a row to those above them.
+template <class Pixel>
+DTF_APART void add_row(const Pixel* from, std::size_t size, float factor, float weight, float* to) {
+    call_fastest([=]() DTF_INLINED {
+        for (std::size_t i = 0; i < size; ++i) to[i] += weight * (static_cast<float>(from[i]) * factor);
+    });
+}
+
+// Write the weighted sums of the columns of a row. Integers are clipped. `levels` is scratch memory.
+template <class Out>
+DTF_APART void write_columns(const float* row, const Spans& columns, std::size_t channels, float* levels, Out* out) {
+    call_fastest([=, &columns]() DTF_INLINED {
+#if defined(DTF_X86)
+        channels == 3 ? add_three_columns(row, columns, levels) : add_columns(row, columns, channels, levels);
+#else
+        add_columns(row, columns, channels, levels);
+#endif
+        for (std::size_t i = 0, size = columns.target * channels; i < size; ++i) {
+            if constexpr (std::is_integral_v<Out>) {
+                constexpr std::int32_t most = std::numeric_limits<Out>::max();
+                out[i] = static_cast<Out>(std::min(std::max(rounded(levels[i]), 0), most));
+            } else {
+                out[i] = static_cast<Out>(levels[i]);
+            }
+        }
+    });
+}
+
+// Multiply pixels by `factor` and resize them by weighted sums of rows, then of columns. No size may be 0.
 template <class Pixel, class Out>
 void filter_pixels(const Pixel* pixels, const ImageShape& image, float factor, const Filter& filter, std::size_t height,
                    std::size_t width, Out* out) {
@@ -318,25 +370,9 @@ void filter_pixels(const Pixel* pixels, const ImageShape& image, float factor, c
         std::fill(row.begin(), row.end(), 0.0F);
         const Pixel* from = pixels + rows.first[y] * source_size;
         for (; k < rows.ends[y]; ++k, from += source_size) {
-            call_fastest([=, to = row.data(), weight = rows.weights[k]]() DTF_INLINED {
-                for (std::size_t i = 0; i < source_size; ++i) to[i] += weight * (static_cast<float>(from[i]) * factor);
-            });
+            add_row(from, source_size, factor, rows.weights[k], row.data());
         }
-        call_fastest([=, &columns, wide = row.data(), sums = levels.data()]() DTF_INLINED {
-#if defined(DTF_X86)
-            channels == 3 ? add_three_columns(wide, columns, sums) : add_columns(wide, columns, channels, sums);
-#else
-            add_columns(wide, columns, channels, sums);
-#endif
-            for (std::size_t i = 0; i < size; ++i) {
-                if constexpr (std::is_integral_v<Out>) {
-                    constexpr std::int32_t most = std::numeric_limits<Out>::max();
-                    out[i] = static_cast<Out>(std::min(std::max(rounded(sums[i]), 0), most));
-                } else {
-                    out[i] = static_cast<Out>(sums[i]);
-                }
-            }
-        });
+        write_columns(row.data(), columns, channels, levels.data(), out);
     }
 }
 
