@@ -97,8 +97,8 @@ def with_options(*given: type) -> Callable[[_Function], _Function]:
             if _PARAMETERS not in text:
                 text += f"\n\n{_PARAMETERS}"
             before, own, after = _split(text, _PARAMETERS)
-            described = _entries(own)
-            own += "".join(entry for name, entry in documentation(*given).items() if name not in described)
+            described, entries = _entries(own), documentation(*given)
+            own += "".join(entries[name] for name in options_of(given[-1]) if name not in described)
             function.__doc__ = before + _PARAMETERS + own + after
         return function
 
@@ -109,8 +109,11 @@ _PARAMETERS, _ATTRIBUTES = "Parameters\n----------\n", "Attributes\n----------\n
 
 
 def documentation(*given: type) -> dict[str, str]:
-    """Return the documentation of options of some TypedDicts, by name, in the form of numpydoc."""
-    texts = (inspect.cleandoc(each.__doc__ or "") for each in given)
+    """Return the documentation of options of some TypedDicts, by name, in the form of numpydoc.
+
+    That of an option which most writers have is in `FileOptions`.
+    """
+    texts = (inspect.cleandoc(each.__doc__ or "") for each in (FileOptions, *given))
     return {name: entry for text in texts for name, entry in _entries(_split(text, _ATTRIBUTES)[1]).items()}
 
 
@@ -135,6 +138,25 @@ def _entries(section: str) -> dict[str, str]:
 
 Mode = Literal["w", "w-"]
 AddingMode = Literal["w", "w-", "a"]
+
+
+class FileOptions(TypedDict, total=False):
+    """Options that most writers have.
+
+    Attributes
+    ----------
+    mode : {"w-", "w", "a"}
+        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
+        follow on those that exist, and changes none of these.
+    compute : bool, default True
+        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
+    storage_options : mapping, optional
+        Options of fsspec for the URL.
+    """
+
+    mode: Annotated[AddingMode, Option("w-")]
+    compute: Annotated[bool, Option(True)]
+    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
 
 class ZarrOptions(TypedDict, total=False):
@@ -214,8 +236,6 @@ class ZarrTargetOptions(TypedDict, total=False):
     compute : bool, default True
         Write now. If False, only create the empty arrays and return a `Delayed` that writes them. The group is marked
         incomplete until that has succeeded.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
     """
 
     component: Annotated[str | None, Option(None, "NAME")]
@@ -253,13 +273,6 @@ class ShardOptions(TypedDict, total=False):
         is copied.
     index : bool, default False
         Write ``FILE.idx`` next to each shard. `build_index` writes the same (for gzip ``FILE.gzidx``, too).
-    mode : {"w-", "w", "a"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
-        follow on those that exist, and changes none of these.
-    compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
     """
 
     compression: Annotated[str | None, Option(None)]
@@ -349,13 +362,6 @@ class ParquetOptions(TypedDict, total=False):
         Compression of the pages.
     tensors : bool, default True
         As for `Dataset.to_arrow_batches`.
-    mode : {"w-", "w", "a"}
-        ``"w-"`` raises if one of the files exists, ``"w"`` replaces existing files. ``"a"`` adds files whose numbers
-        follow on those that exist, and changes none of these.
-    compute : bool, default True
-        Write now. Otherwise return a `Delayed` that writes when it is computed; until then, no file is changed.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
     """
 
     compression: Annotated[str | None, Option("snappy")]
@@ -393,8 +399,6 @@ class LeRobotOptions(TypedDict, total=False):
     resume : bool, default False
         Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same.
         If the same conversion is complete, nothing is written.
-    storage_options : mapping, optional
-        Options of fsspec for the URL.
     """
 
     fps: Required[Annotated[int, Option(REQUIRED)]]
