@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.arrays.sources import UncountedChunks, note_rows_on_error, unknown_column, user_blocks
+from dask_tfrecord.arrays.sources import DerivedChunks, UncountedChunks, note_rows_on_error, unknown_column, user_blocks
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -308,7 +308,7 @@ Mask = Filters | UserMask | KeptRanges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilteredSource(UncountedChunks):
+class FilteredSource(DerivedChunks):
     """Rows of the chunks of a source for which a mask is true."""
 
     source: UncountedChunks
@@ -329,18 +329,9 @@ class FilteredSource(UncountedChunks):
         return tuple(self.source.schema)
 
     @property
-    def inner(self) -> UncountedChunks:
-        """Source of the rows that are chosen from."""
-        return self.source
-
-    @property
     def derivation(self) -> object:
         """Columns that the mask is computed from, and filters."""
         return self.tested, None if isinstance(self.mask, UserMask) else self.mask
-
-    def describe_chunk(self, number: int) -> str:
-        """Describe the chunk of the source."""
-        return self.source.describe_chunk(number)
 
     def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read a chunk, and keep the rows for which the mask is true."""

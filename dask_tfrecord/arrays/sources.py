@@ -268,6 +268,50 @@ class UncountedChunks(Source, ABC):
         """Return the files and bytes, or the rows, of a chunk as text, for errors."""
 
 
+class DerivedRows(CountedRows):
+    """Rows of another source, `source`, which the class changes."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def source(self) -> CountedRows:
+            """Source whose rows are changed."""
+
+    @property
+    def inner(self) -> CountedRows:
+        """Source whose rows are changed."""
+        return self.source
+
+    def with_memory_limit(self, nbytes: int) -> CountedRows:
+        """Limit the blocks of the source."""
+        own: Any = self
+        limited: CountedRows = replace(own, source=self.source.with_memory_limit(nbytes))
+        return limited
+
+
+class DerivedChunks(UncountedChunks):
+    """Chunks of another source, `source`, which the class changes."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def source(self) -> UncountedChunks:
+            """Source whose chunks are changed."""
+
+    @property
+    def inner(self) -> UncountedChunks:
+        """Source whose chunks are changed."""
+        return self.source
+
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of the source."""
+        return self.source.describe_chunk(number)
+
+
 AnySource = CountedRows | UncountedChunks
 
 
@@ -1009,7 +1053,7 @@ class _Mapped(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedSource(_Mapped, CountedRows):
+class MappedSource(_Mapped, DerivedRows):
     """Rows of another source, passed through a function block by block."""
 
     source: CountedRows
@@ -1018,15 +1062,6 @@ class MappedSource(_Mapped, CountedRows):
     def rows(self) -> RowNumbers:
         """Rows of the source."""
         return self.source.rows
-
-    @property
-    def inner(self) -> CountedRows:
-        """Source of the blocks that the function is called with."""
-        return self.source
-
-    def with_memory_limit(self, nbytes: int) -> MappedSource:
-        """Limit the blocks that the function is called with."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
 
     def select(self, key: Any) -> MappedSource:
         """Return a source of the selected rows."""
@@ -1046,23 +1081,14 @@ class MappedSource(_Mapped, CountedRows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedChunks(_Mapped, UncountedChunks):
+class MappedChunks(_Mapped, DerivedChunks):
     """Chunks of another source, passed through a function."""
 
     source: UncountedChunks
 
-    @property
-    def inner(self) -> UncountedChunks:
-        """Source of the blocks that the function is called with."""
-        return self.source
-
     def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read a chunk and call the function on it."""
         return self._call(self.source.read_chunk(self.columns, number), names, partial(self.describe_chunk, number))
-
-    def describe_chunk(self, number: int) -> str:
-        """Describe the chunk of the source."""
-        return self.source.describe_chunk(number)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1098,7 +1124,7 @@ class _Renamed(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RenamedSource(_Renamed, CountedRows):
+class RenamedSource(_Renamed, DerivedRows):
     """Rows of another source, with new names of columns."""
 
     source: CountedRows
@@ -1107,11 +1133,6 @@ class RenamedSource(_Renamed, CountedRows):
     def rows(self) -> RowNumbers:
         """Rows of the source."""
         return self.source.rows
-
-    @property
-    def inner(self) -> CountedRows:
-        """Source of the columns."""
-        return self.source
 
     @property
     def images(self) -> Mapping[str, Any]:
@@ -1128,10 +1149,6 @@ class RenamedSource(_Renamed, CountedRows):
     def measure(self) -> RenamedSource:
         """Measure the source."""
         return replace(self, source=self.source.measure())
-
-    def with_memory_limit(self, nbytes: int) -> RenamedSource:
-        """Limit the blocks of the source."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
 
     def select(self, key: Any) -> RenamedSource:
         """Return a source of the selected rows."""
@@ -1161,15 +1178,10 @@ class RenamedSource(_Renamed, CountedRows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RenamedChunks(_Renamed, UncountedChunks):
+class RenamedChunks(_Renamed, DerivedChunks):
     """Chunks of another source, with new names of columns."""
 
     source: UncountedChunks
-
-    @property
-    def inner(self) -> UncountedChunks:
-        """Source of the columns."""
-        return self.source
 
     def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read a chunk of the source."""
@@ -1178,10 +1190,6 @@ class RenamedChunks(_Renamed, UncountedChunks):
     def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
         """Read the rows of a chunk of the source that a mask of tested columns keeps."""
         return self._renamed(self.source.read_chunk_where(self._own(names), number, self._own_where(where)), names)
-
-    def describe_chunk(self, number: int) -> str:
-        """Describe the chunk of the source."""
-        return self.source.describe_chunk(number)
 
 
 @contextmanager
@@ -1369,7 +1377,7 @@ class _Exploded(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplodedChunks(_Exploded, UncountedChunks):
+class ExplodedChunks(_Exploded, DerivedChunks):
     """Items of the chunks of another source."""
 
     source: UncountedChunks
@@ -1378,18 +1386,9 @@ class ExplodedChunks(_Exploded, UncountedChunks):
         return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, None, None))
 
     @property
-    def inner(self) -> UncountedChunks:
-        """Source of the records."""
-        return self.source
-
-    @property
     def derivation(self) -> object:
         """Columns of items."""
         return self.plan, None
-
-    def describe_chunk(self, number: int) -> str:
-        """Describe the chunk of records."""
-        return self.source.describe_chunk(number)
 
     def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read the items of all records of a chunk."""
@@ -1428,7 +1427,7 @@ class _RecordReader:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExplodedSource(_Exploded, CountedRows):
+class ExplodedSource(_Exploded, DerivedRows):
     """Items of the rows of another source.
 
     An example of three records with 2, 0 and 3 items: items 1 to 3 are the last one of record 0 and the first one of
@@ -1443,11 +1442,6 @@ class ExplodedSource(_Exploded, CountedRows):
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
         return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows, self.sized))
-
-    @property
-    def inner(self) -> CountedRows:
-        """Source of the records."""
-        return self.source
 
     @property
     def derivation(self) -> object:

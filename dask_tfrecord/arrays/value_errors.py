@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.rows import Rows, files_of
-from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, fill, fillers
+from dask_tfrecord.arrays.sources import CountedRows, DerivedRows, GrowingSpans, fill, fillers
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
@@ -219,7 +219,7 @@ def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ToleratedSource(CountedRows):
+class ToleratedSource(DerivedRows):
     """Rows of another source, with fill values in place of those that it refuses to decode."""
 
     source: CountedRows
@@ -242,11 +242,6 @@ class ToleratedSource(CountedRows):
         return tuple(self.source.schema)
 
     @property
-    def inner(self) -> CountedRows:
-        """CountedRows of the values that are not refused."""
-        return self.source
-
-    @property
     def derivation(self) -> object:
         """Refused values, their fill values, and the columns that mark them."""
         filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
@@ -255,10 +250,6 @@ class ToleratedSource(CountedRows):
     def measure(self) -> ToleratedSource:
         """Measure the values that are not refused."""
         return replace(self, source=self.source.measure())
-
-    def with_memory_limit(self, nbytes: int) -> ToleratedSource:
-        """Limit the blocks of the source."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
 
     def select(self, key: Any) -> ToleratedSource:
         """Return a source of the selected rows."""
