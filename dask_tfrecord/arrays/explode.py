@@ -28,6 +28,7 @@ from dask_tfrecord.arrays.sources import (
     read_lengths,
 )
 from dask_tfrecord.blocks import RaggedBlock, pad_levels, zero_rows
+from dask_tfrecord.columns.conversions import feature_of
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
@@ -35,7 +36,6 @@ from dask_tfrecord.columns.items import (
     LengthError,
     StepWindow,
 )
-from dask_tfrecord.columns.user_blocks import feature_of
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress

@@ -31,8 +31,8 @@ from dask_tfrecord.blocks import (
     texts,
     to_array,
 )
+from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.items import row_lengths
-from dask_tfrecord.columns.user_blocks import host_array
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.markup import parse_time

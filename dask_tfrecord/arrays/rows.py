@@ -69,7 +69,7 @@ from dask_tfrecord.blocks import (
     write_rows,
     zero_rows,
 )
-from dask_tfrecord.columns.user_blocks import conform, host_array
+from dask_tfrecord.columns.conversions import conform, host_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels, read_labels

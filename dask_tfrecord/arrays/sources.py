@@ -49,6 +49,7 @@ from dask_tfrecord.blocks import (
     union,
     zero_rows,
 )
+from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.columns.decoder import (
     Decoder,
     SizeDecoder,
@@ -60,7 +61,6 @@ from dask_tfrecord.columns.decoder import (
     rows_of_no_fields,
 )
 from dask_tfrecord.columns.items import ItemPlan, LengthError
-from dask_tfrecord.columns.user_blocks import conform, feature_of, host_array, same_form
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,

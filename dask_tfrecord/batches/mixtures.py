@@ -14,7 +14,7 @@ from dask_tfrecord.batches.choices import ChainedReader, Choices
 from dask_tfrecord.batches.iterator import BatchIterator, checked_integer
 from dask_tfrecord.batches.rows import RowSequence
 from dask_tfrecord.blocks import Block
-from dask_tfrecord.columns.user_blocks import same_form
+from dask_tfrecord.columns.conversions import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.options import BatchOptions, with_options

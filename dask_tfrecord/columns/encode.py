@@ -7,7 +7,6 @@ one buffer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,24 +17,19 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import (
-    ArraysBlock,
     Block,
-    BytesBlock,
-    RaggedBlock,
     RowError,
-    as_row_error,
     first_true,
-    splits_of,
 )
+from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import (
     Feature,
     FixedLenFeature,
-    dtype_name,
 )
 from dask_tfrecord.features.keys import MESSAGES, Unit
-from dask_tfrecord.features.written import KeyedValues, in_levels, refuse_values
+from dask_tfrecord.features.written import KeyedValues
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 
@@ -191,68 +185,6 @@ def check_items(found: NDArray[np.int64], expected: NDArray[np.int64], other: st
         raise RowError(row, f"holds {plural(sizes[row], 'item')}; expected {wanted[row]:,}, as in {other!r}: {reason}")
 
 
-def check_column(column: str, given: Feature, wanted: Feature, field: str | None = None) -> None:
-    """Refuse a column whose dtype or row shape does not match its feature, or the field of a message."""
-    holder = field or wanted
-    dtypes = given.item_dtype, wanted.item_dtype
-    text = [dtype.kind == "T" for dtype in dtypes]
-    fits = text[0] or given.is_bytes if wanted.is_bytes else text[0] == text[1] and (text[0] or castable(*dtypes))
-    if not fits:
-        hint = ""
-        if field is not None:
-            hint = f": it takes {dtype_name(dtypes[1])}"
-        elif castable(dtypes[1], dtypes[0]):
-            hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
-        raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} does not hold{hint}")
-    has, takes = given.row_shape, wanted.row_shape
-    # Shapes that differ by row are checked when the rows exist.
-    free = given.own_shapes > 0 and wanted.own_shapes > 0
-    if len(has) != len(takes) or not all(
-        size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
-    ):
-        raise SchemaError(f"column {column!r} has rows of shape {has} where {holder} takes {takes}")
-    levels = given.ragged_rank - wanted.ragged_rank
-    if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
-        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
-
-
-def as_read(wanted: Feature, block: Block) -> Block:
-    """Convert a block to the form and dtype that reading it returns."""
-    if wanted.own_shapes and wanted.ragged_rank:
-        block = _rows_of_arrays(block, wanted)
-    elif wanted.own_shapes:
-        block = _arrays(block, wanted)
-    elif not wanted.is_padded:
-        block = in_levels(block, wanted.ragged_rank)
-    return to_bytes(block) if wanted.is_bytes or wanted.item_dtype.kind == "T" else cast(block, wanted.item_dtype)
-
-
-def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
-    """Return rows of arrays with their own shapes; arrays of one axis more are cut along the first."""
-    if isinstance(block, ArraysBlock):
-        splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
-        block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
-    rows: RaggedBlock = in_levels(block, 1)
-    with as_row_error(rows.row_splits, item=True):
-        return RaggedBlock(_arrays(rows.values, wanted), rows.row_splits)
-
-
-def _arrays(block: Block, wanted: Feature) -> ArraysBlock:
-    """Return rows that are arrays with their own shapes."""
-    if isinstance(block, ArraysBlock):
-        sizes = np.array(wanted.row_shape[wanted.ragged_rank :])
-        if (row := first_true(((sizes != -1) & (block.shapes != sizes)).any(axis=1))) is not None:
-            shape = tuple(block.shapes[row].tolist())
-            raise RowError(row, f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}")
-        return block
-    rows: Any = in_levels(block, 1)
-    inner = rows.values.shape[1:]
-    each = math.prod(inner)
-    shapes = np.empty((len(rows), 1 + len(inner)), np.int64)
-    shapes[:, 0], shapes[:, 1:] = np.diff(rows.row_splits), inner
-    return ArraysBlock(rows.values.reshape((len(rows.values) * each,)), rows.row_splits * each, shapes)
-
-
 def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema:
     """Return the features that columns are written as."""
     if read is not None and read.message_type is not None:
@@ -326,61 +258,3 @@ def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
     Integers and bool are listed as int64, float16 and bfloat16 as float32.
     """
     return {name: feature.listed(name) for name, feature in columns.items()}
-
-
-def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Return whether a dtype may be cast to another: integers to floats, but never floats to integers."""
-    order = {"integer": 0, "float": 1, "complex": 2}
-    kinds = _kind(given), _kind(wanted)
-    return given == wanted or (all(kind in order for kind in kinds) and order[kinds[0]] <= order[kinds[1]])
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    if dtype.kind in "biu":
-        return "integer"
-    if dtype.kind == "f" or dtype.name == "bfloat16":
-        return "float"
-    return "complex" if dtype.kind == "c" else dtype.kind
-
-
-def cast(block: Block, dtype: np.dtype[Any]) -> Block:
-    """Cast the numbers of a block to another dtype."""
-    if isinstance(block, RaggedBlock | ArraysBlock):
-        with as_row_error(block.row_splits):
-            values: Any = cast(block.values, dtype)
-        return replace(block, values=values)
-    if isinstance(block, BytesBlock) or block.dtype == dtype:
-        return block
-    with np.errstate(all="ignore"):
-        result = block.astype(dtype)
-    refuse_values(block, _misfits(block, result), f"which does not fit {dtype}")
-    return result
-
-
-def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the values that the cast changed, other than by rounding floats."""
-    if _kind(given.dtype) != "integer":
-        return np.asarray(np.isfinite(given) & ~np.isfinite(result))
-    if _kind(result.dtype) == "integer":
-        # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
-        other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))
-        return other
-    largest = _largest_exact_integer(result.dtype)
-    out: NDArray[np.bool_] = (given > largest) | (given < -largest) if given.dtype.kind == "i" else given > largest
-    return out if largest < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
-
-
-def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
-    """Return the bound up to which a float represents every integer."""
-    bits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(dtype.name, 53)
-    return 1 << bits
-
-
-def to_bytes(block: Block) -> Block:
-    """Encode strings to UTF-8, at any level of rows; return bytes unchanged."""
-    if isinstance(block, RaggedBlock):
-        values: Any = to_bytes(block.values)
-        return RaggedBlock(values, block.row_splits)
-    if not isinstance(block, np.ndarray):
-        return block
-    return BytesBlock.of([item.encode() for item in block.ravel().tolist()], block.shape)

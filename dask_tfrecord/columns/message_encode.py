@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, as_row_error, first_true
-from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, as_read, check_column, check_items, locating
+from dask_tfrecord.columns.conversions import as_read, check_column
+from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, check_items, locating
 from dask_tfrecord.columns.message_fields import (
     FieldPath,
     FieldSpec,

@@ -34,7 +34,7 @@ from dask_tfrecord.arrays.filters import (
 )
 from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.arrays.sources import BlockFunction, OnBackend, infer_template, mapped_schema
-from dask_tfrecord.columns.user_blocks import host_array
+from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.options import (

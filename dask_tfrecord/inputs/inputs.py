@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.rows import Chunk, HasRows, Rows, shared
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array
-from dask_tfrecord.columns.encode import cast, castable, column_forms
-from dask_tfrecord.columns.user_blocks import (
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, to_array
+from dask_tfrecord.columns.conversions import (
     MISSING,
     as_bytes,
     as_text,
+    cast_numbers,
+    castable,
     conform,
     feature_of,
     host_array,
@@ -36,7 +37,8 @@ from dask_tfrecord.columns.user_blocks import (
     refuse_sparse,
     same_form,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.columns.encode import column_forms
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.metadata.labels import Labels, encodable
 from dask_tfrecord.runtime.dask_private import array_meta
@@ -414,7 +416,6 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
     for number, row in enumerate(rows):
         if isinstance(row, np.ma.MaskedArray) or (hasattr(row, "shape") and not isinstance(row, np.ndarray)):
             rows[number] = host_array(row, f"{owner}: row {number}")
-    dtype = None if form is None else form.item_dtype
     if not rows and form is not None:
         return form, np.empty((0, *form.block_shape), form.block_dtype)
     try:
@@ -431,10 +432,11 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
         return _ragged(rows, owner, form)
     if array.dtype.kind == "f":
         _refuse_rounded(rows, owner)
-    wanted = dtype is not None and dtype.kind not in "OT" and dtype != array.dtype
+    # NumPy chooses these dtypes for numbers of Python.
     listed = array.dtype.name in ("float64", "int64")
-    if dtype is not None and wanted and (not array.size or (listed and castable(array.dtype, dtype))):
-        array = _cast(array, dtype, owner, form)
+    wanted = None if form is None or form.item_dtype.kind in "OT" else form
+    if wanted is not None and (not array.size or (listed and castable(array.dtype, wanted.item_dtype))):
+        array = cast_numbers(array, wanted, owner)
     return feature_of(array, owner), array
 
 
@@ -444,18 +446,6 @@ def _holds_buffers(rows: Sequence[Any]) -> bool:
         isinstance(row, bytearray | memoryview) or (isinstance(row, list | tuple) and _holds_buffers(row))
         for row in rows
     )
-
-
-def _cast(array: NDArray[Any], dtype: Any, owner: str, form: Feature | None) -> NDArray[Any]:
-    """Give the numbers of a list the dtype of their feature."""
-    if not array.size:
-        return array.astype(dtype)
-    try:
-        made = cast(array, dtype)
-    except RowError as error:
-        raise FeatureError(f"{owner}: row {error.row} {error.message}, where {form} is written") from None
-    assert isinstance(made, np.ndarray)
-    return made
 
 
 def _refuse_rounded(rows: Any, owner: str) -> None:

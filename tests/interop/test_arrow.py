@@ -27,7 +27,7 @@ from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import BytesBlock, RaggedBlock
-from dask_tfrecord.columns.user_blocks import feature_of
+from dask_tfrecord.columns.conversions import feature_of
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError
 
 X = {"x": dtf.FixedLenFeature((), "int64")}

@@ -1,14 +1,29 @@
-"""Convert arrays of users to blocks, and check that they match their feature. Arrays are not cast silently."""
+"""Every conversion of values to blocks: of what users give, and of blocks that are written as another feature.
+
+`feature_of` describes a block, `conform` makes a block of a feature from any array or list, and `as_read` converts a
+block to what its records are read as. Arrays are never cast silently: floats not to integers, and no number to a dtype
+that does not hold it.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, splits_of
-from dask_tfrecord.columns.encode import cast, castable
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    as_row_error,
+    first_true,
+    splits_of,
+)
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import (
     Encoded,
@@ -21,7 +36,9 @@ from dask_tfrecord.features import (
     TextFeature,
     UniformRowLength,
     VarLenFeature,
+    dtype_name,
 )
+from dask_tfrecord.features.written import in_levels, refuse_values
 
 
 def feature_of(array: Any, owner: str) -> Feature:
@@ -262,12 +279,19 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
     )
     if not (fits and sizes):
         raise SchemaError(f"{owner}: row {number} has dtype {item.dtype} and shape {item.shape}; expected {feature}")
-    if not item.size or item.dtype == dtype:
-        return item.astype(dtype, copy=False)
+    return cast_numbers(item, feature, owner, number)
+
+
+def cast_numbers(array: NDArray[Any], feature: Feature, owner: str, row: int | None = None) -> NDArray[Any]:
+    """Cast an array, the values of one row or of a row each, to the dtype of a feature; refuse what does not fit."""
+    dtype = feature.item_dtype
+    if not array.size or array.dtype == dtype:
+        return array.astype(dtype, copy=False)
     try:
-        made = cast(item, dtype)
+        made = cast(array, dtype)
     except RowError as error:
-        raise FeatureError(f"{owner}: row {number} {error.message}; it is written as {feature}") from None
+        number = error.row if row is None else row
+        raise FeatureError(f"{owner}: row {number} {error.message}, where {feature} is written") from None
     assert isinstance(made, np.ndarray)
     return made
 
@@ -318,3 +342,123 @@ def _refuse_others(array: NDArray[np.object_] | list[Any], kind: type, owner: st
     other = next((item for item in items if not isinstance(item, kind)), None)
     if other is not None:
         raise SchemaError(f"{owner}: expected {kind.__name__} objects; got {other!r:.100}")
+
+
+def check_column(column: str, given: Feature, wanted: Feature, field: str | None = None) -> None:
+    """Refuse a column whose dtype or row shape does not match its feature, or the field of a message."""
+    holder = field or wanted
+    dtypes = given.item_dtype, wanted.item_dtype
+    text = [dtype.kind == "T" for dtype in dtypes]
+    fits = text[0] or given.is_bytes if wanted.is_bytes else text[0] == text[1] and (text[0] or castable(*dtypes))
+    if not fits:
+        hint = ""
+        if field is not None:
+            hint = f": it takes {dtype_name(dtypes[1])}"
+        elif castable(dtypes[1], dtypes[0]):
+            hint = f": a RawFeature or TensorFeature of {dtypes[0]} keeps what it holds"
+        raise SchemaError(f"column {column!r} is of {dtype_name(dtypes[0])}, which {holder} does not hold{hint}")
+    has, takes = given.row_shape, wanted.row_shape
+    # Shapes that differ by row are checked when the rows exist.
+    free = given.own_shapes > 0 and wanted.own_shapes > 0
+    if len(has) != len(takes) or not all(
+        size == -1 or size == is_ or (free and is_ == -1) for is_, size in zip(has, takes, strict=True)
+    ):
+        raise SchemaError(f"column {column!r} has rows of shape {has} where {holder} takes {takes}")
+    levels = given.ragged_rank - wanted.ragged_rank
+    if (given.own_shapes and not wanted.own_shapes) or (levels > 1 and wanted.own_shapes):
+        raise SchemaError(f"column {column!r} has rows that are arrays of any shape, which {holder} does not hold")
+
+
+def as_read(wanted: Feature, block: Block) -> Block:
+    """Convert a block to the form and dtype that reading it returns."""
+    if wanted.own_shapes and wanted.ragged_rank:
+        block = _rows_of_arrays(block, wanted)
+    elif wanted.own_shapes:
+        block = _of_own_shapes(block, wanted)
+    elif not wanted.is_padded:
+        block = in_levels(block, wanted.ragged_rank)
+    return to_bytes(block) if wanted.is_bytes or wanted.item_dtype.kind == "T" else cast(block, wanted.item_dtype)
+
+
+def _rows_of_arrays(block: Block, wanted: Feature) -> RaggedBlock:
+    """Return rows of arrays with their own shapes; arrays of one axis more are cut along the first."""
+    if isinstance(block, ArraysBlock):
+        splits, shapes = splits_of(block.shapes[:, 0]), np.repeat(block.shapes[:, 1:], block.shapes[:, 0], axis=0)
+        block = RaggedBlock(ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes), splits)
+    rows: RaggedBlock = in_levels(block, 1)
+    with as_row_error(rows.row_splits, item=True):
+        return RaggedBlock(_of_own_shapes(rows.values, wanted), rows.row_splits)
+
+
+def _of_own_shapes(block: Block, wanted: Feature) -> ArraysBlock:
+    """Return rows that are arrays with their own shapes."""
+    if isinstance(block, ArraysBlock):
+        sizes = np.array(wanted.row_shape[wanted.ragged_rank :])
+        if (row := first_true(((sizes != -1) & (block.shapes != sizes)).any(axis=1))) is not None:
+            shape = tuple(block.shapes[row].tolist())
+            raise RowError(row, f"holds an array of shape {shape} where {wanted} takes {tuple(sizes.tolist())}")
+        return block
+    rows: Any = in_levels(block, 1)
+    inner = rows.values.shape[1:]
+    each = math.prod(inner)
+    shapes = np.empty((len(rows), 1 + len(inner)), np.int64)
+    shapes[:, 0], shapes[:, 1:] = np.diff(rows.row_splits), inner
+    return ArraysBlock(rows.values.reshape((len(rows.values) * each,)), rows.row_splits * each, shapes)
+
+
+def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Return whether a dtype may be cast to another: integers to floats, but never floats to integers."""
+    order = {"integer": 0, "float": 1, "complex": 2}
+    kinds = _kind(given), _kind(wanted)
+    return given == wanted or (all(kind in order for kind in kinds) and order[kinds[0]] <= order[kinds[1]])
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "biu":
+        return "integer"
+    if dtype.kind == "f" or dtype.name == "bfloat16":
+        return "float"
+    return "complex" if dtype.kind == "c" else dtype.kind
+
+
+def cast(block: Block, dtype: np.dtype[Any]) -> Block:
+    """Cast the numbers of a block to another dtype."""
+    if isinstance(block, RaggedBlock | ArraysBlock):
+        with as_row_error(block.row_splits):
+            values: Any = cast(block.values, dtype)
+        return replace(block, values=values)
+    if isinstance(block, BytesBlock) or block.dtype == dtype:
+        return block
+    with np.errstate(all="ignore"):
+        result = block.astype(dtype)
+    refuse_values(block, _misfits(block, result), f"which does not fit {dtype}")
+    return result
+
+
+def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return a mask of the values that the cast changed, other than by rounding floats."""
+    if _kind(given.dtype) != "integer":
+        return np.asarray(np.isfinite(given) & ~np.isfinite(result))
+    if _kind(result.dtype) == "integer":
+        # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
+        other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))
+        return other
+    largest = _largest_exact_integer(result.dtype)
+    out: NDArray[np.bool_] = (given > largest) | (given < -largest) if given.dtype.kind == "i" else given > largest
+    return out if largest < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
+
+
+def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
+    """Return the bound up to which a float represents every integer."""
+    bits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(dtype.name, 53)
+    return 1 << bits
+
+
+def to_bytes(block: Block) -> Block:
+    """Encode strings to UTF-8, at any level of rows; return bytes unchanged."""
+    if isinstance(block, RaggedBlock):
+        values: Any = to_bytes(block.values)
+        return RaggedBlock(values, block.row_splits)
+    if not isinstance(block, np.ndarray):
+        return block
+    return BytesBlock.of([item.encode() for item in block.ravel().tolist()], block.shape)
