@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import numpy as np
@@ -163,6 +166,65 @@ def test_one_append_at_a_time(tmp_path: Path) -> None:
         ds.map_blocks(append_meanwhile, dict(ds.schema)).to_zarr(store, append_dim="record")
     assert refused
     assert_rows(store, OLD + NEW)
+
+
+class Pause(Faults):
+    """Call of the file system, other than the one that writes a chunk, at which a function is called."""
+
+    def __init__(self, at: int, act: Callable[[], None], store: Path) -> None:
+        super().__init__(at, Killed, lambda path: str(path).startswith(str(store)) and ".partial" not in str(path))
+        self.act = act
+
+    def call(self, path: Any) -> None:
+        if self.counts(path):
+            self.calls += 1
+            if self.calls == self.at:
+                self.act()
+
+
+@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("meanwhile", ["appended", "killed", "replaced"])
+def test_a_late_copy_of_a_task_changes_nothing(every: int, meanwhile: str, tmp_path: Path) -> None:
+    """A copy of all tasks of an append stops, while the others complete it and another append is written or begun."""
+    store, at, cuts = tmp_path / "x.zarr", 1, (OLD, OLD + 2, OLD + 5)
+    dtf.to_zarr(columns(0, OLD), tmp_path / "old.zarr", chunks=4)
+    while True:
+        shutil.copytree(tmp_path / "old.zarr", store)
+        tasks = dtf.to_zarr(columns(*cuts[:2]), store, append_dim="record", compute=False)
+        assert tasks is not None
+
+        def act(tasks: Any = tasks, at: int = at) -> None:
+            if meanwhile != "replaced":
+                # Without this, the next append removes what the first one has written.
+                tasks.compute()
+            rest = columns(dtf.from_zarr(store).nrows or 0, cuts[2])
+            if meanwhile == "killed":
+                with (
+                    suppress(Killed),
+                    Faults(20 + at % 40, Killed, lambda path: str(path).startswith(f"{store}")).injected(),
+                ):
+                    dtf.to_zarr(rest, store, append_dim="record")
+            else:
+                dtf.to_zarr(rest, store, append_dim="record")
+
+        pause = Pause(at, act, store)
+        with (
+            dask.config.set(scheduler="synchronous"),
+            mock.patch("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 1e9),
+        ):
+            with suppress(dtf.errors.TFRecordError, OSError), pause.injected():
+                tasks.compute()
+            if pause.calls >= at:
+                found = dtf.from_zarr(store).nrows
+                if found == cuts[1]:
+                    assert_rows(store, cuts[1])
+                    dtf.to_zarr(columns(cuts[1], cuts[2]), store, append_dim="record", resume=True)
+                assert_rows(store, cuts[2])
+        shutil.rmtree(store)
+        if pause.calls < at:
+            break
+        at += every
+    assert at > 30
 
 
 def test_an_opened_data_set_keeps_its_rows(tmp_path: Path) -> None:

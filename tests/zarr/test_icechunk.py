@@ -169,7 +169,7 @@ def test_options_that_a_session_refuses(repository: Any, ds: dtf.Dataset) -> Non
         ({"resume": True}, "commits all or nothing"),
         ({"compute": False}, "compute now"),
         ({"storage_options": {"anon": True}}, "storage_options are for URLs"),
-        ({"mode": "a"}, "mode is 'w-'"),
+        ({"mode": "r+"}, "mode is 'w-'"),
     ):
         with pytest.raises(ValueError, match=expected):
             ds.to_zarr(session, **options)

@@ -110,7 +110,8 @@ class AddedRows:
             attributes[APPENDS] = number = stored.get(APPENDS, 0) + 1
             facts = {key: now["source"][key] for key in ("files", "sizes", "versions")}
             files = {number: {"first_record": layout.first_row, **facts}}
-        return Growth(identity, now, attributes, lengths, files=files)
+        previous = stored.get(LAST, {}).get("id")
+        return Growth(identity, previous, now, attributes, lengths, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,8 @@ class AddedColumns:
         coordinates = " ".join(filter(None, (group.attrs.get("coordinates"), user.get("coordinates"))))  # type: ignore[arg-type]
         arrays = {name: metadata_document(each) for name, each in planned.metadata.items()}
         others = {**user, **({"coordinates": coordinates} if coordinates else {})}
-        return Growth(identity, now, attributes, {}, arrays=arrays, others=others)
+        previous = stored.get(LAST, {}).get("id")
+        return Growth(identity, previous, now, attributes, {}, arrays=arrays, others=others)
 
 
 Addition = AddedRows | AddedColumns

@@ -19,7 +19,7 @@ attributes of the group would be written again by each append, and make it longe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ LAST = "appended"
 APPENDS = "appends"
 _APPENDS_FOLDER = f"{CHECKPOINT_FOLDER}.appends"
 
+_OTHER_RUN = "another run has added to this group, or has replaced it: call to_zarr again"
+
 
 def appended_node(number: int) -> str:
     """Return the name of the metadata whose attributes are the shards of an append; the first one has number 1."""
@@ -53,6 +55,8 @@ class Growth:
     """Additions of a run to a group."""
 
     identity: str
+    # Identity of the last run that added to the group before it.
+    previous: str | None
     # Inputs and options of the run, as attributes of a group.
     fingerprint: Mapping[str, Any]
     # Attributes of this library that change with it.
@@ -77,13 +81,24 @@ class Growth:
         objects.put(_RECORD, json.dumps(asdict(self), ensure_ascii=False).encode())
 
     def publish(self, objects: GroupObjects) -> None:
-        """Show the additions to readers."""
-        for number, attributes in self.files.items():
+        """Show the additions to readers.
+
+        Raises IncompleteStoreError if another run has replaced this one: a copy of the last task may be late.
+        """
+        self.write(objects, lambda: self._check_current(objects))
+
+    def write(self, objects: GroupObjects, check: Callable[[], object] = lambda: None) -> None:
+        """Write the metadata of the group with the additions; `check` before each object."""
+        for number, files in self.files.items():
+            check()
             objects.put(f"{_APPENDS_FOLDER}/{_METADATA}", group_document({}))
-            objects.put(appended_node(int(number)), group_document(attributes))
+            objects.put(appended_node(int(number)), group_document(files))
         for name, array in self.arrays.items():
+            check()
             objects.put(f"{name}/{_METADATA}", json.dumps(array, indent=2).encode())
-        self._set_lengths(objects, {name: after for name, (_, after, _) in self.lengths.items()})
+        lengths = {name: after for name, (_, after, _) in self.lengths.items()}
+        self._set_lengths(objects, lengths, check)
+        check()
         document = json.loads(objects.get([_METADATA])[_METADATA] or b"")
         attributes = document["attributes"]
         attributes |= {
@@ -98,23 +113,33 @@ class Growth:
                 consolidated[name]["shape"][0] = after
         objects.put(_METADATA, json.dumps(document, indent=2).encode())
 
+    def _check_current(self, objects: GroupObjects) -> None:
+        """Raise IncompleteStoreError if another run has added to the group, or begun to."""
+        found = objects.get([_RECORD, _METADATA])
+        attributes = json.loads(found[_METADATA] or b"")["attributes"]
+        last = values_of_attribute(attributes).get(LAST, {}).get("id")
+        recorded = json.loads(found[_RECORD] or b"{}").get("identity")
+        if recorded != self.identity or last not in (self.previous, self.identity):
+            raise IncompleteStoreError(_OTHER_RUN)
+
     def discard(self, objects: GroupObjects) -> None:
         """Remove the additions, unless they are published."""
         objects.drop(f"{name}/{_METADATA}" for name in self.arrays)
         for name in self.arrays:
             objects.remove(name)
-        self._set_lengths(objects, {name: before for name, (before, _, _) in self.lengths.items()})
+        self._set_lengths(objects, {name: before for name, (before, _, _) in self.lengths.items()}, lambda: None)
         for name, (before, after, unit) in self.lengths.items():
             objects.drop(f"{name}/{key}" for key in _chunk_keys(objects, name, -(-before // unit), -(-after // unit)))
         objects.remove(CHECKPOINT_FOLDER)
 
-    def _set_lengths(self, objects: GroupObjects, lengths: Mapping[str, int]) -> None:
-        """Set the lengths of arrays in their own metadata."""
+    def _set_lengths(self, objects: GroupObjects, lengths: Mapping[str, int], check: Callable[[], object]) -> None:
+        """Set the lengths of arrays in their own metadata; `check` before each change."""
         for name, found in objects.get(f"{name}/{_METADATA}" for name in lengths).items():
             document = json.loads(found or b"")
             length = lengths[name.removesuffix(f"/{_METADATA}")]
             if document["shape"][0] != length:
                 document["shape"][0] = length
+                check()
                 objects.put(name, json.dumps(document, indent=2).encode())
 
 
@@ -129,13 +154,22 @@ def _chunk_keys(objects: GroupObjects, name: str, first: int, past: int) -> list
 class GrowthCheckpoint(Checkpoint):
     """Completed units of a run that adds to a group."""
 
-    def is_written(self, target: TargetGroup) -> bool:
-        """Return True if the run is published; raise IncompleteStoreError if another one has replaced it."""
+    def growth(self, target: TargetGroup) -> Growth | None:
+        """Return the additions; None if they are published. Raise IncompleteStoreError if another run replaced them."""
         growth = Growth.read(self.objects)
         if growth is not None and growth.identity == self.identity:
-            return False
+            return growth
         if target.stored_attributes().get(LAST, {}).get("id") == self.identity:
-            return True
-        raise IncompleteStoreError(
-            "another run has added to this group, or has replaced it: call to_zarr again", target.location
-        )
+            return None
+        raise IncompleteStoreError(_OTHER_RUN, target.location)
+
+    def is_written(self, target: TargetGroup) -> bool:
+        """Return True if the run is published; raise IncompleteStoreError if another one has replaced it."""
+        return self.growth(target) is None
+
+    def close(self) -> None:
+        """Delete the checkpoint, and the record of the additions unless it belongs to another run."""
+        growth = Growth.read(self.objects)
+        if growth is not None and growth.identity == self.identity:
+            self.objects.drop([_RECORD])
+        Checkpoint.close(self)

@@ -823,8 +823,10 @@ class Checkpoint:
         return reports
 
     def close(self) -> None:
-        """Delete the checkpoint."""
-        self.objects.remove(CHECKPOINT_FOLDER)
+        """Delete the checkpoint, and not that of a later run: a copy of the last task may be late."""
+        self.objects.remove(f"{CHECKPOINT_FOLDER}/{self.identity}")
+        if all(_TORN.fullmatch(name.rpartition("/")[2]) for name in self.objects.names(CHECKPOINT_FOLDER)):
+            self.objects.remove(CHECKPOINT_FOLDER)
 
     def path(self, name: str) -> str:
         """Return the name of an object of the checkpoint."""

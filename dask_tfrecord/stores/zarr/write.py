@@ -518,10 +518,10 @@ def _publish(
         if checkpoint.is_written(target):
             return
         _check_units(target, checkpoint, units, "Nothing is added")
-        growth = Growth.read(checkpoint.objects)
-        assert growth is not None
-        growth.publish(checkpoint.objects)
-        checkpoint.close()
+        growth = checkpoint.growth(target)
+        if growth is not None:
+            growth.publish(checkpoint.objects)
+            checkpoint.close()
 
     with add_path_to_errors(str(target)):
         run_uninterrupted(publish)
@@ -644,11 +644,11 @@ class _CheckpointBuffer:
         self._context, self._writers, self._nbytes = context, list[_UnitWriter](), 0
         self._asked, self._may_write = 0.0, True
 
-    def may_write(self) -> bool:
-        """Return whether this run may write now, as `_may_write` does: it is asked again after a second."""
+    def may_write(self, *, again: bool) -> bool:
+        """Return whether this run may write now, as `_may_write` does: it is asked again after a second, or at once."""
         # The clock that goes on while a machine sleeps.
         now = time.time()
-        if abs(now - self._asked) > _OWNER_SECONDS:
+        if again or abs(now - self._asked) > _OWNER_SECONDS:
             self._may_write = _may_write(self._context)
             self._asked = now
         return self._may_write
@@ -703,9 +703,14 @@ class _UnitWriter:
             entries = np.concatenate([kept.astype(entries.dtype, copy=False), entries])
         units = range(start // spec.unit, -(-stop // spec.unit))
 
+        # Chunks that other appends write too: a late copy of this task must not undo them.
+        shared = {units[0]} if before else set()
+        shared |= {units[-1]} if stop % spec.unit else set()
+
         def write() -> None:
-            for unit in units if self._completions.may_write() else ():
-                self._put(array, unit, entries[unit * spec.unit - start : (unit + 1) * spec.unit - start])
+            for unit in units:
+                if self._completions.may_write(again=unit in shared):
+                    self._put(array, unit, entries[unit * spec.unit - start : (unit + 1) * spec.unit - start])
 
         write_uninterrupted(self.context.run, self.context.place, write)
         self.objects += (f"{spec.name}/{chunk_key(array, unit)}" for unit in units)
@@ -989,7 +994,7 @@ class _GrownSession(_SessionOutput):
 
         def publish() -> None:
             group = target.open("r+")
-            addition.growth(target, group, planned, self.token).publish(target.objects(group))
+            addition.growth(target, group, planned, self.token).write(target.objects(group))
 
         run_uninterrupted(publish)
 
