@@ -1,5 +1,6 @@
 """Shared fixtures: golden files, the corpus of public files, an interpreter with TensorFlow, a cluster, S3."""
 
+import gc
 import os
 import signal
 import zlib
@@ -28,7 +29,7 @@ __all__ = ["bucket", "gcs", "moto", "s3"]
 # hypothesis would fail on a loaded machine.
 settings.register_profile(
     "any machine",
-    max_examples=10,
+    max_examples=6,
     derandomize=True,
     deadline=None,
     print_blob=True,
@@ -46,6 +47,12 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C, here and in child processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from visiting all imported modules and all tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

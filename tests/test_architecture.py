@@ -268,6 +268,8 @@ MOST_PARAMETERS = 6
 def long_signatures(node: ast.AST, owner: str | None = None) -> Iterator[str]:
     """Yield the functions below a node with many parameters."""
     for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt):
+            continue
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             given = child.args
             names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)} - {"self", "cls"}

@@ -23,6 +23,7 @@ def imported(code: str, **environment: str) -> set[str]:
     return {name.split(".")[0] for name in names} | set(names)
 
 
+@pytest.mark.integration
 def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs() -> None:
     names = "read_tfrecord, Dataset, infer_schema, read_records, FixedLenFeature"
     # dask.array imports some packages where they are installed.

@@ -26,6 +26,7 @@ from dask.sizeof import sizeof
 from numpy.typing import NDArray
 from oracle import expected_columns, read_payloads, write_oracle
 from support.engine import da
+from support.few import mostly_slow
 from support.programs import run_program
 from support.store_round_trip import assert_same, assert_same_array
 from support.waiting import PATIENCE
@@ -607,7 +608,7 @@ WAYS: dict[str, Callable[[Path], dtf.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mostly_slow(WAYS, 3))
 def test_renamed_columns_have_the_values_of_the_others(tmp_path: Path, way: str) -> None:
     ds = WAYS[way](write_renamed(tmp_path))
     new = {"label": "class", "tokens": "ids", "pair": "label"}

@@ -342,7 +342,7 @@ def test_rows_that_an_array_lacks_are_noticed(scheduler: str, tmp_path: Path) ->
 
 # Columns of assigned arrays are divided anew where they are stored.
 @pytest.mark.filterwarnings("ignore::dask.array.PerformanceWarning")
-@pytest.mark.parametrize("examples", rising(12, 40, 1000))
+@pytest.mark.parametrize("examples", rising(6, 40, 1000))
 def test_operations_give_the_rows_that_lists_give(tmp_path: Path, examples: int) -> None:
     class InFolder(DatasetStates):
         folder = tmp_path

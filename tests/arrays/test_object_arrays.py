@@ -13,6 +13,7 @@ import pytest
 from dask.sizeof import sizeof
 from support.any_columns import FEATURES, every_column, listed
 from support.engine import da
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
@@ -29,7 +30,9 @@ def contents(value: Any) -> Iterator[int]:
         yield len(value)
 
 
-@pytest.mark.parametrize("name", [name for name, each in FEATURES.items() if each.block_dtype.kind in "OT"])
+@pytest.mark.parametrize(
+    "name", mostly_slow((name for name, each in FEATURES.items() if each.block_dtype.kind in "OT"), 3)
+)
 def test_chunks_report_what_they_keep_in_memory(name: str) -> None:
     ds = every_column((4, 0, 5))
     for array in (ds[name], ds[name, "row" if "row" in ds else "dense"][0], ds.persist()[name]):

@@ -17,6 +17,7 @@ from cases import OUTPUTS
 from distributed import Client
 from oracle import write_oracle
 from support.commands import run
+from support.few import mostly_slow
 from support.images import by_pillow, noise
 from support.programs import run_python
 from support.repeating import Repeating
@@ -148,8 +149,10 @@ def mixed(tmp_path: Path) -> tuple[Path, dict[str, list[Any]], dict[str, set[int
     return tmp_path / "in", *write_mixed(tmp_path / "in")
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("mode", ["fill", "skip"])
+@pytest.mark.parametrize(
+    ("mode", "output"),
+    [*(("fill", output) for output in OUTPUTS), *mostly_slow((("skip", output) for output in OUTPUTS), 4)],
+)
 def test_every_output_has_the_rows(mixed: Any, mode: str, output: str, tmp_path: Path) -> None:
     folder, values, refused = mixed
     count = len(values["id"])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.any_columns import rows_of
+from support.few import mostly_slow
 from support.images import png
 from support.store_round_trip import assert_identity, assert_same
 
@@ -93,14 +94,17 @@ def computed(way: str, shards: Path, window: Window) -> dict[str, Any]:
     return {**made, "record": made["id"] // 7} if way == "uncounted" else made
 
 
-@pytest.mark.parametrize("way", ["counted", "uncounted", "persisted", "backwards", "batched"])
 @pytest.mark.parametrize(
-    "window",
-    [
-        (past, future, stride, pad)
-        for past, future, stride in [(0, 0, 1), (1, 0, 1), (0, 2, 1), (1, 2, 2), (9, 0, 3)]
-        for pad in ("edge", "zero", "drop")
-    ],
+    ("way", "window"),
+    mostly_slow(
+        (
+            (way, (past, future, stride, pad))
+            for way in ("counted", "uncounted", "persisted", "backwards", "batched")
+            for past, future, stride in [(0, 0, 1), (1, 0, 1), (0, 2, 1), (1, 2, 2), (9, 0, 3)]
+            for pad in ("edge", "zero", "drop")
+        ),
+        4,
+    ),
     ids=str,
 )
 def test_windows(shards: Path, way: str, window: Window) -> None:

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.bits import assert_blocks_equal
+from support.few import mostly_slow
 from support.numbered_shards import write_shards
 from support.programs import run_python
 from support.waiting import in_background, wait_until
@@ -151,7 +152,7 @@ BACKINGS: dict[str, Callable[[dtf.Dataset, Path], dtf.Dataset]] = {
 MIXED = [(backing, kind) for backing in BACKINGS for kind in (KINDS[:2] if "not counted" in backing else KINDS)]
 
 
-@pytest.mark.parametrize(("backing", "options"), MIXED, ids=str)
+@pytest.mark.parametrize(("backing", "options"), mostly_slow(MIXED, 2), ids=str)
 def test_whole_rows_of_every_backing_and_states_continue(
     ds: dtf.Dataset, folder: Path, backing: str, options: dict[str, Any]
 ) -> None:

@@ -67,6 +67,7 @@ def test_columns_are_written_as_files_of_chunks(shard: Path, tmp_path: Path) -> 
         to_npy(dtf.Dataset.from_arrays({"r": [[1], [1, 2]]}), tmp_path / "other")
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 def test_a_killed_write_is_resumed_where_it_ended(shard: Path, tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"

@@ -26,7 +26,7 @@ from oracle import messages
 from oracle.strategies import CLASSES, ITEMS, STEPS
 from support.any_columns import FEATURES, fitting_rows, written_as
 from support.bits import bits
-from support.few import rising
+from support.few import mostly_slow, rising
 from support.golden import shard
 from support.wire import example
 
@@ -184,7 +184,7 @@ def compare(folder: Path, made: st.SearchStrategy[tuple[Schema, list[bytes]]], n
 
 
 @pytest.mark.parametrize("nrecords", rising(10, 100, 500))
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", mostly_slow(PARTS, 3))
 def test_records_are_read_or_refused_as_by_the_oracle(tmp_path: Path, part: str, nrecords: int) -> None:
     compare(tmp_path, collections(*PARTS[part]), nrecords)
 

@@ -36,8 +36,7 @@ def drawn(rng: random.Random, bits: int) -> int | float:
     return rng.choice([1, -1]) * size
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("float64", 53), ("float32", 24)])
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("dtype", "bits", "compression"), [("float64", 53, None), ("float32", 24, "gzip")])
 def test_integers_and_floats_are_read_as_floats(tmp_path: Path, dtype: str, bits: int, compression: str | None) -> None:
     rng = random.Random(bits)
     records: list[dict[str, Any]] = []

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from oracle.strategies import CHARACTERS
 from support.images import by_pillow
 from support.wire import delimited, example, sequence_example, varint
 
@@ -311,7 +312,7 @@ def test_suggestions(values: Sequence[Sequence[Any] | None], said: str) -> None:
     assert bool(found.suggestions) == bool(said)
 
 
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_all_text_without_control_characters_is_text(text: str) -> None:
     controls = {chr(code) for code in range(32)} - set("\t\n\f\r") | {"\x7f"}
     data = text.encode(errors="ignore")
@@ -367,7 +368,7 @@ def check_spec(found: Report) -> None:
             eval(suggestion.feature or "None", {"dtf": dtf})
 
 
-@given(records=st.lists(st.dictionaries(st.text(max_size=4), VALUES), min_size=1, max_size=5))
+@given(records=st.lists(st.dictionaries(st.text(CHARACTERS, max_size=4), VALUES), min_size=1, max_size=5))
 def test_the_spec_is_the_schema(records: list[dict[str, Any]]) -> None:
     check_spec(report(*(example(**record) for record in records)))
     lists = [{name: [values] for name, values in record.items() if values} for record in records]

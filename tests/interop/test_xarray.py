@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from oracle import borders, read_payloads
 from support.engine import PLANNED
+from support.few import mostly_slow
 from support.pages import blocks
 from support.paths import REPOSITORY
 
@@ -306,7 +307,7 @@ def test_arguments_are_checked(shards: str, xarray_engine: str) -> None:
         xr.open_dataset(io.BytesIO(b""), engine=xarray_engine)
 
 
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("held", mostly_slow([False, True], 2))
 def test_flat_columns_are_those_of_a_store(shards: str, tmp_path: Path, held: bool) -> None:
     more: dict[str, Any] = {"steps/x": dtf.VarLenFeature("int64", shape=(-1, 2)), "words": dtf.TextFeature(count=-1)}
     added = {

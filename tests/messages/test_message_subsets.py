@@ -38,7 +38,7 @@ def legal_payloads(cls: type[Any], unrolled: Unrolled, count: int, seed: str) ->
 
 # Seeds, types, and records of each.
 SEEDS = [
-    (0, 8, 40),
+    (0, 4, 30),
     *(pytest.param(seed, 30, 100, marks=pytest.mark.slow) for seed in range(1, 3)),
     # Another one in each run.
     *(pytest.param(f"fresh {number}", 50, 100, marks=pytest.mark.nightly) for number in range(10)),

@@ -19,6 +19,7 @@ from oracle.message_columns import Unrolled
 from oracle.message_types import message_class, random_message
 from support.any_columns import listed
 from support.commands import run, shown
+from support.few import mostly_slow
 from support.message_files import descriptors, real_type
 from support.repeating import Repeating
 from support.wire import delimited, example, sequence_example
@@ -306,8 +307,9 @@ PARSERS = {
 }
 
 
-@pytest.mark.parametrize("compression", [None, "ZLIB", "GZIP"])
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    ("unit", "compression"), mostly_slow(((unit, each) for unit in UNITS for each in (None, "ZLIB", "GZIP")), 4)
+)
 def test_messages_in_bytes_are_written_as_they_were_read(unit: str, compression: str | None, tmp_path: Path) -> None:
     hold, argument, values_of = UNITS[unit]
     deflate = {None: bytes, "ZLIB": zlib.compress, "GZIP": gzip.compress}[compression]

@@ -15,6 +15,7 @@ import oracle
 import pytest
 from oracle.message_mutants import DELIMITED, GROUP, Wire, any_wire, join
 from support import wire
+from support.few import mostly_slow
 from support.wire import delimited, example
 
 from dask_tfrecord import inspect_records
@@ -199,13 +200,17 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("payload_of", HOSTILE.values(), ids=[*HOSTILE])
-@pytest.mark.parametrize(
-    ("inspect", "steps"), [(parse_record, 3), (parse_example_list, 3), (partial(wire_fields, limit=1000), 12)]
-)
-def test_work_grows_no_faster_than_the_payload(
-    inspect: Callable[[bytes], object], steps: int, payload_of: Callable[[int], bytes]
-) -> None:
+# How payloads are inspected, and the most calls for each byte.
+INSPECTED: dict[str, tuple[Callable[[bytes], object], int]] = {
+    "record": (parse_record, 3),
+    "list of Examples": (parse_example_list, 3),
+    "fields": (partial(wire_fields, limit=1000), 12),
+}
+
+
+@pytest.mark.parametrize(("way", "repeated"), mostly_slow(((way, each) for each in HOSTILE for way in INSPECTED), 2))
+def test_work_grows_no_faster_than_the_payload(way: str, repeated: str) -> None:
+    (inspect, steps), payload_of = INSPECTED[way], HOSTILE[repeated]
     small, large = steps_of(inspect, payload_of(30_000)), steps_of(inspect, payload_of(120_000))
     assert large <= 5 * small
     assert large <= steps * 120_000

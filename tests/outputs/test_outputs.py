@@ -317,7 +317,7 @@ class Outputs(RuleBasedStateMachine):
                     fs.rm(path, recursive=True)
 
 
-@pytest.mark.parametrize(("examples", "steps"), rising((3, 6), (8, 10), (20, 10)))
+@pytest.mark.parametrize(("examples", "steps"), rising((2, 6), (8, 10), (20, 10)))
 def test_an_output_holds_what_the_last_whole_run_wrote(examples: int, steps: int) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, phases=[Phase.generate])
     run_state_machine_as_test(Outputs, settings=chosen)
@@ -352,7 +352,7 @@ def read_group(target: Path) -> list[int]:
     return ds["x"].compute().tolist()  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("every", rising(19, 5, 1))
+@pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize(
     ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]
 )

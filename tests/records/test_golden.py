@@ -47,8 +47,9 @@ def test_golden_files_equal_tensorflow(golden: Path, case: str, chunks: Any) -> 
     assert {name: (array.shape, array.dtype) for name, array in ds.items()} == forms
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("chunks", ["auto", "shard"])
+@pytest.mark.parametrize(
+    ("case", "chunks"), [*((case, "auto") for case in CASES), *mostly_slow(((case, "shard") for case in CASES), 5)]
+)
 def test_golden_files_without_a_scan(golden: Path, case: str, chunks: str) -> None:
     features, wanted = spec(golden, case), expected(golden, case)
     if case == "fixed_len_sequence":

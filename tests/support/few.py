@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 
+def marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    """Mark a parameter, or a tuple of those of one test."""
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
+
+
 def mostly_slow(values: Iterable[Any], each: int) -> list[Any]:
     """Mark parameters as slow, except the first of `each` in a row."""
-
-    def slow(value: Any) -> Any:
-        return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow)
-
-    return [slow(value) if number % each else value for number, value in enumerate(values)]
+    return [marked(value, pytest.mark.slow) if number % each else value for number, value in enumerate(values)]
 
 
 def rising(default: Any, slow: Any, nightly: Any) -> list[Any]:
     """Return one parameter for each run: the default one, that of the slow tests, and the nightly one."""
-    return [default, pytest.param(slow, marks=pytest.mark.slow), pytest.param(nightly, marks=pytest.mark.nightly)]
+    return [default, marked(slow, pytest.mark.slow), marked(nightly, pytest.mark.nightly)]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle.strategies import NAMES
 from PIL import Image
 from rich.cells import cell_len
 from rich.console import Console
@@ -274,7 +275,7 @@ def test_only_the_first_records_are_read(shards: Path, counts: Any) -> None:
 @settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_any_columns(data: st.DataObject) -> None:
-    features = data.draw(st.dictionaries(st.text(max_size=6), any_features(), min_size=1, max_size=4))
+    features = data.draw(st.dictionaries(NAMES, any_features(), min_size=1, max_size=4))
     count = data.draw(st.integers(0, 5))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     blocks = {name: rows_like(feature, count, rng) for name, feature in features.items()}

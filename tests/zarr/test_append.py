@@ -46,7 +46,7 @@ GRIDS: list[dict[str, int]] = [{"chunks": 3}, {"chunks": 2, "shards": 4}]
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        *mostly_slow([(case, GRIDS[number % 2]) for number, case in enumerate(["items", *COLUMNS])], 6),
+        *mostly_slow([(case, GRIDS[number % 2]) for number, case in enumerate(["items", *COLUMNS])], 12),
         pytest.param("every layout", GRIDS[1], marks=pytest.mark.slow),
     ],
 )
@@ -98,7 +98,7 @@ def assert_rows(store: Any, *counts: int) -> None:
     assert [row.tolist() for row in found["tokens"]] == columns(0, len(found["x"]))["tokens"]
 
 
-@pytest.mark.parametrize("every", rising(13, 5, 1))
+@pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize("kind", [Killed, FaultError])
 def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, rest, at = tmp_path / "x.zarr", columns(OLD, OLD + NEW), 1

@@ -16,6 +16,7 @@ import zarr
 from numpy.typing import NDArray
 from support.any_columns import FEATURES, dataset_of, rows_like
 from support.bits import bits
+from support.few import mostly_slow
 from support.pages import blocks
 from support.paths import REPOSITORY
 
@@ -26,7 +27,7 @@ ROWS = 25
 GRIDS: dict[str, dict[str, Any]] = {"plain": {"chunks": 10}, "sharded": {"chunks": 5, "shards": 10}}
 
 
-@pytest.fixture(params=GRIDS, scope="module")
+@pytest.fixture(params=mostly_slow(reversed(GRIDS), 2), scope="module")
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dtf.Dataset]:
     """A store with columns of every layout, and the data set that it was written from."""
     rng = np.random.default_rng(5)

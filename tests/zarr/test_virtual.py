@@ -105,7 +105,7 @@ def check_icechunk(virtual: VirtualZarr, wanted: Columns, folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- equal columns
 
 
-@pytest.mark.parametrize("case", tensorflow.CASES)
+@pytest.mark.parametrize("case", mostly_slow(tensorflow.CASES, 3))
 def test_answers_of_tensorflow(golden: Path, case: str) -> None:
     path, spec = tensorflow.shard(golden, case), tensorflow.spec(golden, case)
     with unequal_chunks():
