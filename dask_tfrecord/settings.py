@@ -78,8 +78,10 @@ class Limits:
     chunk_nbytes: int = 1 << 20
     # Least bytes of a chunk of flat values.
     flat_chunk_nbytes: int = 128 << 10
+    # Most bytes of a chunk of small rows that spans several units of rows.
+    small_rows_nbytes: int = 256 << 10
     # Least number of write tasks, if there are as many units of rows.
-    min_write_tasks: int = 256
+    min_write_tasks: int = 128
     # Number of dask chunks up to which each becomes a TFRecord shard.
     max_chunk_shards: int = 1_000
     # Decoded bytes of a TFRecord shard that several chunks share.

@@ -221,7 +221,7 @@ def flat_variables(
     schema, borders = given.schema, np.asarray(given.borders)
     nrows = int(borders[-1])
     most = max(1, int(np.diff(borders).max(initial=1)))
-    counts = RowTasks(given, uuid.uuid4().hex).count_borders(max(1, nrows), most)
+    counts = RowTasks(given, uuid.uuid4().hex).count_borders([max(1, nrows)], most)
     grid = RowGrid(max(1, nrows), max(1, nrows), most)
     layout = zarr_layout(schema, nrows, grid, counts, names=Dimensions(dimension_names, rows))
     # Counts of a chunk end with its last row.

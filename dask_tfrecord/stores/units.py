@@ -139,14 +139,17 @@ class RowTasks:
                 chunks[index], borders[index], borders[index + 1] = copy, first, past
         return (_rows_of_chunks, chunks, borders, self.schema)
 
-    def count_borders(self, unit_rows: int, most_rows: int, before: int = 0) -> BorderCounts:
-        """Count the items of the flat features in one pass over them; `before` rows begin the first unit."""
+    def count_borders(self, units: Sequence[int], most_rows: int, before: int = 0) -> BorderCounts:
+        """Count the items of the flat features in one pass over them, at the ends of units of so many rows.
+
+        The rows follow on `before` others.
+        """
         if not flat_levels(self.schema):
             return BorderCounts.concatenate(self.schema, [])
-        spans = list(pairwise(self.borders.tolist()))
+        spans, unit_rows = list(pairwise(self.borders.tolist())), min(units)
         # A unit of flat values is read from border to border.
         borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
-        every = unit_rows, max(1, unit_rows // borders_per_unit)
+        every = *units, max(1, unit_rows // borders_per_unit)
         arguments = ((span, list(self.schema), (span, self.schema, every, before, most_rows)) for span in spans)
         counting = self.build(count_items, arguments, BorderCounts.concatenate, (self.schema,))
         with (
@@ -218,7 +221,7 @@ def _row_nbytes(schema: Schema, probe: Callable[[Sequence[str]], tuple[int, Mapp
 def count_items(
     rows: tuple[int, int],
     schema: Schema,
-    every: tuple[int, int],
+    every: tuple[int, ...],
     before: int,
     most_rows: int,
     source: CountedRows,
@@ -239,7 +242,7 @@ def count_items(
 
 
 def _count_block(
-    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, lead: int, every: tuple[int, int]
+    blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, lead: int, every: tuple[int, ...]
 ) -> BorderCounts:
     """Count the items of blocks: at the borders of units, within units, and at an interval of bytes."""
     items = {name: each.items(blocks[name]) for name, each in levels.items()}

@@ -136,14 +136,15 @@ def spans_of(ds: dtf.Dataset, **grid: Any) -> list[tuple[int, int]]:
 
 
 def test_how_many_rows_a_unit_has() -> None:
-    def unit_rows(**shapes: tuple[int, ...]) -> int:
-        many = {name: da.zeros((1 << 31, *shape), np.int64, chunks=-1) for name, shape in shapes.items()}
+    def unit_rows(rows: int = 1 << 31, **shapes: tuple[int, ...]) -> int:
+        many = {name: da.zeros((rows, *shape), np.int64, chunks=-1) for name, shape in shapes.items()}
         return dtf.plan_zarr(many).unit_rows
 
     unit = Limits().write_unit_nbytes
     assert unit_rows(a=()) == unit_rows(a=(), b=()) == unit // 8
     # Columns of a wide table share four units of memory, not one.
-    assert unit_rows(**{f"column {number}": () for number in range(100)}) == 4 * unit // 800
+    wide = {f"column {number}": () for number in range(100)}
+    assert unit_rows(400 * (4 * unit // 800), **wide) == 4 * unit // 800
     assert unit_rows(a=(), b=(1 << 40,)) == unit_rows(b=(1 << 40,)) == 1
     assert unit_rows(a=(0,)) == unit
     # A label next to images: the task that writes labels and splits has to read the images.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from dask_tfrecord.stores.zarr.plan import (
     check_axis_lengths,
     rows_of_a_read,
     splits_name,
+    unit_rows,
     zarr_layout,
 )
 from dask_tfrecord.stores.zarr.read import ZarrSource
@@ -310,10 +310,11 @@ def _appended_layout(target: TargetGroup, source: ZarrSource, request: Conversio
     bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
     stored: dict[str, Any] = {spec.name: group[spec.name] for spec in bare.arrays}
     strides = {spec.name: spec.unit for spec in bare.arrays if spec.by_rows}
-    unit = math.lcm(*((stored[name].shards or stored[name].chunks)[0] // stride for name, stride in strides.items()))
+    units = {name: (stored[name].shards or stored[name].chunks)[0] // stride for name, stride in strides.items()}
     row_tasks = RowTasks(rows, uuid.uuid4().hex, schema)
-    grid = RowGrid(unit, unit, rows_of_a_read(row_tasks.row_sizes()))
-    counts = row_tasks.count_borders(unit, grid.most, before % unit).after(items)
+    grid = RowGrid(source.unit_rows, source.unit_rows, rows_of_a_read(row_tasks.row_sizes()))
+    own = {name: unit_rows(grid, rows) for name, rows in units.items()}
+    counts = row_tasks.count_borders(sorted({grid.unit, *own.values()}), grid.most, before).after(items)
     layout = zarr_layout(schema, before + (rows.nrows or 0), grid, counts)
     arrays = tuple(
         replace(
@@ -321,6 +322,7 @@ def _appended_layout(target: TargetGroup, source: ZarrSource, request: Conversio
             chunk=stored[spec.name].chunks[0],
             unit=(stored[spec.name].shards or stored[spec.name].chunks)[0],
             dimensions=tuple(stored[spec.name].metadata.dimension_names),
+            rows=own.get(spec.name, 0),
             encoded=isinstance(stored[spec.name].serializer, ImageCodec),
         )
         for spec in layout.arrays

@@ -196,7 +196,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     if layout is None:
         nrows = rows.nrows or 0
         grid, overrides = request.chunks.resolve(schema, nrows, sizes)
-        border_counts = row_tasks.count_borders(grid.unit, grid.most)
+        border_counts = row_tasks.count_borders(overrides.units(grid), grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, request.names)
         layout = replace(layout, arrays=tuple(map(request.keep_encoded, layout.arrays)))
         arguments = request.create_arguments(layout)
@@ -204,23 +204,23 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     rechunks = rows.merged().rechunked
     read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
-    ntasks = math.ceil(layout.nrow_units / _row_units_per_task(layout)) if shares_reads else layout.nunits
+    ntasks = len(row_tasks_of(layout)) - 1 - layout.first_row // _task_rows(layout) if shares_reads else layout.nunits
     memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
     return Conversion(request, layout, created, sizes, ntasks, memory, workers.memory_limit, rechunks)
 
 
 def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bool]]:
     """Return the decoded bytes of each kind of unit, and whether it is a shard."""
-    row_nbytes, sharded, units = 0.0, False, {}
+    units, names = {"rows": (0, False)}, {layout.grid.unit: "rows"}
     for spec in layout.arrays:
         entry = spec.entry_nbytes(sizes.columns) + (_STRING_NBYTES if spec.dtype == "string" else 0)
+        name, entries = spec.name, spec.unit
         if spec.by_rows:
-            stride = spec.unit // layout.grid.unit if spec.part == "row_splits" else 1
-            row_nbytes += min(layout.grid.unit * max(stride, 1), spec.shape[0]) * entry
-            sharded |= spec.unit != spec.chunk
-        else:
-            units[spec.name] = int(min(spec.unit, spec.shape[0]) * entry), spec.unit != spec.chunk
-    return {"rows": (int(row_nbytes), sharded), **units}
+            stride = spec.unit // spec.rows if spec.part == "row_splits" else 1
+            name, entries = names.setdefault(spec.rows, spec.name), spec.rows * max(stride, 1)
+        nbytes, sharded = units.get(name, (0, False))
+        units[name] = nbytes + int(min(entries, spec.shape[0]) * entry), sharded or spec.unit != spec.chunk
+    return units
 
 
 def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threads: int) -> int:
@@ -421,7 +421,7 @@ def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequen
 
 @dataclass(frozen=True, slots=True)
 class RowGrid:
-    """Chunk grid along rows."""
+    """Chunk grid along rows, of all arrays without a grid of their own."""
 
     # Rows of a chunk.
     chunk: int
@@ -435,7 +435,7 @@ class RowGrid:
 class GridOverrides:
     """Chunks and shards of arrays that differ from the grid of rows and the default sizes."""
 
-    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature. A unit is a multiple of each.
+    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Entries of a chunk and of a shard, by the name of a flat array.
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -444,6 +444,12 @@ class GridOverrides:
     shard_nbytes: int | None = None
     # The arrays will grow: chunks do not end with the rows that there are.
     grows: bool = False
+    # Features without a request: row splits in one chunk take the final number into it.
+    defaults: frozenset[str] = frozenset()
+
+    def units(self, grid: RowGrid) -> list[int]:
+        """Return the rows of each kind of unit of rows."""
+        return sorted({grid.unit, *(unit_rows(grid, unit) for _, unit in self.rows.values())})
 
     def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
         """Return the entries of a chunk and of a write unit of a flat array.
@@ -468,6 +474,11 @@ class GridOverrides:
         return chunk, chunk * math.ceil(shard / chunk)
 
 
+def unit_rows(grid: RowGrid, rows: int) -> int:
+    """Return the rows of a write unit of an array with chunks, or shards, of so many rows."""
+    return rows if grid.unit % rows else grid.unit
+
+
 def _even(length: int, most: int) -> int:
     """Return the length of equal parts of at most `most` entries."""
     return math.ceil(length / math.ceil(length / most))
@@ -489,10 +500,12 @@ class ArraySpec:
     dtype: str
     # Length of a chunk along the first axis; other axes are whole.
     chunk: int
-    # Length of a write unit: a shard, or the chunk.
+    # Length of a shard, or of the chunk.
     unit: int
     # Names of the axes.
     dimensions: tuple[str, ...]
+    # Rows of a write unit: whole chunks, or shards; 0 if the array is not chunked along rows.
+    rows: int = 0
     # Group whose splits the array holds; `feature` is the first feature of that group.
     group: str | None = None
     # Chunks are encoded images, one each, and not their pixels.
@@ -542,8 +555,13 @@ class ZarrLayout:
 
     @property
     def nrow_units(self) -> int:
-        """Number of units of rows; without rows there is one, which holds the first split."""
+        """Number of units of the grid; without rows there is one, which holds the first split."""
         return max(1, math.ceil(self.nrows / self.grid.unit))
+
+    @property
+    def row_kinds(self) -> list[int]:
+        """Rows of each kind of units of rows, ascending: arrays of small rows have longer units."""
+        return sorted({spec.rows for spec in self.arrays if spec.by_rows}) or [self.grid.unit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,7 +648,8 @@ def zarr_layout(
         shape = (nrows, *feature.block_shape)
         dimensions = (names.rows, *_axes(name, len(shape) - 1))
         grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
-        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions))
+        rows = unit_rows(grid, grid_of_rows[1])
+        arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions, rows))
     _check_groups(schema, arrays)
     return ZarrLayout(nrows, grid, tuple(_with_own_dimensions(arrays, names)), border_counts)
 
@@ -667,7 +686,9 @@ class _FlatLayout:
             dimensions = (f"{name}.{_PLURAL.sub('', part)}", *_axes(name, len(inner)))
             if part == "shapes":
                 dimensions = (self.rows_name, f"{name}.axis")
-            return ArraySpec(f"{name}.{part}", feature_name, part, (length, *inner), dtype, *grid_of_array, dimensions)
+            unit = unit_rows(self.grid, self._rows(feature_name)[1]) if part in _BY_ROWS else 0
+            shape = (length, *inner)
+            return ArraySpec(f"{name}.{part}", feature_name, part, shape, dtype, *grid_of_array, dimensions, unit)
 
         dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
         dtype = "string" if feature.item_dtype.kind == "T" else dtype
@@ -684,7 +705,10 @@ class _FlatLayout:
             if part not in _BY_ROWS:
                 yield spec(part, length, "<i8", self._flat_grid(feature_name, part, 8))
                 continue
-            splits = spec(part, length, "<i8", (max(1, rows[0] * stride), max(1, rows[1] * stride)))
+            chunk, unit = rows
+            if feature_name in self.overrides.defaults and chunk == unit >= self.nrows > 0:
+                chunk = unit = self.nrows + 1
+            splits = spec(part, length, "<i8", (max(1, chunk * stride), max(1, unit * stride)))
             if group is None:
                 yield splits
             elif feature_name == self.schema.groups[group][0]:
@@ -755,7 +779,7 @@ class WriteUnit:
 
     # Number within the layout.
     number: int
-    # Flat array; None for a unit of rows, of all arrays that are chunked along rows.
+    # Flat array; None for a unit of rows, of all arrays that are chunked along rows and have such units.
     array: ArraySpec | None
     # Range of entries of that array, or of rows of the group.
     start: int
@@ -766,6 +790,21 @@ class WriteUnit:
     # Items of each level of the flat features, rows first, before the first row and after the last one.
     before: Mapping[str, tuple[int, ...]]
     after: Mapping[str, tuple[int, ...]]
+    # Rows of a unit of its kind; 0 for a flat array.
+    rows: int = 0
+    # Rows that its report counts: only units of one kind count.
+    records: int = 0
+
+
+def features_by_rows(arrays: Iterable[ArraySpec], schema: Schema) -> dict[int, frozenset[str]]:
+    """Return the features that units of rows read, by the rows of a unit: those of its arrays, and whole groups."""
+    found: dict[int, set[str]] = {}
+    for spec in arrays:
+        if spec.by_rows:
+            found.setdefault(spec.rows, set()).update(
+                (spec.feature,) if spec.group is None else schema.groups[spec.group]
+            )
+    return {rows: frozenset(names) for rows, names in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -784,21 +823,26 @@ class WriteTask:
         """Range of all rows that it reads."""
         return (self.spans[0][0], self.spans[-1][1]) if self.spans else (0, 0)
 
-    def features(self, schema: Schema) -> list[str]:
-        """Return the names of the features that it reads."""
-        if any(unit.array is None for unit in self.units):
-            return list(schema)
+    def features(self, schema: Schema, by_rows: Mapping[int, frozenset[str]]) -> list[str]:
+        """Return the names of the features that it reads; `by_rows` are the `features_by_rows`."""
         names = {unit.array.feature for unit in self.units if unit.array is not None}
+        names = names.union(*(by_rows[rows] for rows in {unit.rows for unit in self.units if unit.array is None}))
         return [name for name in schema if name in names]
 
 
-def unit_kinds(layout: ZarrLayout) -> list[tuple[ArraySpec | None, int]]:
-    """Return the kinds of write units and their numbers: units of rows, then those of each flat array.
+# Rows of a unit, or a flat array.
+UnitKind = int | ArraySpec
+
+
+def unit_kinds(layout: ZarrLayout) -> list[tuple[UnitKind, int]]:
+    """Return the kinds of write units and their numbers: units of rows, the shortest first, then of each flat array.
 
     Units that hold only rows before the first one that is read are counted, and not written.
     """
+    # Without rows there is one unit, which holds the first split.
+    rows = ((kind, max(1, math.ceil(layout.nrows / kind))) for kind in layout.row_kinds)
     flat = ((array, math.ceil(array.shape[0] / array.unit)) for array in layout.arrays if not array.by_rows)
-    return [(None, layout.nrow_units), *flat]
+    return [*rows, *flat]
 
 
 def plan_units(
@@ -806,17 +850,17 @@ def plan_units(
 ) -> Iterator[WriteUnit]:
     """Yield the write units of a layout, rows first: all, or those in a range of each kind."""
     kinds, before = unit_kinds(layout), 0
-    entries = [_first_entry(layout, schema, array) for array, _ in kinds]
-    every = [(entry // _length(layout, array), count) for entry, (array, count) in zip(entries, kinds, strict=True)]
-    for entry, (array, count), (first, past) in zip(entries, kinds, ranges or every, strict=True):
+    entries = [_first_entry(layout, schema, kind) for kind, _ in kinds]
+    every = [(entry // _length(kind), count) for entry, (kind, count) in zip(entries, kinds, strict=True)]
+    for entry, (kind, count), (first, past) in zip(entries, kinds, ranges or every, strict=True):
         numbers = np.arange(first, past)
-        borders = zip(*(each.tolist() for each in _unit_borders(layout, schema, array, numbers)), strict=True)
+        borders = zip(*(each.tolist() for each in _unit_borders(layout, schema, kind, numbers)), strict=True)
         for index, (low, high) in zip(range(first, past), borders, strict=True):
-            number, start = before + index, max(index * _length(layout, array), entry)
-            if array is None:
-                yield _row_unit(layout, number, start, low, high)
+            number, start = before + index, max(index * _length(kind), entry)
+            if isinstance(kind, int):
+                yield _row_unit(layout, number, kind, start, low, high, counts=kind == kinds[0][0])
             else:
-                yield _flat_unit(layout, number, array, start, low, high)
+                yield _flat_unit(layout, number, kind, start, low, high)
         before += count
 
 
@@ -827,24 +871,23 @@ def divide_units(
 
     Units are those in a range of each kind; `layout` needs the counts of their rows only.
     """
-    found = []
-    for (array, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True):
+    found, task_rows = [], _task_rows(layout)
+    for (kind, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True):
         numbers = np.arange(first, past)
-        if array is None:
-            tasks = numbers // _row_units_per_task(layout)
+        if isinstance(kind, int):
+            ends = numbers * kind, np.minimum((numbers + 1) * kind, layout.nrows)
         else:
-            low, high = _unit_borders(layout, schema, array, numbers)
-            rows = layout.border_counts.rows
-            tasks = _task_number(layout, rows[low], rows[high])
-        found.append(first + np.searchsorted(tasks, borders))
+            low, high = _unit_borders(layout, schema, kind, numbers)
+            ends = layout.border_counts.rows[low], layout.border_counts.rows[high]
+        found.append(first + np.searchsorted(_task_number(layout, task_rows, *ends), borders))
     return np.array(found)
 
 
 def counts_of_units(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]]) -> BorderCounts:
     """Return the counts that units in a range of each kind need."""
     ends = [
-        _unit_borders(layout, schema, array, np.array([first, past - 1]))
-        for (array, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True)
+        _unit_borders(layout, schema, kind, np.array([first, past - 1]))
+        for (kind, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True)
         if first < past
     ]
     lows, highs = [int(low.min()) for low, _ in ends], [int(high.max()) for _, high in ends]
@@ -852,19 +895,19 @@ def counts_of_units(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[i
 
 
 def _unit_borders(
-    layout: ZarrLayout, schema: Schema, array: ArraySpec | None, numbers: NDArray[np.int64]
+    layout: ZarrLayout, schema: Schema, kind: UnitKind, numbers: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the borders before and after the rows that units of one kind read."""
-    counts, length = layout.border_counts, _length(layout, array)
-    starts = np.maximum(numbers * length, _first_entry(layout, schema, array))
+    counts, length = layout.border_counts, _length(kind)
+    starts = np.maximum(numbers * length, _first_entry(layout, schema, kind))
     stops = (numbers + 1) * length
-    if array is None:
+    if isinstance(kind, int):
         rows = counts.rows + layout.first_row
         return np.searchsorted(rows, starts), np.searchsorted(rows, np.minimum(stops, layout.nrows))
-    level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
-    before = counts.items[array.feature][:, level] * stride
+    level, stride = Levels.from_feature(schema[kind.feature]).level_and_stride(kind.part)
+    before = counts.items[kind.feature][:, level] * stride
     # The last entry of splits does not belong to a row.
-    stops = np.minimum(np.minimum(stops, array.shape[0]), before[-1])
+    stops = np.minimum(np.minimum(stops, kind.shape[0]), before[-1])
     low = np.searchsorted(before, starts, side="right") - 1
     return low, np.maximum(low, np.searchsorted(before, stops, side="left"))
 
@@ -878,37 +921,52 @@ def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: 
         yield from (_task(layout, (unit,)) for unit in units)
         return
 
+    task_rows = _task_rows(layout)
+
     def task_number(unit: WriteUnit) -> int:
-        return int(_task_number(layout, unit.first, unit.past))
+        return int(_task_number(layout, task_rows, unit.first, unit.past))
 
     for _, group in groupby(sorted(units, key=task_number), task_number):
         yield _task(layout, tuple(group))
 
 
 def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
-    """Return the borders of the rows of tasks: flat units belong to the task of their middle row."""
-    rows = layout.grid.unit * _row_units_per_task(layout)
-    return np.minimum(np.arange(math.ceil(layout.nrow_units / _row_units_per_task(layout)) + 1) * rows, layout.nrows)
+    """Return the borders of the rows of tasks: a unit belongs to the task of its middle row."""
+    rows = _task_rows(layout)
+    return np.minimum(np.arange(max(1, math.ceil(layout.nrows / rows)) + 1) * rows, layout.nrows)
 
 
-def _task_number(layout: ZarrLayout, first: Any, past: Any) -> Any:
+def _task_number(layout: ZarrLayout, task_rows: int, first: Any, past: Any) -> Any:
     """Return the number of the task of a unit that reads some rows, or of each of many units."""
     # A unit past the last row holds only the final split.
     last = max(layout.nrows - layout.first_row - 1, 0)
-    return np.minimum((first + past) // 2, last) // (layout.grid.unit * _row_units_per_task(layout))
+    return (layout.first_row + np.minimum((first + past) // 2, last)) // task_rows
 
 
-def _row_units_per_task(layout: ZarrLayout) -> int:
-    units = layout.nrow_units - layout.first_row // layout.grid.unit
-    return min(max(1, units // limits().min_write_tasks), _MAX_ROW_UNITS)
+def _task_rows(layout: ZarrLayout) -> int:
+    """Return the rows of a task: whole units of each kind, unless too few tasks would remain.
+
+    The task of a longer unit reads the columns of that unit alone, beyond its own rows: other tasks read these rows for
+    the other columns.
+    """
+    unit = task = layout.grid.unit
+    most = max(1, (layout.nrow_units - layout.first_row // unit) // limits().min_write_tasks)
+    for rows in layout.row_kinds:
+        together = math.lcm(task, rows)
+        if together <= most * unit:
+            task = together
+    return task * max(1, min(most, _MAX_ROW_UNITS) * unit // task)
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
     """Divide the rows that units need into spans, at the ends of each unit."""
-    borders = sorted({row for unit in units for row in (unit.first, unit.past)})
+    starts, ends = np.sort([unit.first for unit in units]), np.sort([unit.past for unit in units])
+    borders = np.unique([starts, ends])
+    # Rows between two borders are read if more units have begun than have ended.
+    read = np.searchsorted(starts, borders, side="right") > np.searchsorted(ends, borders, side="right")
     spans: list[tuple[int, int]] = []
-    for first, past in pairwise(borders):
-        if any(unit.first <= first < unit.past for unit in units):
+    for (first, past), needed in zip(pairwise(borders.tolist()), read.tolist(), strict=False):
+        if needed:
             spans += _spans(layout, first, past)
     return WriteTask(units, tuple(spans))
 
@@ -920,29 +978,30 @@ def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int
     return layout.border_counts.spans(low, high, layout.grid.most)
 
 
-def _length(layout: ZarrLayout, array: ArraySpec | None) -> int:
+def _length(kind: UnitKind) -> int:
     """Return the length of a unit: entries of a flat array, or rows."""
-    return layout.grid.unit if array is None else array.unit
+    return kind if isinstance(kind, int) else kind.unit
 
 
-def _first_entry(layout: ZarrLayout, schema: Schema, array: ArraySpec | None) -> int:
+def _first_entry(layout: ZarrLayout, schema: Schema, kind: UnitKind) -> int:
     """Return the first entry of a flat array that belongs to rows that are read, or the first of these rows."""
-    if array is None or not layout.first_row:
+    if isinstance(kind, int) or not layout.first_row:
         return layout.first_row
-    level, stride = Levels.from_feature(schema[array.feature]).level_and_stride(array.part)
-    return int(layout.border_counts.items[array.feature][0, level] * stride)
+    level, stride = Levels.from_feature(schema[kind.feature]).level_and_stride(kind.part)
+    return int(layout.border_counts.items[kind.feature][0, level] * stride)
 
 
 def _end_of_unit(start: int, length: int) -> int:
     return (start // length + 1) * length
 
 
-def _row_unit(layout: ZarrLayout, number: int, start: int, low: int, high: int) -> WriteUnit:
-    counts, stop = layout.border_counts, min(_end_of_unit(start, layout.grid.unit), layout.nrows)
-    first, past = start - layout.first_row, stop - layout.first_row
-    return WriteUnit(
-        number, None, start, stop, first, past, counts.at(low, counts.items), counts.at(high, counts.items)
-    )
+def _row_unit(
+    layout: ZarrLayout, number: int, rows: int, start: int, low: int, high: int, *, counts: bool
+) -> WriteUnit:
+    found, stop = layout.border_counts, min(_end_of_unit(start, rows), layout.nrows)
+    first, past, records = start - layout.first_row, stop - layout.first_row, stop - start if counts else 0
+    items = found.at(low, found.items), found.at(high, found.items)
+    return WriteUnit(number, None, start, stop, first, past, *items, rows, records)
 
 
 def _flat_unit(layout: ZarrLayout, number: int, array: ArraySpec, start: int, low: int, high: int) -> WriteUnit:
@@ -1001,6 +1060,9 @@ class ChunkRequest:
     def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
         """Choose the grid of rows, and the grids of arrays that differ from it.
 
+        Arrays of small rows have chunks of several units of rows. A chunk of many small rows that the user requests
+        does not lengthen the unit.
+
         Raises ValueError if a number is invalid, a shard is not a multiple of its chunk, or features do not share a
         unit of rows; UnknownFeatureError if a name belongs neither to a feature nor to a flat array.
         """
@@ -1011,6 +1073,8 @@ class ChunkRequest:
         def rows_of(nbytes: int) -> int:
             return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
 
+        if not (self.grows or chunks or shards or chunk_nbytes or shard_nbytes):
+            shard_nbytes = _default_shard_nbytes(schema, nrows, sizes)
         small = rows_of(chunk_nbytes or limits().chunk_nbytes)
         large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
         all_rows = max(nrows, large if self.grows else 1)
@@ -1020,24 +1084,81 @@ class ChunkRequest:
             large = min(large, max(least, math.ceil(all_rows / limits().wanted_units)))
         # Equal units, so that tasks take equally long.
         large = math.ceil(all_rows / math.ceil(all_rows / large))
+        defaults = frozenset(name for name, each in requested.items() if each == (None, None) and not self.grows)
         if self.unit_of_group is not None:
             unit = self.unit_of_group
             large = large // unit * unit if large > unit else _divisor(unit, large)
+        elif len(defaults) == len(schema) and any(map(is_flat, schema.values())):
+            # The final number of row splits would be a chunk of its own.
+            smaller = range(large, large - large // 8, -1) if large < all_rows else ()
+            large = next((rows for rows in smaller if all_rows % rows), large)
         shard_rows = None
         if shard_nbytes is not None:
             shard_rows = min(small, all_rows) * math.ceil(min(rows_of(shard_nbytes), all_rows) / min(small, all_rows))
-        unit = _shared_unit(requested, shard_rows, large)
+        nbytes = {name: _largest_row(name, feature, sizes) for name, feature in schema.items()}
+        unit = _shared_unit(requested, shard_rows, large, rows_of(limits().write_unit_nbytes), nbytes)
+        target = min(limits().small_rows_nbytes, chunk_nbytes or math.inf, shard_nbytes or math.inf)
+        longer = _longer_units(unit, all_rows, [nbytes[name] for name in defaults], target, grows=self.grows)
 
-        def chunk_and_shard(chunk: int | None, shard: int | None) -> tuple[int, int]:
+        def chunk_and_shard(name: str, chunk: int | None, shard: int | None) -> tuple[int, int]:
+            most = int(target / nbytes[name])
+            if shard is chunk is None:
+                own = max((rows for rows in longer if rows <= most), default=unit)
+                if own > unit or (shard_rows is not None and unit <= most):
+                    return own, own
             if shard is None and shard_rows is not None:
                 shard = unit
-            chunk = chunk or (_divisor(unit, large) if shard is None else _divisor(shard, small))
+            chunk = chunk or (_divisor(unit, large) if shard is None else _divisor(shard, max(small, most)))
             return chunk, shard or chunk
 
-        rows = {name: chunk_and_shard(*each) for name, each in requested.items()}
+        rows = {name: chunk_and_shard(name, *each) for name, each in requested.items()}
         grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, rows_of_a_read(sizes))
         entries = _entries(schema, chunks, shards)
-        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes, self.grows)
+        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes, self.grows, defaults)
+
+
+# Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
+_LONGEST, _LONGEST_GROWING = 128, 16
+# Number of objects from which on a store has shards by default, and their most write units.
+MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
+
+
+def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | None:
+    """Return the decoded bytes of a shard if a store without shards would have too many objects; else None."""
+    unit_rows = _default_rows(limits().write_unit_nbytes, sizes.largest, sizes.by_rows, sizes.read)
+    small = [
+        _largest_row(name, feature, sizes) * unit_rows < limits().small_rows_nbytes for name, feature in schema.items()
+    ]
+    flat = sum(sizes.columns[name] for name in schema if is_flat(schema[name])) * nrows / limits().write_unit_nbytes
+    objects = nrows / unit_rows * small.count(False) + flat
+    if objects <= MOST_OBJECTS:
+        return None
+    return limits().write_unit_nbytes * min(math.ceil(objects / MOST_OBJECTS), _MOST_UNITS_PER_SHARD)
+
+
+def _largest_row(name: str, feature: Feature, sizes: RowSizes) -> float:
+    """Return the decoded bytes of a row of a feature in the largest of its arrays that are chunked along rows."""
+    levels = Levels.from_feature(feature)
+    strings = _STRING_NBYTES if feature.item_dtype.kind == "T" else 0
+    return max(1.0, *levels.row_nbytes()) if levels.splits else max(1.0, sizes.columns[name] + strings)
+
+
+def _longer_units(unit: int, nrows: int, nbytes: Sequence[float], target: float, *, grows: bool) -> list[int]:
+    """Return the rows of the units of arrays of small rows: multiples of a unit, so that one task writes all of them.
+
+    `nbytes` are the bytes of a row of the arrays, and `target` those of a chunk. There are enough units for many tasks.
+    The task fills the units of these arrays together, so that their sum is limited.
+    """
+    most = _LONGEST_GROWING if grows else min(_LONGEST, math.ceil(nrows / unit) // limits().min_write_tasks)
+    found: list[int] = []
+    rows = 2 * unit
+    while rows <= most * unit and any(rows * each <= target for each in nbytes):
+        small = (each for each in nbytes if 2 * unit * each <= target)
+        if sum(min(rows * each, target) for each in small) > limits().write_unit_nbytes:
+            break
+        found.append(rows)
+        rows *= 2
+    return found
 
 
 def rows_of_a_read(sizes: RowSizes) -> int:
@@ -1110,8 +1231,17 @@ def _nbytes(option: str, size: str) -> int:
     return nbytes
 
 
-def _shared_unit(requested: Mapping[str, tuple[int | None, int | None]], shard_rows: int | None, large: int) -> int:
-    """Return the rows of a unit: a multiple of the chunk or shard of each feature."""
+def _shared_unit(
+    requested: Mapping[str, tuple[int | None, int | None]],
+    shard_rows: int | None,
+    large: int,
+    most_rows: int,
+    nbytes: Mapping[str, float],
+) -> int:
+    """Return the rows of a unit: a multiple of the chunk or shard of each feature, if its rows are not small.
+
+    `nbytes` are the bytes of a row of each feature. A unit has at most `most_rows` for the sake of small rows.
+    """
     for name, (chunk, shard) in requested.items():
         _check_multiple(chunk, shard, name)
     writes = {name: shard or chunk or 0 for name, (chunk, shard) in requested.items() if shard or chunk}
@@ -1128,7 +1258,13 @@ def _shared_unit(requested: Mapping[str, tuple[int | None, int | None]], shard_r
     defaults = [
         shard_rows or large for chunk, shard in requested.values() if shard is None and (shard_rows or chunk is None)
     ]
-    return writes[most] * max(1, max(defaults, default=1) // writes[most])
+    if writes[most] <= most_rows:
+        return writes[most] * max(1, max(defaults, default=1) // writes[most])
+    # Longer units would hold too much of the other columns. Those of small rows have units of their own.
+    largest = max(nbytes.values())
+    wide = [rows for name, rows in writes.items() if rows <= most_rows or 2 * nbytes[name] > largest]
+    least = max(wide, default=1)
+    return least * _divisor(writes[most] // least, max(1, max(defaults, default=1) // least))
 
 
 def _check_multiple(chunk: int | None, shard: int | None, name: str) -> None:

@@ -75,8 +75,9 @@ from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import ArraySpec, RowGrid, ZarrLayout
 
 _ATTRIBUTE = "dask_tfrecord"
-# Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups.
-FORMAT_VERSION = 2
+# Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups. Before
+# version 4, all arrays along the rows had chunks that divide one number of rows. No release wrote version 3.
+FORMAT_VERSION = 4
 # Folder of the checkpoint within the group, until the group is complete.
 CHECKPOINT_FOLDER = ".dask_tfrecord"
 # Temporary file that zarr leaves when its process is killed.
@@ -756,8 +757,10 @@ class Checkpoint:
             ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
             for array in document["arrays"]
         )
-        first_row = document.get("first_row", 0)
-        return ZarrLayout(document["records"], RowGrid(**document["grid"]), specs, border_counts, first_row)
+        grid, first_row = RowGrid(**document["grid"]), document.get("first_row", 0)
+        # Arrays had no units of their own before version 4 of the format.
+        specs = tuple(replace(spec, rows=spec.rows or grid.unit) if spec.by_rows else spec for spec in specs)
+        return ZarrLayout(document["records"], grid, specs, border_counts, first_row)
 
     def has_plan(self) -> bool:
         """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""

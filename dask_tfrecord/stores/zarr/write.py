@@ -19,6 +19,7 @@ import sys
 import time
 import uuid
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ from dask_tfrecord.stores.zarr.plan import (
     WriteTask,
     WriteUnit,
     ZarrLayout,
+    features_by_rows,
     group_attributes,
     plan_conversion,
     plan_tasks,
@@ -357,7 +359,8 @@ class GroupOutput:
             return [replace(task, number=number) for number, task in enumerate(tasks)]
 
         tasks = numbered([unit for unit in units if unit.number not in completed])
-        arguments = ((task.rows, task.features(schema), (task,)) for task in tasks)
+        by_rows = features_by_rows(layout.arrays, schema)
+        arguments = ((task.rows, task.features(schema, by_rows), (task,)) for task in tasks)
         work = WriteWork.of_rows(
             context.place,
             context.tasks,
@@ -683,10 +686,6 @@ class _UnitWriter:
         self._put, self._completions = put, completions
         self._nbytes, self.objects = 0, list[str]()
 
-    def covers(self, span: _Span) -> bool:
-        """Return True if a span is inside the unit; a span is never partly inside."""
-        return self.unit.first <= span[0] < self.unit.past
-
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
         """Write entries of one array."""
         self._nbytes += block_nbytes(entries)
@@ -717,8 +716,7 @@ class _UnitWriter:
 
     def close(self) -> None:
         """Pass the unit to the checkpoint."""
-        records = 0 if self.unit.array else self.unit.stop - self.unit.start
-        self.report = WriteReport(records, self._nbytes)
+        self.report = WriteReport(self.unit.records, self._nbytes)
         self._completions.add(self)
         release_freed(self._nbytes)
 
@@ -727,38 +725,50 @@ def _write_spans(
     writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: CountedRows, report: Callable[[float], None]
 ) -> None:
     """Read the rows of units, each span once, and write each unit after its last rows."""
-    schema = writers[0].context.schema
+    context = writers[0].context
+    schema = context.schema
     total, done, due = sum(stop - start for start, stop in spans), 0, 0.0
-    rows = [_RowEntries(writer, sum(map(writer.covers, spans))) for writer in writers if writer.unit.array is None]
-    flat = [_FlatEntries(writer, writer.unit.array) for writer in writers if writer.unit.array is not None]
+    starts = [start for start, _ in spans]
+    # The receivers of each span; a span is never partly inside a unit.
+    receivers: dict[_Span, list[_RowEntries | _FlatEntries]] = {span: [] for span in spans}
+    flat, rows = list[_FlatEntries](), list[_RowEntries]()
+    for writer in writers:
+        unit = writer.unit
+        own = spans[bisect_left(starts, unit.first) : bisect_left(starts, unit.past)]
+        entries: _RowEntries | _FlatEntries
+        if unit.array is None:
+            rows.append(entries := _RowEntries(writer, len(own)))
+        else:
+            flat.append(entries := _FlatEntries(writer, unit.array))
+        for span in own:
+            receivers[span].append(entries)
+    by_rows, names_of = features_by_rows(context.specs, schema), dict[frozenset[str], tuple[str, ...]]()
 
-    def unit_and_features(span: _Span) -> tuple[_RowEntries | None, tuple[str, ...]]:
-        """Return the unit of rows that holds a span, and the features to read."""
-        for unit in rows:
-            if unit.writer.covers(span):
-                return unit, tuple(schema)
-        features = {entries.spec.feature for entries in flat if entries.writer.covers(span)}
-        return None, tuple(name for name in schema if name in features)
+    def units_and_features(span: _Span) -> tuple[tuple[_RowEntries, ...], tuple[str, ...]]:
+        """Return the units of rows that hold a span, and the features to read."""
+        units = tuple(each for each in receivers[span] if isinstance(each, _RowEntries))
+        features = frozenset(each.spec.feature for each in receivers[span] if isinstance(each, _FlatEntries))
+        features = features.union(*(by_rows.get(each.writer.unit.rows, ()) for each in units))
+        if features not in names_of:
+            names_of[features] = tuple(name for name in schema if name in features)
+        return units, names_of[features]
 
-    for (unit, names), run in groupby(spans, unit_and_features):
+    for (units, names), run in groupby(spans, units_and_features):
         read = list(run) if names else []
-        values = [entries for entries in flat if any(map(entries.writer.covers, read))]
-        receivers: list[_RowEntries | _FlatEntries] = [*values, *filter(None, [unit])]
+        values = {each.spec.feature for span in read for each in receivers[span] if isinstance(each, _FlatEntries)}
         # Splits need only the sizes of values, and images that are kept are values of bytes.
-        kept = unit is not None and any(spec.encoded for spec in unit.writer.context.specs)
+        kept = any(each.has_encoded for each in units)
         reader = source if values or kept else source.measure()
-        into: dict[str, NDArray[Any] | OutputBuffer] = {} if unit is None else dict(unit.arrays)
-        by_feature: dict[str, list[_FlatEntries]] = {}
-        for entries in values:
-            by_feature.setdefault(entries.spec.feature, []).append(entries)
-        into.update({name: partial(_output_buffer, entries) for name, entries in by_feature.items()})
+        into: dict[str, NDArray[Any] | OutputBuffer] = {}
+        for each in units if read else ():
+            into.update(each.arrays_of(read[0][0], read[-1][1]))
+        into.update({name: partial(_output_buffer, receivers, name) for name in values})
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
             check_group_lengths(schema.groups, blocks, partial(source.locate, start=span[0]))
-            for receiver in receivers:
-                if receiver.writer.covers(span):
-                    receiver.add(blocks)
-                    if span[1] == receiver.writer.unit.past:
-                        receiver.close()
+            for receiver in receivers[span]:
+                receiver.add(blocks)
+                if span[1] == receiver.writer.unit.past:
+                    receiver.close()
             done += span[1] - span[0]
             if done < total and time.monotonic() >= due:
                 report(done / total)
@@ -769,20 +779,23 @@ def _write_spans(
             receiver.close()
 
 
-def _output_buffer(values: Sequence[_FlatEntries], span: _Span) -> NDArray[Any] | None:
-    """Return memory for the values of the next rows: the buffer of the unit that they continue."""
-    buffers = (entries.output_buffer() for entries in values if entries.writer.covers(span))
-    return next((buffer for buffer in buffers if buffer is not None), None)
+def _output_buffer(
+    receivers: Mapping[_Span, Sequence[_RowEntries | _FlatEntries]], name: str, span: _Span
+) -> NDArray[Any] | None:
+    """Return memory for the values of the next rows of a feature: the buffer of the unit that they continue."""
+    values = (each for each in receivers[span] if isinstance(each, _FlatEntries) and each.spec.feature == name)
+    return next((buffer for buffer in (each.output_buffer() for each in values) if buffer is not None), None)
 
 
 class _RowEntries:
-    """Entries of all arrays that are chunked along rows: dense rows, splits and shapes."""
+    """Entries of the arrays with such units of rows: dense rows, splits and shapes."""
 
     def __init__(self, writer: _UnitWriter, nspans: int) -> None:
         self.writer, self._nspans = writer, nspans
-        specs = writer.context.specs
+        specs = [spec for spec in writer.context.specs if spec.by_rows and spec.rows == writer.unit.rows]
+        self.has_encoded = any(spec.encoded for spec in specs)
         self._dense = [spec for spec in specs if spec.part == "dense"]
-        self._splits = [_FlatEntries(writer, spec) for spec in specs if spec.by_rows and spec.part != "dense"]
+        self._splits = [_FlatEntries(writer, spec) for spec in specs if spec.part != "dense"]
         self._blocks: dict[str, list[Block]] = {spec.feature: [] for spec in self._dense}
         self._arrays: dict[str, NDArray[Any]] | None = None
 
@@ -800,6 +813,11 @@ class _RowEntries:
                 for name in several
             }
         return self._arrays
+
+    def arrays_of(self, first: int, past: int) -> dict[str, NDArray[Any]]:
+        """Return the parts of the output arrays for a range of rows, as they are numbered by the source."""
+        before = self.writer.unit.first
+        return {name: array[first - before : past - before] for name, array in self.arrays.items()}
 
     def add(self, blocks: Mapping[str, Block]) -> None:
         """Add the next rows."""
