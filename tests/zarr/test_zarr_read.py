@@ -343,7 +343,7 @@ def test_a_newer_format_is_refused(format1: Path) -> None:
         dtf.from_zarr(group)
     assert caught.value.place is not None and caught.value.place.file == str(group)
     before = sorted(path.relative_to(group) for path in group.rglob("*"))
-    with pytest.raises(UnsupportedFormatError, match="format version 3"):
+    with pytest.raises(UnsupportedFormatError, match="format version 5"):
         ds.to_zarr(group, resume=True)
     with pytest.raises(FileExistsError, match="mode='w' replaces it"):
         ds.to_zarr(group)

@@ -47,7 +47,12 @@ GRIDS: dict[str, dict[str, Any]] = {
     "two tasks": {"chunks": 500},
     "rows": {"chunks": "64 B"},
     "row shards": {"chunks": "16 B", "shards": "80 B"},
+    "small rows": {},
+    "small rows in shards": {"shards": "4000 B"},
+    "a long chunk": {"chunks": {"raw": 400}},
 }
+# So many units that arrays of small rows span several of them.
+LIMITS = {"min_write_tasks": 4, "write_unit_nbytes": 3000, "least_unit_nbytes": 1000, "small_rows_nbytes": 500}
 
 
 def write_every_kind(folder: Path, sizes: Sequence[int]) -> str:
@@ -70,9 +75,11 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest) -> tuple[dtf.Dataset, dict[str, Any]]:
+def case(request: pytest.FixtureRequest, set_limits: Any) -> tuple[dtf.Dataset, dict[str, Any]]:
     """Columns of some shards, and the chunks and shards to convert them to."""
     name: str = request.param
+    if name.startswith(("small rows", "a long")):
+        set_limits(**LIMITS)
     shards = request.getfixturevalue("few" if name in ("rows", "row shards") else "many")
     ds = dtf.read_tfrecord(shards, SCHEMA)
     return ds[["raw", "dense", "ragged"]] if name == "two tasks" else ds, GRIDS[name]
