@@ -165,16 +165,17 @@ class ZarrOptions(TypedDict, total=False):
     Attributes
     ----------
     chunks : int, str or mapping of str to int, optional
-        Rows of a chunk, or decoded bytes like ``"8MiB"``: for all features, or in a mapping by feature. All features
-        share a unit of rows, so the given chunks and shards must divide the largest of them. In a mapping, a flat array
-        that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries. A size, by default
-        ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is chunked along rows. All
-        of these arrays together have at most four times this size for the same rows. Long rows of bytes and ragged
+        Rows of a chunk, or decoded bytes like ``"8MiB"``: for all features, or in a mapping by feature. Tasks write
+        whole chunks of all features, so the given chunks and shards must divide the largest of them. In a mapping, a
+        flat array that is not chunked along rows, for example ``"tokens.values"``, takes a number of entries. A size,
+        by default ``"8 MiB"`` and ``"1 MiB"`` in shards, is that of a chunk in the largest array that is chunked along
+        rows. All of these arrays together have at most four times this size for the same rows. Arrays of small rows
+        have chunks of more rows, of up to 256 KiB, unless they are given. Long rows of bytes and ragged
         columns reduce the number of rows. A chunk of flat values has at most this size. It covers the values of these
         rows, or a half to a quarter of them, so that two tasks rarely read the same records.
     shards : int, str or mapping of str to int, optional
         Rows of a shard, a multiple of `chunks`, or decoded bytes of the largest array, like ``"64MiB"``. By default
-        arrays are not sharded.
+        arrays are not sharded, unless the group would have more than 100,000 objects.
     compressors : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array
         ``"auto"``, also used for features that a mapping lacks, is Blosc with LZ4 and byte shuffling.
     filters : "auto", None, an argument of `zarr.create_array`, or a mapping of these by feature or flat array

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_columns import FEATURES, any_features, dataset_of, rows_like
-from support.store_round_trip import assert_identity
+from support.faults import Faults, Killed
+from support.store_round_trip import assert_identity, assert_same, files_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features import Feature, FixedLenFeature
@@ -160,3 +165,115 @@ def test_short_flat_arrays_have_short_shards() -> None:
     values = dtf.plan_zarr({"x": [[1], [2, 3]]}, chunks=1, shards=2).arrays[0]
     assert values.name == "x.values"
     assert values.shards is None or values.shards == values.chunks
+
+
+COLUMNS_OF_ANY_SIZE = {
+    "label": FixedLenFeature((), "int64"),
+    "vector": FixedLenFeature((30,), "float32"),
+    "image": FixedLenFeature((), "bytes"),
+    "tokens": dtf.VarLenFeature("int64"),
+}
+
+
+def columns_of_any_size(rows: int, wide: int) -> dict[str, Any]:
+    numbers = np.arange(rows)
+    return {
+        "label": numbers + 1,
+        "vector": np.repeat(numbers + 1, 30).reshape(rows, 30).astype(np.float32),
+        "image": [bytes([1 + number % 255]) * (wide + number % 7) for number in numbers.tolist()],
+        "tokens": [[number + 1] * (number % 4) for number in numbers.tolist()],
+    }
+
+
+def assert_arrays(store: Path, columns: dict[str, Any], *, one_chunk_more: bool) -> None:
+    """Assert what plain zarr and xarray read; only splits may have a chunk for the final number alone."""
+    group = zarr.open_group(store, mode="r")
+    rows, sizes = len(columns["label"]), {"row_splits": [*map(len, columns["tokens"])]}
+    wanted = {
+        "label": columns["label"],
+        "vector": columns["vector"],
+        "tokens.values": [token for row in columns["tokens"] for token in row],
+        "tokens.row_splits": np.cumsum([0, *sizes["row_splits"]]),
+        "image.values": [*b"".join(columns["image"])],
+        "image.row_splits": np.cumsum([0, *map(len, columns["image"])]),
+    }
+    opened = xarray.open_zarr(store)
+    for name, array in wanted.items():
+        found: Any = group[name]
+        assert np.array_equal(found[:], array)
+        assert np.array_equal(opened[name].to_numpy(), array)
+        chunks = -(-found.shape[0] // found.chunks[0])
+        assert one_chunk_more or rows < 16 or chunks <= max(1, -(-rows // found.chunks[0])) or ".values" in name
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(st.data())
+def test_any_chunks_hold_what_was_written_killed_divided_and_appended(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Chunks of several units of rows, as columns of small rows have: one task writes each, whatever fails."""
+    folder = tmp_path_factory.mktemp("store")
+    limits = {name: data.draw(st.sampled_from(values), name) for name, values in SMALL.items()}
+    names = st.sampled_from([*COLUMNS_OF_ANY_SIZE])
+    chunks = data.draw(
+        st.none()
+        | st.integers(1, 30)
+        | st.sampled_from(["100 B", "1 kB"])
+        | st.dictionaries(names, st.sampled_from([2, 4, 12, 48]), max_size=2),
+        "chunks",
+    )
+    shards = data.draw(st.sampled_from([None, None, "2 kB"]) if not isinstance(chunks, int) else st.none(), "shards")
+    options: dict[str, Any] = {"chunks": chunks, "shards": shards}
+    columns = columns_of_any_size(data.draw(st.integers(0, 70), "rows"), data.draw(st.sampled_from([0, 90]), "wide"))
+    rows = len(columns["label"])
+    dtf.to_tfrecord(columns, f"{folder}/part-{{shard}}", features=COLUMNS_OF_ANY_SIZE, records_per_shard=23)
+    with dask.config.set(scheduler="sync"), replaced_limits(**limits):
+        ds = dtf.read_tfrecord(f"{folder}/part-*", COLUMNS_OF_ANY_SIZE) if rows else dataset_of_no_rows(columns)
+        ds.to_zarr(folder / "one", **options)
+        exact = chunks is None and shards is None
+        assert_arrays(folder / "one", columns, one_chunk_more=not exact)
+        wanted = files_of(folder / "one")
+        target, at = folder / "killed", data.draw(st.integers(1, 300), "call that fails")
+        with suppress(Killed), Faults(at, Killed, lambda path: str(path).startswith(str(target))).injected():
+            ds.to_zarr(target, **options)
+        ds.to_zarr(target, **options, resume=True)
+        assert files_of(target) == wanted
+        if rows:
+            parts = data.draw(st.integers(1, 4), "parts")
+            job = dtf.ZarrJob.begin(ds, folder / "job", parts=parts, **options)
+            for part in data.draw(st.permutations(range(parts)), "order"):
+                job.write(part)
+            job.finish()
+            assert files_of(folder / "job") == wanted
+        cuts = sorted(data.draw(st.lists(st.integers(0, rows), max_size=3), "cuts"))
+        grows = data.draw(st.booleans(), "grows")
+        for number, (start, stop) in enumerate(pairwise([0, *cuts, rows])):
+            kept: dict[str, Any] = {} if number else options
+            append_dim = "record" if number or grows else None
+            ds.rows[start:stop].to_zarr(folder / "grown", append_dim=append_dim, **kept)
+        assert_arrays(folder / "grown", columns, one_chunk_more=True)
+        assert_same(dtf.from_zarr(folder / "grown").compute(), ds.compute())
+
+
+def dataset_of_no_rows(columns: dict[str, Any]) -> dtf.Dataset:
+    return dtf.Dataset.from_arrays(columns, COLUMNS_OF_ANY_SIZE)
+
+
+def test_labels_beside_images_are_few_chunks() -> None:
+    """The layout of ImageNet: no unit, and no user's chunk of labels, takes more memory than its images need."""
+    rows = 1_281_167
+    image = da.zeros((rows, 224, 224, 3), dtype=np.uint8, chunks=(50, -1, -1, -1))
+    arrays = {"image": image, "label": da.zeros(rows, dtype=np.int64, chunks=50)}
+    for options, most in [({}, 200), ({"chunks": {"label": 100_000}}, 13), ({"shards": "64 MiB"}, 200)]:
+        plan = dtf.plan_zarr(arrays, **options)
+        chunks = {array.name: -(-rows // (array.shards or array.chunks)[0]) for array in plan.arrays}
+        assert chunks["label"] <= most
+        assert plan.nfiles == 3 + sum(chunks.values()) < 30_000
+        assert f"{plan.nfiles:,} files" in repr(plan)
+        per_thread = plan.memory.peak_nbytes - plan.memory.imports_nbytes - plan.memory.overhead_nbytes
+        assert (
+            per_thread / plan.memory.threads < 512 << 20 if "shards" in options else plan.memory.peak_nbytes < 1 << 30
+        )
+    more = dtf.plan_zarr({"image": da.zeros((20 * rows, 224, 224, 3), dtype=np.uint8, chunks=(50, -1, -1, -1))})
+    assert more.arrays[0].shards is not None
+    assert more.nfiles < 110_000

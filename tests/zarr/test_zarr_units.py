@@ -51,7 +51,7 @@ GRIDS: dict[str, dict[str, Any]] = {
     "small rows in shards": {"shards": "4000 B"},
     "a long chunk": {"chunks": {"raw": 400}},
 }
-# So many units that arrays of small rows span several of them.
+# There are many units, and arrays of small rows span several of them.
 LIMITS = {"min_write_tasks": 4, "write_unit_nbytes": 3000, "least_unit_nbytes": 1000, "small_rows_nbytes": 500}
 
 
