@@ -858,7 +858,7 @@ def plan_units(
         for index, (low, high) in zip(range(first, past), borders, strict=True):
             number, start = before + index, max(index * _length(kind), entry)
             if isinstance(kind, int):
-                yield _row_unit(layout, number, kind, start, low, high, counts=kind == kinds[0][0])
+                yield _row_unit(layout, number, kind, start, (low, high), counts=kind == kinds[0][0])
             else:
                 yield _flat_unit(layout, number, kind, start, low, high)
         before += count
@@ -996,12 +996,12 @@ def _end_of_unit(start: int, length: int) -> int:
 
 
 def _row_unit(
-    layout: ZarrLayout, number: int, rows: int, start: int, low: int, high: int, *, counts: bool
+    layout: ZarrLayout, number: int, rows: int, start: int, borders: tuple[int, int], *, counts: bool
 ) -> WriteUnit:
     found, stop = layout.border_counts, min(_end_of_unit(start, rows), layout.nrows)
     first, past, records = start - layout.first_row, stop - layout.first_row, stop - start if counts else 0
-    items = found.at(low, found.items), found.at(high, found.items)
-    return WriteUnit(number, None, start, stop, first, past, *items, rows, records)
+    before, after = (found.at(border, found.items) for border in borders)
+    return WriteUnit(number, None, start, stop, first, past, before, after, rows, records)
 
 
 def _flat_unit(layout: ZarrLayout, number: int, array: ArraySpec, start: int, low: int, high: int) -> WriteUnit:
