@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.permutation import Permutation
 from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
@@ -359,6 +360,16 @@ def checked_number(argument: str, value: object, most: int | None = None) -> int
     return int(value)
 
 
+def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Check an option that is an integer."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} is an int; got {value!r:.100}")
+    if value < least or (most is not None and value > most):
+        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
+        raise ValueError(f"{name} is {limit}; got {value}")
+    return int(value)
+
+
 def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
     """``rows[key]`` for a slice, an int, a list of ints or a mask."""
     if isinstance(key, slice):
@@ -366,6 +377,8 @@ def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
             raise IndexError(f"a slice of rows has ints as bounds; got {key!r:.100}")
         picked = rows[key]
         return picked if isinstance(picked, range) or len(picked) != 1 else range(int(picked[0]), int(picked[0]) + 1)
+    if isinstance(key, Permutation) and isinstance(rows, range) and rows == range(len(key)) and key.seed is not None:
+        return key
     index = np.asarray(key)
     if index.dtype == bool:
         if index.shape != (len(rows),):

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.permutation import CHOICES, permutation, random_bits
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.batches.mixing import CHOICES, EpochUnits, RowOrder, ascending_rows, permutation, random_bits
+from dask_tfrecord.batches.mixing import EpochUnits, RowOrder, ascending_rows
 from dask_tfrecord.batches.rows import RowReader
 from dask_tfrecord.blocks import Block, concatenate, union, zero_rows
 

@@ -21,7 +21,7 @@ import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import divided
+from dask_tfrecord.arrays.collection import checked_integer, divided
 from dask_tfrecord.arrays.equivalents import OF_BATCHES
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
@@ -495,16 +495,6 @@ def _checked_state(state: object) -> dict[str, Any]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Check an option that is an integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} is an int; got {value!r:.100}")
-    if value < least or (most is not None and value > most):
-        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
-        raise ValueError(f"{name} is {limit}; got {value}")
-    return int(value)
 
 
 def _shard(shard: Any) -> tuple[int, int]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
+from dask_tfrecord.arrays.permutation import DISTANCES, permutation, random_bits
 from dask_tfrecord.arrays.sources import user_blocks
 from dask_tfrecord.batches.rows import RowReader
 from dask_tfrecord.blocks import (
@@ -44,8 +45,6 @@ Batch = dict[str, Any]
 # Waits for the images of a batch, and returns it.
 Finish = Callable[[], Batch]
 Shuffle = Literal[False, "window", "full"]
-# Streams of random bits: two of an epoch, and the choices of a mixture.
-_ORDER, _DISTANCES, CHOICES = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,7 +120,7 @@ class EpochUnits:
         window = self.order.window
         if window == 1:
             return positions
-        bits = random_bits(self.order.seed, self.epoch, _DISTANCES, unit).random_raw(size)
+        bits = random_bits(self.order.seed, self.epoch, DISTANCES, unit).random_raw(size)
         distances = (np.asarray(bits, np.uint64) % np.uint64(window)).astype(np.int64)
         return np.sort((positions + distances) * window + (window - 1 - distances))
 
@@ -129,29 +128,6 @@ class EpochUnits:
         """Return the positions in the stream of keys of `places`."""
         window = self.order.window
         return keys if window == 1 else keys // window - (window - 1 - keys % window)
-
-
-def permutation(count: int, seed: int, epoch: int, *part: int) -> NDArray[np.integer]:
-    """Return a random permutation of ``range(count)``, the same with every release of NumPy.
-
-    `part` is the number of a data set of a mixture.
-
-    It sorts random bits. Their lowest bits are the numbers, so equal random bits cannot make the result depend on the
-    method of sorting.
-    """
-    shift = np.uint64(max(count - 1, 1).bit_length())
-    keys = np.asarray(random_bits(seed, epoch, _ORDER, *part).random_raw(count), np.uint64)
-    keys <<= shift
-    keys |= np.arange(count, dtype=np.uint64)
-    keys.sort()
-    keys &= (np.uint64(1) << shift) - np.uint64(1)
-    return keys.astype(np.uint32 if count <= 1 << 32 else np.int64)
-
-
-def random_bits(*entropy: int) -> np.random.PCG64:
-    """Return a stream of random bits."""
-    # NumPy guarantees the stream of a bit generator, but not that of the methods of `Generator`.
-    return np.random.PCG64(np.random.SeedSequence(entropy))
 
 
 def ascending_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

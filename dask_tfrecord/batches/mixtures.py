@@ -9,9 +9,10 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.collection import checked_integer
 from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices
-from dask_tfrecord.batches.iterator import BatchIterator, checked_integer
+from dask_tfrecord.batches.iterator import BatchIterator
 from dask_tfrecord.batches.rows import RowSequence
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.conversions import same_form

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import numpy as np
 import pytest
@@ -251,6 +252,36 @@ def test_many_picks_of_persisted_rows_make_few_tasks(ds: dtf.Dataset, wanted: Co
     assert shuffled.npartitions < 500
     assert len(dict(shuffled.__dask_graph__())) < 6 * shuffled.npartitions
     assert shuffled.nrows == 100 * ROWS
+
+
+def test_shuffled_rows_are_those_of_the_first_epoch(ds: dtf.Dataset, wanted: Columns) -> None:
+    order = [row for batch in ds.batches(7, shuffle="full", seed=5) for row in batch["label"].tolist()]
+    rows = [wanted["label"].tolist().index(label) for label in order]
+    assert sorted(rows) == list(range(ROWS)) != rows
+    for way in (ds, ds.persist(), ds.assign(x=ds["label"])[list(wanted)], ds.rows[::-1].rows[::-1]):
+        check(way.shuffle(5).compute(), wanted, rows)
+        check(way.shuffle(5).rows[3:9].compute(), wanted, rows[3:9])
+        check(way.shuffle(5).rows[[4, -1, 4]].compute(), wanted, [rows[4], rows[-1], rows[4]])
+    kept = np.flatnonzero(wanted["label"] % 2 == 0)
+    again = ds.rows[kept].shuffle(1)["label"].compute()
+    assert sorted(again.tolist()) == sorted(wanted["label"][kept].tolist())
+    assert ds.shuffle()["label"].name != ds.shuffle()["label"].name
+    with pytest.raises(ValueError, match="seed is at least 0; got -1"):
+        ds.shuffle(-1)
+
+
+def test_the_order_of_shuffled_rows_is_sent_as_a_seed(tmp_path: Path) -> None:
+    numbers = np.arange(100_000)
+    dtf.to_tfrecord({"x": numbers}, tmp_path / "a.tfrecord")
+    ds = dtf.read_tfrecord(tmp_path / "a.tfrecord")
+    sent = cloudpickle.dumps(ds.shuffle(seed=3))
+    assert len(sent) < len(pickle.dumps(ds)) + 1_000
+    # Nothing holds the order of the pickled data set any more: it is computed again.
+    found, wanted = pickle.loads(sent)["x"].compute(), ds.shuffle(seed=3)["x"].compute()
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(np.sort(found), numbers)
+    # A part of the order has no seed, and is sent as row numbers.
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ds.shuffle(3).rows[10:20]))["x"].compute(), wanted[10:20])
 
 
 # -- assign and map_blocks ---------------------------------------------------------------------------------------------
