@@ -75,7 +75,7 @@ def test_any_parts_in_any_order_write_the_bytes_of_one_conversion(
 
 def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) -> None:
     job = begun(ds, tmp_path / "job", 2, chunks=1)
-    with mock.patch("dask_tfrecord.stores.zarr.job._TASKS_PER_THREAD", 1):
+    with mock.patch("dask_tfrecord.stores.job._TASKS_PER_THREAD", 1):
         for part in range(2):
             job.write(part)
     job.finish()
@@ -202,7 +202,7 @@ def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
 ) -> None:
     old = begun(ds, tmp_path / "job")
     with (
-        mock.patch("dask_tfrecord.stores.zarr.job._versions", lambda: "dask_tfrecord 99 on Python 3.99"),
+        mock.patch("dask_tfrecord.stores.job._versions", lambda: "dask_tfrecord 99 on Python 3.99"),
         pytest.raises(ResumeError, match=r"was made by dask_tfrecord .* on Python 3\..*, and this is dask_tfrecord 99"),
     ):
         old.write(0)
@@ -237,7 +237,7 @@ def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_pa
 
     tried = [True]
     job = begun(ds.map_blocks(refused, dict(ds.schema)), tmp_path / "job")
-    with mock.patch("dask_tfrecord.stores.zarr.job._unpickle", lambda *_: (job_rows, ds.schema)):
+    with mock.patch("dask_tfrecord.stores.zarr.job.unpickled", lambda *_: (job_rows, ds.schema)):
         job_rows = ds.map_blocks(refused, dict(ds.schema)).as_rows().source
         tried.clear()
         job.write(1)

@@ -12,7 +12,7 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -20,8 +20,9 @@ from dask.base import tokenize
 
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import MappedChunks, MappedSource, Source
-from dask_tfrecord.errors import plural
+from dask_tfrecord.errors import plural, redact_url
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.shard import Shards
 
 # Differences of a kind that are listed.
 _LISTED = 3
@@ -58,6 +59,17 @@ class Fingerprint:
         """The fingerprint as 32 hexadecimal digits."""
         # dask 2025.1 gives the same nested mappings other tokens in another process.
         return digest(self.to_attributes())[:32]
+
+    def changes_of_files(self, shards: Shards) -> list[str]:
+        """Describe how files have changed since; files that are not among these are ignored."""
+        if "files" not in self.source:
+            return []
+        planned = set(self.source["files"])
+        listed = zip(map(redact_url, shards.paths), shards.sizes.tolist(), shards.versions, strict=True)
+        found = [each for each in listed if each[0] in planned]
+        files, sizes, versions = map(list, zip(*found, strict=True)) if found else ([], [], [])
+        source = {**self.source, "files": files, "sizes": sizes, "versions": versions}
+        return self.differences(replace(self, source=source))
 
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
