@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import RecordWriter, read_records
     from dask_tfrecord.runtime.workers import check_workers
     from dask_tfrecord.schema import Schema
+    from dask_tfrecord.stores.files.job import ParquetJob, TFRecordJob
     from dask_tfrecord.stores.files.lerobot import to_lerobot
     from dask_tfrecord.stores.files.parquet import to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
@@ -62,6 +63,7 @@ __all__ = [
     "ImageFeature",
     "ImageFormat",
     "Pad",
+    "ParquetJob",
     "ProtoFeature",
     "RaggedBlock",
     "RaggedFeature",
@@ -72,6 +74,7 @@ __all__ = [
     "ShardCompression",
     "SparseFeature",
     "TFRecordError",
+    "TFRecordJob",
     "TFRecordParser",
     "TensorFeature",
     "TextFeature",
@@ -125,6 +128,7 @@ _PUBLIC = {
     "records.framing": ("RecordWriter", "read_records"),
     "runtime.workers": ("check_workers",),
     "schema": ("Schema",),
+    "stores.files.job": ("ParquetJob", "TFRecordJob"),
     "stores.files.lerobot": ("to_lerobot",),
     "stores.files.parquet": ("to_parquet",),
     "stores.files.tfrecord": ("copy_tfrecord", "to_tfrecord"),

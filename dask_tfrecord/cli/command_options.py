@@ -367,7 +367,10 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         help="Write part I of N, 1/N to N/N; auto numbers it by the array of jobs: from 1 in Slurm, PBS, SGE and LSF, "
         "from 0 in AWS Batch, Google Cloud and Kubernetes.",
     ),
-    "finish": click.option("--finish", is_flag=True, help="Verify all parts, and complete the store."),
+    "begin_resume": click.option(
+        "--resume", is_flag=True, help="With --begin: divide an earlier one again, and keep what is written."
+    ),
+    "finish": click.option("--finish", is_flag=True, help="Verify all parts, and complete the output."),
     "status": click.option("--status", is_flag=True, help="Show which parts are written, by whom, and which are not."),
     "port": click.option(
         "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of the page."
@@ -475,6 +478,8 @@ def _urlpath(_ctx: click.Context, _argument: click.Parameter, paths: tuple[str, 
     return paths[0] if len(paths) == 1 else list(paths)
 
 
-def pattern_argument(name: str = "pattern", *, required: bool = True) -> Callable[[Command], Command]:
+def pattern_argument(
+    name: str = "pattern", *, required: bool = True, metavar: str | None = None
+) -> Callable[[Command], Command]:
     """Return the argument for paths, URLs, directories, globs or templates of shards."""
-    return click.argument(name, nargs=-1, required=required, callback=_urlpath)
+    return click.argument(name, nargs=-1, required=required, callback=_urlpath, metavar=metavar)

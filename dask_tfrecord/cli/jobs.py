@@ -1,9 +1,9 @@
-"""Steps of a conversion that is divided among programs: ``--part``, ``--finish`` and ``--status`` of to-zarr."""
+"""Steps of a conversion that is divided among programs: ``--begin``, ``--part``, ``--finish`` and ``--status``."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,7 +12,7 @@ from dask_tfrecord.cli.command_options import plain, plain_lines
 from dask_tfrecord.cli.common import writing
 
 if TYPE_CHECKING:
-    from dask_tfrecord.stores.zarr.job import ZarrJob
+    from dask_tfrecord.stores.job import Job
 
 # Variables that number the jobs of an array, and the number of the first one: Slurm, PBS Professional, Torque, Grid
 # Engine and LSF, whose users choose the numbers; AWS Batch, Google Cloud Batch, Cloud Run and Kubernetes.
@@ -29,11 +29,16 @@ _ARRAYS = {
 }
 _STEPS = ("begin", "part", "finish", "status")
 # Options of steps that read the plan of --begin.
-_OF_STEPS = {"pattern", "store", "component", "compression", "threads", "verbose", "debug", *_STEPS}
+_OF_STEPS = {"pattern", "source", "store", "target", "component", "compression", "threads", "verbose", "debug", *_STEPS}
+# Options of a command that has these steps.
+STEPS = ("begin", "parts", "part", "finish", "status")
 
 
-def check_steps(pattern: str | list[str], parts: int | None) -> bool:
-    """Return True if the command continues a job; refuse options that do not belong together."""
+def check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: bool = False) -> bool:
+    """Return True if the command continues a job; refuse options that do not belong together.
+
+    `resume` is that of a command that resumes nothing else.
+    """
     ctx = click.get_current_context()
     flags = {each.name: each.opts[0] for each in ctx.command.params if each.name}
     given = [name for name in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
@@ -47,40 +52,55 @@ def check_steps(pattern: str | list[str], parts: int | None) -> bool:
             if name not in _OF_STEPS:
                 raise click.UsageError(f"{flags[name]} belongs to --begin; {flags[steps[0]]} reads its plan.")
         return True
+    if resume and not steps:
+        raise click.UsageError("--resume divides the job of an earlier --begin again: give --begin too.")
+    if resume and "overwrite" in given:
+        raise click.UsageError("--overwrite replaces what exists and --resume continues it: give one of them.")
     if not pattern:
-        raise click.UsageError("Missing argument 'PATTERN...': the shards to convert come before the STORE.")
+        first, last = (
+            each.make_metavar(ctx).translate({ord("["): "", ord("]"): ""})
+            for each in ctx.command.params
+            if isinstance(each, click.Argument)
+        )
+        raise click.UsageError(f"Missing argument {first!r}: what is read comes before the {last}.")
     return False
 
 
+def say_begun(place: str, parts: int | None) -> None:
+    """Print how a job that was begun is continued."""
+    which = "--part I/N for any N" if parts is None else f"--part 1/{parts} to {parts}/{parts}, or --part auto"
+    click.echo(f"{plain(place)} is planned: write it with {which}, and then --finish")
+
+
 def continue_job(
-    pattern: str | list[str],
-    store: str,
-    component: str | None,
+    job: Job,
+    place: str,
+    pattern: str | list[str] | None,
+    threads: int,
+    *,
     part: str | None,
     finish: bool,
-    compression: str | None,
-    threads: int,
+    compression: str | None = "infer",
+    **_: Any,
 ) -> None:
     """Write a part of a job, finish it, or print its status; check the shards of `pattern` if there is one."""
     from dask_tfrecord.storage.listing import find_shards
-    from dask_tfrecord.stores.zarr.job import ZarrJob
 
-    job = ZarrJob.open(store, component=component)
     if pattern:
         job.check_shards(find_shards(pattern, compression=compression))
     if part is not None:
         with writing(threads) as summaries:
             job.write(*_part(job, part))
         if not summaries:
-            click.echo(f"part {plain(part)} of {plain(store)} is done: nothing was left to write")
+            click.echo(f"part {plain(part)} of {plain(place)} is done: nothing was left to write")
     elif finish:
         job.finish()
-        click.echo(f"{plain(store)} is complete")
+        click.echo(f"{plain(place)} is complete")
     else:
         click.echo(plain_lines(job.status().to_text(1)))
 
 
-def _part(job: ZarrJob, part: str) -> tuple[int, int | None]:
+def _part(job: Job, part: str) -> tuple[int, int | None]:
     """Return the number of a part, from 0, and the number of parts."""
     if part != "auto":
         number, of = map(int, part.split("/"))

@@ -42,7 +42,7 @@ from dask_tfrecord.cli.common import (
     keep_where,
     writing,
 )
-from dask_tfrecord.cli.jobs import check_steps, continue_job
+from dask_tfrecord.cli.jobs import STEPS, check_steps, continue_job, say_begun
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
 from dask_tfrecord.options import (
     CopyOptions,
@@ -195,11 +195,11 @@ def _report_metadata(error: SchemaError) -> None:
 
 
 @tfrecord.command()
-@pattern_argument("source")
+@pattern_argument("source", required=False)
 @click.argument("target")
 @options(
     *("features", "columns", "where", _shards("records_per_shard"), "written_compression"),
-    *(_shards("index"), "overwrite", _shards("errors"), "threads"),
+    *(_shards("index"), "overwrite", _shards("errors"), "threads", *STEPS, "begin_resume"),
 )
 def copy(
     *,
@@ -209,6 +209,12 @@ def copy(
     where: list[tuple[str, str, Any]],
     errors: Literal["raise", "skip"],
     threads: int,
+    begin: bool,
+    parts: int | None,
+    resume: bool,
+    part: str | None,
+    finish: bool,
+    status: bool,
     **arguments: Any,
 ) -> None:
     """Copy records: all or some, to other shard sizes, compression or features.
@@ -218,9 +224,17 @@ def copy(
 
     SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
     shard, or a directory. By default each shard becomes one new shard.
+
+    Without a scheduler, --begin plans the copies, --part writes one part of them in any process of any machine, and
+    --finish verifies all shards: these and --status need only the TARGET.
     """
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
 
+    if check_steps(source, parts, resume=resume):
+        from dask_tfrecord.stores.files.job import TFRecordJob
+
+        continue_job(TFRecordJob.open(target), target, source, threads, part=part, finish=finish)
+        return
     if features is not None and not where:
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
@@ -236,6 +250,13 @@ def copy(
         schema = found if isinstance(found, Schema) else Schema.read(found or "")
         kept |= {"features": schema, "filters": as_stored(schema, where)}
     with writing(threads):
+        if begin:
+            from dask_tfrecord.stores.files.job import TFRecordJob
+
+            given = {**kept, **write_arguments(**arguments)}
+            TFRecordJob.begin_copy(source, target, parts=parts, resume=resume, **given)
+            say_begun(target, parts)
+            return
         copy_tfrecord(source, target, **kept, **write_arguments(**arguments))
 
 
@@ -583,7 +604,7 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
     *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
-    *("append", "begin", "parts", "part", "finish", "status"),
+    *("append", *STEPS),
 )
 def to_zarr(
     *,
@@ -618,7 +639,10 @@ def to_zarr(
     """
     target: ZarrTargetOptions = {"component": given.pop("component"), "resume": given.pop("resume")}
     if check_steps(pattern, parts):
-        continue_job(pattern, store, target["component"], part, finish, given["compression"], threads)
+        from dask_tfrecord.stores.zarr.job import ZarrJob
+
+        job = ZarrJob.open(store, component=target["component"])
+        continue_job(job, store, pattern, threads, part=part, finish=finish, compression=given["compression"])
         return
     if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
@@ -658,8 +682,7 @@ def to_zarr(
             from dask_tfrecord.stores.zarr.job import ZarrJob
 
             ZarrJob.begin(dataset, store, parts=parts, **target, **arguments)
-            which = "--part I/N for any N" if parts is None else f"--part 1/{parts} to {parts}/{parts}, or --part auto"
-            click.echo(f"{plain(store)} is planned: write it with {which}, and then --finish")
+            say_begun(store, parts)
             return
         dataset.to_zarr(store, **target, **arguments)
     if not summaries:
@@ -667,21 +690,27 @@ def to_zarr(
 
 
 @tfrecord.command("to-tfrecord")
-@click.argument("store")
+@pattern_argument("store", required=False, metavar="STORE")
 @click.argument("target")
 @options(
     *(_zarr("component"), "message", "columns", "where", _shards("records_per_shard"), "written_compression"),
-    *(_shards("index"), "overwrite", "threads"),
+    *(_shards("index"), "overwrite", "threads", *STEPS, "begin_resume"),
 )
 def to_tfrecord(
     *,
-    store: str,
+    store: str | list[str],
     target: str,
     component: str | None,
     message: str | None,
     columns: list[str] | None,
     where: list[tuple[str, str, Any]],
     threads: int,
+    begin: bool,
+    parts: int | None,
+    resume: bool,
+    part: str | None,
+    finish: bool,
+    status: bool,
     **arguments: Any,
 ) -> None:
     """Write a Zarr store of to-zarr to TFRecord shards.
@@ -689,11 +718,21 @@ def to_tfrecord(
     TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
     By default each write unit of the store becomes a shard. Memory is bounded. Fields of messages are written as these
     messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
+
+    Without a scheduler, --begin plans the shards, --part writes one part of them in any process of any machine, and
+    --finish verifies all shards: these and --status need only the TARGET.
     """
     from dask_tfrecord.dataset.reading import read_tfrecord
     from dask_tfrecord.dataset.reading_zarr import from_zarr
     from dask_tfrecord.storage.listing import find_shards, is_zarr_group
 
+    if check_steps(store, parts, resume=resume):
+        from dask_tfrecord.stores.files.job import TFRecordJob
+
+        continue_job(TFRecordJob.open(target), target, None, threads, part=part, finish=finish)
+        return
+    if not isinstance(store, str):
+        raise click.UsageError(f"to-tfrecord reads one STORE; got {', '.join(map(plain, store))}")
     with writing(threads):
         is_shard = message is not None and not is_zarr_group(store)
         if message is None and component is None and not is_zarr_group(store):
@@ -705,6 +744,13 @@ def to_tfrecord(
                 )
         dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)
+        if begin:
+            from dask_tfrecord.stores.files.job import TFRecordJob
+
+            given = {"message": message, **write_arguments(**arguments)}
+            TFRecordJob.begin(dataset, target, parts=parts, resume=resume, **given)
+            say_begun(target, parts)
+            return
         dataset.to_tfrecord(target, message=message, **write_arguments(**arguments))
 
 
@@ -738,11 +784,11 @@ def virtual(
 
 
 @tfrecord.command("to-parquet")
-@pattern_argument()
+@pattern_argument(required=False)
 @click.argument("target")
 @options(
     *("split", "features", "message", "sample", "columns", "where"),
-    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads"),
+    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads", *STEPS, "begin_resume"),
 )
 def to_parquet(
     *,
@@ -752,6 +798,12 @@ def to_parquet(
     overwrite: bool,
     compression: str,
     threads: int,
+    begin: bool,
+    parts: int | None,
+    resume: bool,
+    part: str | None,
+    finish: bool,
+    status: bool,
     **reading: Any,
 ) -> None:
     """Convert shards to a directory of Parquet files, one per chunk.
@@ -759,10 +811,25 @@ def to_parquet(
     TARGET is a directory; its files are part.00000.parquet and so on, in the order of the records. Features come from
     --features, else from the metadata of a TFDS data set, else they are inferred. The compression of the shards is
     found from their bytes. This needs pyarrow.
+
+    Without a scheduler, --begin plans the files, --part writes one part of them in any process of any machine, and
+    --finish verifies all files: these and --status need only the TARGET.
     """
+    if check_steps(pattern, parts, resume=resume):
+        from dask_tfrecord.stores.files.job import ParquetJob
+
+        continue_job(ParquetJob.open(target), target, pattern, threads, part=part, finish=finish)
+        return
     with writing(threads):
         dataset = _open(pattern, threads, chunks=chunks or "auto", compression="infer", **reading)
-        dataset.to_parquet(target, compression=compression, **write_arguments(overwrite))
+        arguments = write_arguments(overwrite, compression=compression)
+        if begin:
+            from dask_tfrecord.stores.files.job import ParquetJob
+
+            ParquetJob.begin(dataset, target, parts=parts, resume=resume, **arguments)
+            say_begun(target, parts)
+            return
+        dataset.to_parquet(target, **arguments)
 
 
 @tfrecord.command("to-lerobot")

@@ -335,6 +335,7 @@ RUN_PREFIX = ".dask-tfrecord-"
 
 _RUN = re.compile(re.escape(RUN_PREFIX) + "[0-9a-f]{32}")
 _CLAIM = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.claim(\..*)?")
+_JOB = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.job")
 _TEMPORARY_DIGITS = re.compile(r".+\.([0-9a-f]{32})\.(?:tmp|partial)")
 _MAX_NAMES = 5
 _COMPARED_NBYTES = 1 << 20
@@ -440,8 +441,8 @@ def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
 def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any], *, own: str = "") -> None:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
-    What belongs to a run with a claim stays: its client renews the claim. The folder `own` stays, too. Temporary files
-    of a process of this machine that has ended go at once.
+    What belongs to a run with a claim stays: its client renews the claim. What belongs to an unfinished job and the
+    folder `own` stay, too. Temporary files of a process of this machine that has ended go at once.
     """
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):
@@ -455,7 +456,7 @@ def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, A
         runs = [name for name, info in found.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
         live: set[str] = set()
         if old or runs:
-            young = [name for name in claims if name not in old]
+            young = [name for name in found if name not in old and (name in claims or _JOB.fullmatch(name))]
             live = {_token(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
         for name in old:
             if not any(is_temporary_of(name, token) for token in live):

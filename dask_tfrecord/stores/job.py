@@ -220,6 +220,10 @@ class Job:
         """Return the full name of an object of the job."""
         raise NotImplementedError
 
+    def _writer_name(self, part: int, parts: int, token: str) -> str:
+        """Return the name of the object of a program that writes a part."""
+        return self._path(f"writer-{part}-{parts}-{token}")
+
     def _writers(self) -> list[Journal]:
         """Return a journal for each program that writes a part, or was killed meanwhile."""
         raise NotImplementedError
@@ -306,8 +310,7 @@ class Job:
             _log.info("%s: part %d of %d is done", self._place, part, parts)
             return
         token = uuid.uuid4().hex
-        name = self._path(f"writer-{part}-{parts}-{token}")
-        writer = Journal(objects, name, "this part", self._journal.location)
+        writer = Journal(objects, self._writer_name(part, parts, token), "this part", self._journal.location)
         try:
             with writer.owned(token, lambda: None), cancel_on_failure(token, lambda: None), _in_this_process():
                 self._refuse_other_run()
@@ -315,7 +318,7 @@ class Job:
                 # Without a directory, the output is complete already.
                 owner = writer.owner()
                 objects.put(done, b"" if owner is None else replace(owner, beat=time.time()).to_json())
-        except FileNotFoundError:
+        except (FileNotFoundError, IncompleteStoreError):
             # Another program that wrote the same part may have been followed by `finish`.
             if self._plan() is not None:
                 raise

@@ -40,6 +40,8 @@ STALE = 120.0
 _TRIES = 20
 # The token becomes part of a file name.
 _TOKEN = re.compile("[0-9a-zA-Z]{1,64}")
+# Name of the object of a program that writes a part of a job: the part, the number of parts, and a token.
+_WRITER = re.compile(r"writer-\d+-\d+-\w+")
 # Characters of a host name in errors.
 _MAX_HOST = 100
 
@@ -316,6 +318,12 @@ class Journal:
         data = self.objects.get([self.name])[self.name]
         found = None if data is None else Owner.from_json(data)
         return found if found is not None and found.token == owner.token else None
+
+
+def part_writers(objects: Objects, names: Iterable[str], what: str, location: Location) -> list[Journal]:
+    """Return a journal for each program that writes a part of a job, or was killed meanwhile, by names of objects."""
+    own = [name for name in names if _WRITER.fullmatch(name.rpartition("/")[2])]
+    return [Journal(objects, name, what, location) for name in own]
 
 
 @dataclass(frozen=True, slots=True)

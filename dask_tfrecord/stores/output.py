@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -307,6 +307,11 @@ class ShardWriteReport(WriteReport):
     sidecars: tuple[tuple[str, int], ...] = ()  # path and bytes of each file next to the shard
     version: str | None = None  # of the stored file
     checksum: int | None = None  # CRC-32C of the stored bytes
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ShardWriteReport:
+        """Read a report that was stored as JSON."""
+        return cls(**{**document, "sidecars": tuple((name, size) for name, size in document["sidecars"])})
 
 
 def peak_memory() -> int:

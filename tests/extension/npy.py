@@ -14,7 +14,7 @@ import numpy as np
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import block_nbytes, to_array
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.stores.files.publish import UnitFiles, UnitNames, UnitReport, write_row_files
+from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -63,7 +63,7 @@ def to_npy(ds: dtf.Dataset, path: Path, *, mode: Literal["w", "w-"] = "w-", resu
         return
     files.check_free()
     units = [(span, list(ds), (number, *span)) for number, span in enumerate(spans)]
-    write_row_files(files, tasks, write_npy, (), units, names.root)
+    FileWrite.of_rows(files, tasks, write_npy, (), units, names.root).run()
 
 
 def write_npy(files: NpyFiles, unit: int, start: int, stop: int, source: Any) -> UnitReport:

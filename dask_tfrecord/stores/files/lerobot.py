@@ -48,7 +48,7 @@ from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_pro
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.remote import join, url_to_fs
-from dask_tfrecord.stores.files.publish import UnitFiles, UnitNames, UnitReport, write_row_files
+from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -162,7 +162,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
         (span, read, (unit, span[0], first, lengths[first:past]))
         for unit, (span, (first, past)) in enumerate(zip(spans, pairwise(units), strict=True))
     ]
-    write_row_files(files, row_tasks, write_lerobot_unit, (), arguments, place.root)
+    FileWrite.of_rows(files, row_tasks, write_lerobot_unit, (), arguments, place.root).run()
 
 
 def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import ParquetOptions, complete, with_options
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
-from dask_tfrecord.stores.files.publish import Files, ShardNames, write_row_files
+from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode
 from dask_tfrecord.stores.units import RowTasks
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.interop.arrow import BatchMaker
 
 # The names of dask; readers sort files by name, so numbers have leading zeros.
-_TEMPLATE = "part.{shard:05d}.parquet"
+TEMPLATE = "part.{shard:05d}.parquet"
 CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
 # Footers that are read at the same time.
 _FOOTER_THREADS = 8
@@ -80,10 +80,16 @@ def to_parquet(
     >>> pyarrow.parquet.read_table("train.parquet").num_rows
     20
     """
+    return plan_parquet(arrays, path, complete(ParquetOptions, options, "to_parquet")).run()
+
+
+def plan_parquet(
+    arrays: Mapping[str, Any], path: str | os.PathLike[str], options: ParquetOptions, job: str | None = None
+) -> FileWrite:
+    """Plan what `to_parquet` writes, or the job of a token."""
     # Without pyarrow, this import raises an error that names the extra.
     from dask_tfrecord.interop.arrow import BatchMaker
 
-    options = complete(ParquetOptions, options, "to_parquet")
     if options["mode"] != "a":
         check_mode(options["mode"], "a file")
     codec = _checked_codec(options["compression"])
@@ -92,14 +98,15 @@ def to_parquet(
         raise ValueError("rows must be counted before they are written: open with counts='auto'")
     make = BatchMaker(rows.schema, options["tensors"])
     make.check_columns(rows.nrows)
-    names, mode = ShardNames.from_directory(path, _TEMPLATE, options["storage_options"]).in_mode(options["mode"])
+    names, mode = ShardNames.from_directory(path, TEMPLATE, options["storage_options"]).in_mode(options["mode"])
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    files = Files(row_tasks.token, names, len(spans), mode, options["compute"], verify=_check_rows)
+    files = Files(row_tasks.token, names, len(spans), mode, options["compute"], verify=_check_rows, resumable=job)
     files.check_free()
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, span)) for span, path in zip(spans, paths, strict=True)]
-    return write_row_files(files, row_tasks, write_parquet_file, (make, codec), units, names.display(paths, "file"))
+    location = names.display(paths, "file")
+    return FileWrite.of_rows(files, row_tasks, write_parquet_file, (make, codec), units, location)
 
 
 def _checked_codec(compression: str | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
@@ -32,6 +33,7 @@ from fsspec.utils import stringify_path
 from dask_tfrecord.blocks import release_memory
 from dask_tfrecord.errors import (
     OVERWRITE,
+    RESUME,
     IncompleteStoreError,
     Location,
     ShardChangedError,
@@ -63,7 +65,7 @@ from dask_tfrecord.storage.objects import (
 from dask_tfrecord.storage.remote import files_below, is_directory, join, store_url, url_to_fs
 from dask_tfrecord.storage.shard import is_local
 from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.journal import Journal, Unit, Units
+from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
     WriteReport,
@@ -72,7 +74,7 @@ from dask_tfrecord.stores.output import (
     peak_memory,
     run_write,
 )
-from dask_tfrecord.stores.units import RowTasks, task_name
+from dask_tfrecord.stores.units import RowTasks, build_tasks, task_name
 
 _log = logging.getLogger(__name__)
 
@@ -160,6 +162,18 @@ class ShardNames:
                 f"'part-{{shard:05d}}.tfrecord'; got {redact_url(self.template)!r}"
             )
         return replace(self, first=max(map(self._number, self.existing(self.paths(1))), default=-1) + 1), "w-"
+
+    def hidden_name(self, suffix: str) -> str:
+        """Return the name of an object that belongs to all files of the template, in the directory of the first one."""
+        return f"{RUN_PREFIX}{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}{suffix}"
+
+    def unfinished_job(self, directory: str) -> dict[str, Any] | None:
+        """Return the record of a job that writes these files in parts; None if there is none."""
+        name = self.hidden_name(".job")
+        with suppress(NotADirectoryError):
+            data = objects_in(directory, self.storage_options).get([name])[name]
+            return None if data is None else dict(json.loads(data))
+        return None
 
     def _number(self, path: str) -> int:
         found = self.pattern.fullmatch(path)
@@ -351,6 +365,8 @@ class Files:
     # 32 hexadecimal digits of the inputs and options of a write that can be resumed: they name its run folder, and
     # files and records of a run that ended early are kept.
     resumable: str | None = None
+    # Object in the run folder of the program that writes a part of a job; without it, its tasks publish nothing.
+    part: str | None = None
     # Directory of the first file, and the run folder in it.
     directory: str = field(init=False)
     folder: str = field(init=False)
@@ -371,7 +387,12 @@ class Files:
 
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
-        self.journal.check_free(lambda: self.names.check_free(self.paths, self.mode, self._resumed()))
+
+        def check() -> None:
+            self._other_job()
+            self.names.check_free(self.paths, self.mode, self._resumed())
+
+        self.journal.check_free(check)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -381,7 +402,7 @@ class Files:
         with self.journal.owned(self.token, partial(_remove_empty, made)) as dead:
             if dead is not None:
                 # Files and records of a run that can be continued are in a folder named after the conversion.
-                replace(self, token=dead, resumable=None)._end()
+                replace(self, token=dead, resumable=None).end()
             try:
                 yield
             finally:
@@ -391,6 +412,9 @@ class Files:
     def begin(self) -> None:
         """Remove replaced files, and create directories."""
         names, paths, own = self.names, self.paths, self._resumed()
+        if job := self._other_job():
+            objects_in(self.directory, names.storage_options).drop([names.hidden_name(".job")])
+            replace(self, token=job["token"], resumable=None).end()
         remove_abandoned(self._directories, names.storage_options, own=self.folder)
         replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
         # Tasks do not create the folder: one that runs late would do so again.
@@ -404,9 +428,13 @@ class Files:
 
         Raises IncompleteStoreError if a file is missing, or has another size or checksum than its task reported.
         """
+        self.verify_and_describe(reports)
+        self.end()
+
+    def verify_and_describe(self, reports: Sequence[ShardWriteReport]) -> None:
+        """Verify every file, and write the metadata."""
         paths, options = self.paths, self.names.storage_options
-        if self.compute:
-            self.journal.check_owner(self.token)
+        self._check_owner()
         written = {
             path: StoredFile(report.stored, report.version, report.checksum)
             for path, report in zip(paths, reports, strict=True)
@@ -420,7 +448,6 @@ class Files:
             self.names.check_free(paths, "w")
         with temporary_files_of(self.token):
             self.complete(paths, reports)
-        self._end()
 
     def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
         """Write the metadata of verified files."""
@@ -431,15 +458,15 @@ class Files:
         """Remove the files that this run published, and none of another run; keep those that can be resumed."""
         if self.journal.other_owner(self.token) is not None:
             # A run that continues this one uses the same folder.
-            remove_temporary(self._directories, self.token, self.names.storage_options)
+            self.remove_temporary()
             return
         self.journal.end_writing(self.token)
         if self._resumed():
-            remove_temporary(self._directories, self.token, self.names.storage_options)
+            self.remove_temporary()
             return
         own = self._own()
         self.names.remove([*own, *_sidecars_of(own)])
-        self._end()
+        self.end()
 
     def _own(self) -> list[str]:
         """Return the existing files that this run published."""
@@ -450,6 +477,16 @@ class Files:
     def _published(self) -> list[str]:
         """Return the files that the run may have published."""
         return self.paths
+
+    def recorded(self) -> list[bool]:
+        """Return for each file whether this run has recorded it: it may be unpublished yet, or changed since."""
+        records = list_files(self.folder, self.names.storage_options)
+        return [f"{_record_name(path)}.json" in records for path in self.paths]
+
+    def forget_changed(self) -> None:
+        """Delete the records of files that are no longer as this run wrote them."""
+        changed = [path for path in self.paths if self.published_report(path) is None]
+        Units(self._objects).drop(map(_record_name, changed))
 
     def _resumed(self) -> set[str]:
         """Return the files that an earlier run of a resumable write published, or this one."""
@@ -487,12 +524,43 @@ class Files:
     @property
     def journal(self) -> Journal:
         """Journal of all files of the template whose first file is in the directory."""
-        pattern = self.names.pattern.pattern.rpartition("/")[2]
-        name = f"{RUN_PREFIX}{_digest(pattern)[:16]}.claim"
         objects = objects_in(self.directory, self.names.storage_options)
-        return Journal(objects, name, "these files", Location(redact_url(self.names.template)))
+        return Journal(
+            objects, self.names.hidden_name(".claim"), "these files", Location(redact_url(self.names.template))
+        )
 
-    def _end(self) -> None:
+    def part_writers(self, token: str) -> list[Journal]:
+        """Return a journal for each program that writes a part of a job of these files, or was killed meanwhile."""
+        folder, options = join(self.directory, f"{RUN_PREFIX}{token}"), self.names.storage_options
+        return part_writers(
+            objects_in(folder, options), list_files(folder, options), "a part of these files", self.journal.location
+        )
+
+    def _other_job(self) -> dict[str, Any] | None:
+        """Return the record of an unfinished job of other rows; refuse one that must not be replaced."""
+        job = self.names.unfinished_job(self.directory)
+        if job is None or job["token"] == self.resumable:
+            return None
+        for writer in self.part_writers(job["token"]):
+            writer.check_free()
+        if self.mode == "w-":
+            raise FileExistsError(
+                f"{redact_url(self.names.template)} is written in parts by a job that is not finished: "
+                + RESUME
+                + " divides it again, "
+                + OVERWRITE
+                + " replaces it"
+            )
+        return job
+
+    def _check_owner(self) -> None:
+        """Raise StoreInUseError if another run has taken over these files."""
+        owner = self.journal.other_owner(self.token) if self.compute else None
+        # No run owns the files of a job, until one finishes it.
+        if owner is not None and not (self.resumable and owner.token.startswith(self.resumable)):
+            self.journal.check_owner(self.token)
+
+    def end(self) -> None:
         """Let tasks publish nothing more, and remove the records and temporary files."""
         self.journal.end_writing(self.token)
         fs, folder = url_to_fs(self.folder, **self.names.storage_options)
@@ -504,12 +572,15 @@ class Files:
                     fs.rm(folder, recursive=True)
         except OSError as error:
             warnings.warn(f"{redact_url(self.folder)} can't be removed ({error}); remove it by hand", stacklevel=2)
-        directories = self._directories
         if self.compute:
-            remove_temporary(directories, self.token, self.names.storage_options)
+            self.remove_temporary()
         else:
             # Other copies of the tasks may be running.
-            remove_abandoned(directories, self.names.storage_options)
+            remove_abandoned(self._directories, self.names.storage_options)
+
+    def remove_temporary(self) -> None:
+        """Remove the temporary files of this run, which has ended."""
+        remove_temporary(self._directories, self.token, self.names.storage_options)
 
     def _publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         is_published = False
@@ -547,18 +618,22 @@ class Files:
     def _prepare(self, path: str) -> None:
         """Check that the client waits for the tasks, or prepare one file of a run without a client."""
         if self.compute:
-            self.journal.check_writing(self.token)
+            self._check_writing()
         else:
             self.journal.check_free()
             self.names.create_directories([path, join(self.directory, self.journal.name)])
+
+    def _check_writing(self) -> None:
+        """Raise unless the run of this task goes on: that of its client, or the program that writes a part of a job."""
+        own = self.journal if self.part is None else replace(self.journal, objects=self._objects, name=self.part)
+        own.check_writing(self.token)
 
     def published_report(self, path: str) -> ShardWriteReport | None:
         """Return the report of a file that this run published and that has not changed."""
         unit = self._unit(path, self._identity(path))
         if unit is None or not unit.report:
             return None
-        sidecars = tuple((name, size) for name, size in unit.report["sidecars"])
-        return ShardWriteReport(**{**unit.report, "sidecars": sidecars})
+        return ShardWriteReport.from_json(unit.report)
 
     def _should_publish(self, path: str, temporary: Path) -> bool:
         """Decide whether a complete temporary file becomes `path`.
@@ -566,7 +641,7 @@ class Files:
         False if this run has published the file, or if a file with the same bytes exists.
         """
         if self.compute:
-            self.journal.check_writing(self.token)
+            self._check_writing()
         existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
         if existing is not None:
             if self._unit(path, existing) is not None or self._is_same(path, existing, temporary):
@@ -687,7 +762,7 @@ class UnitFiles(Files):
             return False
         if self.journal.is_left_by_dead_run():
             with self.owned():
-                self._end()
+                self.end()
         return True
 
     def begin(self) -> None:
@@ -761,44 +836,56 @@ def _digest(path: str) -> str:
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def write_files(
-    files: Files,
-    step: Callable[..., WriteReport],
-    shared: Sequence[Any],
-    build: Callable[..., Delayed],
-    arguments: Iterable[Any],
-    work: Callable[[], WriteWork],
-) -> Delayed | None:
-    """Write each file by a task ``step(files, *shared, …)``; `build` makes the graph, as `RowTasks.build` does."""
-    sent = [
+@dataclass(frozen=True, slots=True, eq=False)
+class FileWrite:
+    """A write of files by tasks ``step(files, *shared, *arguments)``, which `run` computes, or a job in parts."""
+
+    files: Files
+    step: Callable[..., WriteReport]
+    shared: Sequence[Any]
+    # Arguments of each task; those over rows get the source of their rows after them.
+    arguments: Sequence[tuple[Any, ...]]
+    work: Callable[[], WriteWork]
+    rows: RowTasks | None = None
+    # Rows and columns that each task reads.
+    reads: Sequence[tuple[tuple[int, int], Sequence[str]]] = ()
+
+    @classmethod
+    def of_rows(
+        cls,
+        files: Files,
+        row_tasks: RowTasks,
+        step: Callable[..., WriteReport],
+        shared: Sequence[Any],
+        units: Sequence[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
+        location: str,
+    ) -> FileWrite:
+        """Write the files of each unit; `units` has the rows, the columns that are read, and the arguments of each."""
+        name, nrows = task_name(step, files.token), row_tasks.rows.nrows or 0
+        spans, features = [each for each, _, _ in units], len(units[0][1])
+
+        def work() -> WriteWork:
+            return WriteWork.of_rows(location, name, row_tasks.source, nrows, features, spans)
+
+        reads, arguments = [(span, names) for span, names, _ in units], [each for _, _, each in units]
+        return cls(files, step, shared, arguments, work, row_tasks, reads)
+
+    def run(self) -> Delayed | None:
+        """Write the files; or with ``compute=False``, return the tasks."""
+        files, sent = self.files, sent_once(self.files, self.shared)
+        build: Callable[..., Delayed] = partial(build_tasks, token=files.token)
+        arguments: Iterable[Any] = self.arguments
+        if self.rows is not None:
+            build, arguments = self.rows.build, ((*read, own) for read, own in zip(self.reads, arguments, strict=True))
+        if not files.compute:
+            return build(self.step, arguments, Files.finish, (files,), *sent)
+        tasks = build(self.step, arguments, collect, (), *sent)
+        return run_write(files, lambda: (tasks, self.work()))
+
+
+def sent_once(files: Files, shared: Sequence[Any]) -> list[Delayed]:
+    """Return the first arguments of all tasks as nodes, which are sent once to each worker."""
+    return [
         dask.delayed(value, name=f"tfrecord-shared-{number}-{files.token}", traverse=False)
         for number, value in enumerate((files, *shared))
     ]
-    if not files.compute:
-        return build(step, arguments, Files.finish, (files,), *sent)
-    tasks = build(step, arguments, collect, (), *sent)
-    return run_write(files, lambda: (tasks, work()))
-
-
-def write_row_files(
-    files: Files,
-    row_tasks: RowTasks,
-    step: Callable[..., WriteReport],
-    shared: Sequence[Any],
-    units: Sequence[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
-    location: str,
-) -> Delayed | None:
-    """Write the files of each unit by ``step(files, *shared, *arguments, source)``.
-
-    `units` has the rows, the columns that are read, and the arguments of each task.
-    """
-    name, nrows = task_name(step, files.token), row_tasks.rows.nrows or 0
-    rows, features = [each for each, _, _ in units], len(units[0][1])
-    return write_files(
-        files,
-        step,
-        shared,
-        row_tasks.build,
-        units,
-        lambda: WriteWork.of_rows(location, name, row_tasks.source, nrows, features, rows),
-    )

@@ -59,10 +59,10 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_sidecars
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
-from dask_tfrecord.stores.files.publish import Files, ShardNames, write_files, write_row_files
+from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode
-from dask_tfrecord.stores.units import RowTasks, build_tasks, check_group_lengths, task_name
+from dask_tfrecord.stores.units import RowTasks, check_group_lengths, task_name
 
 # Decoded bytes of the blocks that a task reads at once.
 _BLOCK_NBYTES = 2 << 20
@@ -143,7 +143,13 @@ def to_tfrecord(
     if is_samples(arrays):
         _write_samples(cast(Any, arrays), urlpath, options)
         return None
-    arrays = cast(Mapping[str, Any], arrays)
+    return plan_tfrecord(cast(Mapping[str, Any], arrays), urlpath, options).run()
+
+
+def plan_tfrecord(
+    arrays: Mapping[str, Any], urlpath: str | os.PathLike[str], options: TFRecordOptions, job: str | None = None
+) -> FileWrite:
+    """Plan what `to_tfrecord` writes, or the job of a token."""
     compression, tfds, storage_options = check_options(options), options["tfds"], options["storage_options"]
     given = given_features(
         options["features"], options["sequence_features"], options["example_features"], options["message"]
@@ -181,12 +187,13 @@ def to_tfrecord(
         options["index"],
         labels,
         metadata,
+        resumable=job,
     )
     files.check_free()
     refuse_sources(files, rows.origin.get("files", ()))
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
-    return write_row_files(files, row_tasks, write_shard, (encoder,), units, names.display(paths))
+    return FileWrite.of_rows(files, row_tasks, write_shard, (encoder,), units, names.display(paths))
 
 
 def _write_samples(
@@ -460,7 +467,16 @@ def copy_tfrecord(
       column  dtype  shape  read as
       label   int64  (20,)  FixedLenFeature((), 'int64')
     """
-    options = complete(CopyOptions, options, "copy_tfrecord")
+    return plan_copy(urlpath, target, complete(CopyOptions, options, "copy_tfrecord"))[0].run()
+
+
+def plan_copy(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    target: str | os.PathLike[str],
+    options: CopyOptions,
+    job: str | None = None,
+) -> tuple[FileWrite, Shards]:
+    """Plan what `copy_tfrecord` writes, or the job of a token; return the shards that are read, too."""
     compression, errors, check_crc = check_options(options), options["errors"], options["check_crc"]
     features, filters, columns = options["features"], options["filters"], options["columns"]
     storage_options, records_per_shard = options["storage_options"], options["records_per_shard"]
@@ -486,6 +502,7 @@ def copy_tfrecord(
         options["compute"],
         compression,
         options["index"],
+        resumable=job,
     )
     files.check_free()
     refuse_sources(files, shards.paths)
@@ -496,9 +513,8 @@ def copy_tfrecord(
         location, tasks = names.display(files.paths), task_name(copy_shard, files.token)
         return WriteWork(location, tasks, None, None, len(partitions), sizes, int(shards.sizes.sum()))
 
-    arguments = zip(files.paths, partitions, strict=True)
-    build = partial(build_tasks, token=files.token)
-    return write_files(files, copy_shard, (kept, check_crc, labelled), build, arguments, work)
+    arguments = list(zip(files.paths, partitions, strict=True))
+    return FileWrite(files, copy_shard, (kept, check_crc, labelled), arguments, work), shards
 
 
 def _checked_columns(columns: Sequence[str], shards: Shards, errors: str) -> frozenset[str]:

@@ -293,12 +293,7 @@ def source_options(source: CountedRows) -> Mapping[str, Any]:
     while source.inner is not None:
         source = source.inner
     if source.shards is not None:
-        if any(not is_local(path) and redact_url(path) != path for path in source.shards.paths):
-            raise ValueError(
-                "the URLs of the shards hold credentials, which the plan of a job would store: pass them in "
-                "storage_options, or by the environment"
-            )
-        return source.shards.storage_options
+        return shard_options(source.shards)
     target = getattr(source, "target", None)
     if (
         not isinstance(target, TargetGroup)
@@ -307,3 +302,13 @@ def source_options(source: CountedRows) -> Mapping[str, Any]:
     ):
         raise ValueError("other programs cannot open the store of the rows by its name: pass a path or a URL")
     return target.storage_options or {}
+
+
+def shard_options(shards: Shards) -> Mapping[str, Any]:
+    """Return the options of fsspec with which shards are read; refuse URLs with credentials."""
+    if any(not is_local(path) and redact_url(path) != path for path in shards.paths):
+        raise ValueError(
+            "the URLs of the shards hold credentials, which the plan of a job would store: pass them in "
+            "storage_options, or by the environment"
+        )
+    return shards.storage_options

@@ -56,7 +56,7 @@ from dask_tfrecord.storage.objects import (
 )
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.storage.shard import check_encodable
-from dask_tfrecord.stores.journal import Journal, Unit, Units
+from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.chunks import chunk_encoder
@@ -274,14 +274,10 @@ class TargetGroup:
         return "w"
 
     def part_writers(self, identity: str) -> list[Journal]:
-        """Return a journal for each program that writes a part of an interrupted conversion, or was killed meanwhile.
-
-        Their names end in the part, the number of parts and a token.
-        """
+        """Return a journal for each program that writes a part of a job, or was killed meanwhile."""
         objects = self.unopened_objects()
         names = objects.names(f"{CHECKPOINT_FOLDER}/{identity}/{PARTS}") if identity.isalnum() else []
-        own = [name for name in names if _WRITER.fullmatch(name.rpartition("/")[2])]
-        return [Journal(objects, name, "a part of this group", self.location) for name in own]
+        return part_writers(objects, names, "a part of this group", self.location)
 
     def _others(self) -> Iterator[Path]:
         """Yield paths in the directory of the group that do not belong to it."""
@@ -712,7 +708,6 @@ _log = logging.getLogger(__name__)
 _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
 # Folder of the plan of a job within its checkpoint, and the programs that write its parts.
 PARTS = "parts"
-_WRITER = re.compile(r"writer-\d+-\d+-\w+")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,527 @@
+"""Write TFRecord shards and Parquet files in parts that independent programs write: `TFRecordJob` and `ParquetJob`.
+
+`begin` prepares the files as their writer does, and stores the arguments of its tasks, in slices, in the run folder. A
+part computes the tasks of its slices, which publish files as usual and skip those that are recorded; their reports are
+one object. `finish` verifies all files by these reports. A record next to the files names the run folder, which is not
+abandoned as long as there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import compress, pairwise
+from typing import Any, Self, Unpack
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, redact_url
+from dask_tfrecord.metadata.tfds import TFDSNames
+from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
+from dask_tfrecord.runtime.progress import cancel_on_failure
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.storage.objects import Objects, directory_of, objects_in
+from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.stores.files.parquet import TEMPLATE, plan_parquet
+from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames, sent_once
+from dask_tfrecord.stores.files.samples import is_samples
+from dask_tfrecord.stores.files.tfrecord import plan_copy, plan_tfrecord
+from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_number, pickled, unpickled
+from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, collect, show_progress
+from dask_tfrecord.stores.units import build_tasks, task_name
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.job import shard_options, source_options
+
+# What a writer plans: the files, the identity of its inputs and options, and options of fsspec that are not stored.
+_Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
+
+
+class _FileJob(Job):
+    """Files that programs write in parts; a unit is a file."""
+
+    def __init__(
+        self, names: ShardNames, record: Mapping[str, Any] | None, source_options: Mapping[str, Any] | None
+    ) -> None:
+        # Without a record, the files are complete.
+        self._record = record or {"token": "", "count": 1, "first": 0}
+        super().__init__(redact_url(names.template), self._record["token"], source_options)
+        self._names = replace(names, first=self._record["first"])
+
+    @classmethod
+    def _begin(
+        cls,
+        names: ShardNames,
+        options: Mapping[str, Any],
+        parts: int | None,
+        resume: bool,
+        plan_write: Callable[[str], _Planned],
+    ) -> Self:
+        """Plan a write as the job of a token, prepare its files, and store the plan."""
+        if parts is not None:
+            check_number("parts", parts, 1)
+        if not options["compute"]:
+            raise ValueError("begin writes no row, write does: leave compute out")
+        if resume and options["mode"] != "w-":
+            raise ValueError(f"resume=True continues a job, and mode={options['mode']!r} begins one: pass only one")
+        if redact_url(names.template) != names.template:
+            raise ValueError("the URL holds credentials, which the plan of a job would store: pass storage_options")
+        before = names.unfinished_job(_home(names)) if resume else None
+        token = uuid.uuid4().hex if before is None else str(before["token"])
+        write, fingerprint, left_out = plan_write(token)
+        files = write.files
+        if files.directory != _home(names):
+            raise ValueError("the directory of the files of a job has no {shards} in its name")
+        differences = [] if before is None else _fingerprint(before).differences(fingerprint)
+        if differences:
+            raise ResumeError(
+                f"cannot resume: inputs or options changed: {'; '.join(differences)}. mode='w' starts over",
+                files.journal.location,
+            )
+        with files.owned(), cancel_on_failure(files.token, files.abort if before is None else lambda: None):
+            files.begin()
+            reading, nbytes = write.work().reading, write.work().nbytes
+            plan = JobPlan.divide(len(write.arguments), parts, lambda tasks: tasks[None])
+            objects, left_out = objects_in(files.folder, names.storage_options), {**left_out, "names": files.names}
+            for number, (first, past) in enumerate(pairwise(plan.tasks)):
+                part = list(write.arguments[first:past]), reading[first:past]
+                objects.put(_slice(plan, number), pickled(part, left_out))
+            source = None if write.rows is None else write.rows.source
+            shared = files, write.step, write.shared, source, nbytes is not None
+            objects.put(f"{SHARED}-{plan.token}", pickled(shared, left_out))
+            objects.put(PLAN, plan.to_json())
+            record = {"token": token, "count": files.count, "first": files.names.first}
+            document = json.dumps({**record, "fingerprint": fingerprint.to_attributes()}).encode()
+            objects_in(files.directory, names.storage_options).put(names.hidden_name(".job"), document)
+        return cls(names, record, left_out["options"])
+
+    @classmethod
+    def _open(cls, names: ShardNames, source_options: Mapping[str, Any] | None) -> Self:
+        record = names.unfinished_job(_home(names))
+        found = cls(names, record, source_options)
+        if record is None and (found._journal.owner() is not None or not names.existing(names.paths(1))):
+            raise FileNotFoundError(f"no job writes {found._place}: begin begins one")
+        return found
+
+    @property
+    def _files(self) -> Files:
+        """The files, for their places and records."""
+        token, count = self._identity, self._record["count"]
+        return Files(token or uuid.uuid4().hex, self._names, count, "w-", compute=True, resumable=token or None)
+
+    @property
+    def _journal(self) -> Journal:
+        return self._files.journal
+
+    @property
+    def _objects(self) -> Objects:
+        return objects_in(self._files.folder, self._names.storage_options, makes_directory=False)
+
+    def _path(self, name: str) -> str:
+        return name
+
+    def _writers(self) -> list[Journal]:
+        return self._files.part_writers(self._identity)
+
+    def _stored_record(self) -> dict[str, Any] | None:
+        """Return the record of this job; None if it is complete."""
+        found = self._names.unfinished_job(_home(self._names)) if self._identity else None
+        if found is not None and found["token"] != self._identity:
+            raise IncompleteStoreError("another conversion has replaced these files", self._journal.location)
+        return found
+
+    def _is_written(self) -> bool:
+        return self._stored_record() is None or self._objects.get([PLAN])[PLAN] is None
+
+    def _is_complete(self) -> bool:
+        return self._stored_record() is None
+
+    def _written_units(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._files.recorded())
+
+    def _load(self, name: str) -> Any:
+        """Load an object of the plan; None if the files are verified, and it is removed."""
+        data = self._objects.get([name])[name]
+        return None if data is None else unpickled(data, {"options": self._source_options, "names": self._names})
+
+    def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
+        loaded = self._load(f"{SHARED}-{plan.token}")
+        slices = [self._load(_slice(plan, number)) for number in range(*plan.of_part(part, parts))]
+        if loaded is None or None in slices:
+            return
+        files, step, shared, source, knows_nbytes = loaded
+        arguments = [each for one, _ in slices for each in one]
+        reading = np.concatenate([np.zeros(0), *(each for _, each in slices)])
+        place, name = f"{self._place}, part {part + 1} of {parts}", task_name(step, token)
+        nbytes = round(float(reading.sum())) if knows_nbytes else None
+        work = WriteWork(place, name, None, None, len(arguments), reading, nbytes)
+        sent = sent_once(replace(files, token=token, part=self._writer_name(part, parts, token)), shared)
+        rows = dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)
+        graph = {} if source is None else dict(rows.__dask_graph__())
+        reports: list[ShardWriteReport] = []
+        with show_progress(work):
+            for first, past in pairwise(batches(0, len(arguments)).tolist()):
+                own = arguments[first:past] if source is None else [(*each, rows.key) for each in arguments[first:past]]
+                tasks = build_tasks(step, own, collect, (), *sent, token=token, graph=graph, start=first)
+                reports += dask.compute(tasks)[0]
+        self._objects.put(_reports(plan, part), json.dumps(list(map(asdict, reports))).encode())
+
+    def _complete(self, plan: JobPlan | None) -> None:
+        files, options = self._files, self._names.storage_options
+        if plan is not None:
+            # Programs that were killed leave temporary files of their tokens.
+            killed = [owner.token for each in self._writers() if (owner := each.owner()) is not None]
+            try:
+                loaded = self._load(f"{SHARED}-{plan.token}")[0]
+                replace(loaded, token=uuid.uuid4().hex).verify_and_describe(self._all_reports(plan))
+            except IncompleteStoreError:
+                files.forget_changed()
+                raise
+            # Without the plan, all units are verified.
+            self._objects.drop([PLAN])
+            for token in killed:
+                replace(files, token=token).remove_temporary()
+        files.end()
+        objects_in(files.directory, options).drop([self._names.hidden_name(".job")])
+
+    def _all_reports(self, plan: JobPlan) -> list[ShardWriteReport]:
+        """Return the reports of all files: those that parts have stored, or else those of the files themselves."""
+        files, parts, found = self._files, self.parts or 1, list[ShardWriteReport]()
+        paths = files.paths
+        names = [_reports(plan, part) for part in range(parts)]
+        for part, stored in enumerate(self._objects.get(names).values()):
+            first, past = (plan.tasks[border] for border in plan.of_part(part, parts))
+            reports: Sequence[ShardWriteReport | None] = [
+                ShardWriteReport.from_json(each) for each in json.loads(stored or b"[]")
+            ]
+            if len(reports) != past - first:
+                reports = [files.published_report(path) for path in paths[first:past]]
+            if None in reports:
+                path = next(compress(paths[first:past], [report is None for report in reports]))
+                raise IncompleteStoreError(f"{redact_url(path)} is missing or was changed", self._journal.location)
+            found += [report for report in reports if report is not None]
+        return found
+
+    def _changes_of_files(self, shards: Shards) -> list[str]:
+        record = self._stored_record()
+        return [] if record is None else _fingerprint(record).changes_of_files(shards)
+
+
+class TFRecordJob(_FileJob):
+    """TFRecord shards that programs write in parts, without a scheduler: a job array of Slurm, or processes.
+
+    `begin` plans what `to_tfrecord` writes, and `begin_copy` what `copy_tfrecord` writes; `write` writes a part in any
+    process of any machine that reaches the files, and `finish` verifies all shards. Write parts in any order. Write a
+    part again if its program died; if it runs twice at once, both write the same bytes. The shards are those of one
+    `to_tfrecord`, byte for byte. They appear as they are written: read them when the job is finished.
+
+    The plan contains pickled rows, and functions of `map_blocks`: open only jobs that you trust.
+
+    Attributes
+    ----------
+    parts : int or None
+        Number of parts; None until the first part fixes it.
+
+    See Also
+    --------
+    ZarrJob : The same for Zarr.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> name = "parts/train-{shard:05d}-of-{shards:05d}.tfrecord"
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+    >>> job = dtf.TFRecordJob.begin(ds, name, parts=2, records_per_shard=5)
+    >>> for part in range(2):  # each in a program of its own
+    ...     dtf.TFRecordJob.open(name).write(part)
+    >>> job.finish()
+    >>> dtf.read_tfrecord("parts/train-*.tfrecord").nrows
+    20
+    """
+
+    @classmethod
+    @with_options(ShardOptions, TFRecordOptions)
+    def begin(
+        cls,
+        arrays: Mapping[str, Any],
+        urlpath: str | os.PathLike[str],
+        *,
+        parts: int | None = None,
+        resume: bool = False,
+        **options: Unpack[TFRecordOptions],
+    ) -> TFRecordJob:
+        """Plan the shards of rows, and store the plan next to them.
+
+        Parameters
+        ----------
+        arrays : Dataset
+            Rows that are read from files.
+        urlpath : str or os.PathLike
+            As for `to_tfrecord`; each program that writes a part opens it.
+        parts : int, optional
+            Number of parts. By default the first part that is written fixes it.
+        resume : bool, default False
+            Divide a job of the same rows and options again, and keep what is written. Without a job, begin one.
+        compute : bool, default True
+            Must be True: `write` writes the rows.
+
+        Returns
+        -------
+        TFRecordJob
+
+        Raises
+        ------
+        ValueError
+            If rows are in memory, which other programs cannot read; if URLs hold credentials, which a plan must not
+            store; or `parts` is not a positive number.
+        FileExistsError
+            As for `to_tfrecord`. Also if another job of these shards is not finished, under ``mode="w-"``.
+        StoreInUseError
+            If another run writes these shards, or a part of another job of them.
+        ResumeError
+            If a job has other rows or options than those that `resume` continues.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+        >>> dtf.TFRecordJob.begin(ds, "begun/", parts=2).status().missing
+        (0, 1)
+        """
+        options = complete(TFRecordOptions, options, "begin")
+        if is_samples(arrays):
+            raise ValueError("other programs cannot read the rows of an iterator: write them by to_tfrecord")
+
+        def plan(token: str) -> _Planned:
+            return _of_rows(plan_tfrecord(arrays, urlpath, options, token), options)
+
+        names = _tfrecord_names(urlpath, options["tfds"], options["storage_options"])
+        return cls._begin(names, options, parts, resume, plan)
+
+    @classmethod
+    @with_options(ShardOptions, CopyOptions)
+    def begin_copy(
+        cls,
+        urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        target: str | os.PathLike[str],
+        *,
+        parts: int | None = None,
+        resume: bool = False,
+        **options: Unpack[CopyOptions],
+    ) -> TFRecordJob:
+        """Plan copies of records, and store the plan next to the new shards.
+
+        Parameters
+        ----------
+        urlpath : str, os.PathLike or list of these
+            Shards to read, as in `copy_tfrecord`.
+        target : str or os.PathLike
+            Shards to write; each program that writes a part opens it.
+        parts : int, optional
+            Number of parts. By default the first part that is written fixes it.
+        resume : bool, default False
+            Divide a job of the same shards and options again, and keep what is written. Without a job, begin one.
+        compute : bool, default True
+            Must be True: `write` writes the records.
+
+        Returns
+        -------
+        TFRecordJob
+
+        Raises
+        ------
+        ValueError, FileExistsError, StoreInUseError, ResumeError
+            As for `begin`.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> job = dtf.TFRecordJob.begin_copy("train-*.tfrecord", "copied/", parts=1, compression="gzip")
+        >>> job.write(0)
+        >>> job.finish()
+        >>> job.status().complete
+        True
+        """
+        options = complete(CopyOptions, options, "begin_copy")
+
+        def plan(token: str) -> _Planned:
+            write, shards = plan_copy(urlpath, target, options, token)
+            source = {"files": list(map(redact_url, shards.paths)), "sizes": shards.sizes.tolist()}
+            source["versions"] = list(shards.versions)
+            schema = options["features"].to_json() if isinstance(options["features"], Schema) else None
+            described = {**_described(options), "features": schema or repr(options["features"])}
+            return write, Fingerprint(_json(source), {}, 0, _json(described)), {"options": shard_options(shards)}
+
+        names = ShardNames.from_urlpath(target, options["target_options"])
+        return cls._begin(names, options, parts, resume, plan)
+
+    @classmethod
+    def open(
+        cls,
+        urlpath: str | os.PathLike[str],
+        *,
+        tfds: Mapping[str, Any] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
+    ) -> TFRecordJob:
+        """Open a job that `begin` or `begin_copy` began, in any process.
+
+        Parameters
+        ----------
+        urlpath : str or os.PathLike
+            The shards, as they were given to `begin`.
+        tfds : mapping, optional
+            That of `begin`.
+        storage_options : mapping, optional
+            Options of fsspec for the URL of the shards.
+        source_options : mapping, optional
+            Options of fsspec for the URLs of the rows; a plan does not store them, because they may hold credentials.
+
+        Returns
+        -------
+        TFRecordJob
+
+        Raises
+        ------
+        FileNotFoundError
+            If no job writes these shards, and none exists.
+        """
+        return cls._open(_tfrecord_names(urlpath, tfds, storage_options), source_options)
+
+
+class ParquetJob(_FileJob):
+    """Parquet files that programs write in parts, without a scheduler: as `TFRecordJob` writes shards.
+
+    Attributes
+    ----------
+    parts : int or None
+        Number of parts; None until the first part fixes it.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> job = dtf.ParquetJob.begin(dtf.read_tfrecord("train-*.tfrecord"), "parts.parquet", parts=1)
+    >>> dtf.ParquetJob.open("parts.parquet").write(0)
+    >>> job.finish()
+    """
+
+    @classmethod
+    @with_options(ParquetOptions)
+    def begin(
+        cls,
+        arrays: Mapping[str, Any],
+        path: str | os.PathLike[str],
+        *,
+        parts: int | None = None,
+        resume: bool = False,
+        **options: Unpack[ParquetOptions],
+    ) -> ParquetJob:
+        """Plan the files of rows, and store the plan next to them.
+
+        Parameters
+        ----------
+        arrays : Dataset
+            Rows that are read from files.
+        path : str or os.PathLike
+            As for `to_parquet`; each program that writes a part opens it.
+        parts : int, optional
+            Number of parts. By default the first part that is written fixes it.
+        resume : bool, default False
+            Divide a job of the same rows and options again, and keep what is written. Without a job, begin one.
+        compute : bool, default True
+            Must be True: `write` writes the rows.
+
+        Returns
+        -------
+        ParquetJob
+
+        Raises
+        ------
+        ValueError, FileExistsError, StoreInUseError, ResumeError
+            As for `TFRecordJob.begin`.
+        """
+        options = complete(ParquetOptions, options, "begin")
+
+        def plan(token: str) -> _Planned:
+            return _of_rows(plan_parquet(arrays, path, options, token), options)
+
+        names = ShardNames.from_directory(path, TEMPLATE, options["storage_options"])
+        return cls._begin(names, options, parts, resume, plan)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        source_options: Mapping[str, Any] | None = None,
+    ) -> ParquetJob:
+        """Open a job that `begin` began, in any process.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The directory, as it was given to `begin`.
+        storage_options, source_options : mapping, optional
+            As for `TFRecordJob.open`.
+
+        Returns
+        -------
+        ParquetJob
+
+        Raises
+        ------
+        FileNotFoundError
+            If no job writes to this directory, and it has no files.
+        """
+        return cls._open(ShardNames.from_directory(path, TEMPLATE, storage_options), source_options)
+
+
+def _tfrecord_names(
+    urlpath: str | os.PathLike[str], tfds: Mapping[str, Any] | None, storage_options: Mapping[str, Any] | None
+) -> ShardNames:
+    if tfds is None:
+        return ShardNames.from_urlpath(urlpath, storage_options)
+    return ShardNames.from_directory(urlpath, TFDSNames.from_mapping(tfds).template, storage_options)
+
+
+def _home(names: ShardNames) -> str:
+    """Return the directory of the record of a job: it does not depend on the number of files."""
+    return directory_of(names.template.format(shard=0, shards=1))
+
+
+def _of_rows(write: FileWrite, options: Mapping[str, Any]) -> _Planned:
+    """Return a write of rows with its identity; refuse rows that other programs cannot read."""
+    assert write.rows is not None
+    rows, source = write.rows.rows, write.rows.source
+    if source is None:
+        raise ValueError("other programs cannot read rows that are in memory: write them without a job, or to shards")
+    fingerprint = Fingerprint.from_rows(rows, write.shared[0].schema, _json(_described(options)))
+    return write, fingerprint, {"options": source_options(source)}
+
+
+def _described(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that determine the files, without those of fsspec and the features of the schema."""
+    left_out = ("mode", "compute", "storage_options", "target_options", "features", "sequence_features")
+    return {name: value for name, value in options.items() if name not in (*left_out, "example_features", "message")}
+
+
+def _json(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=repr))
+
+
+def _fingerprint(record: Mapping[str, Any]) -> Fingerprint:
+    return Fingerprint.from_attributes(record["fingerprint"])
+
+
+def _slice(plan: JobPlan, number: int) -> str:
+    return f"slice-{plan.token}-{number}"
+
+
+def _reports(plan: JobPlan, part: int) -> str:
+    return f"reports-{plan.token}-{part}"

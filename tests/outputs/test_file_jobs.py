@@ -1,0 +1,397 @@
+"""Files in parts: programs that do not talk to each other write the files of one run, or are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import fsspec
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+from support.commands import run, shown
+from support.numbered_shards import write_shards
+from support.programs import environment
+from support.waiting import PATIENCE
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, ShardChangedError, StoreInUseError
+
+pytest.importorskip("pyarrow")
+
+SHARDS, ROWS = 6, 10
+NAMES = "x-{shard:03d}-of-{shards:03d}.tfrecord"
+Job = dtf.TFRecordJob | dtf.ParquetJob
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A writer, and its job; `target` is a directory."""
+
+    name: str
+    write: Callable[..., object]
+    begin: Callable[..., Job]
+    open: Callable[..., Job]
+    command: str
+
+
+def _copy(ds: dtf.Dataset, target: str, **options: Any) -> object:
+    return dtf.copy_tfrecord(ds.origin["files"], f"{target}/{NAMES}", compression="gzip", **options)
+
+
+def _begin_copy(ds: dtf.Dataset, target: str, **options: Any) -> Job:
+    return dtf.TFRecordJob.begin_copy(ds.origin["files"], f"{target}/{NAMES}", compression="gzip", **options)
+
+
+WRITERS = [
+    Writer(
+        "tfrecord",
+        lambda ds, target, **options: ds.to_tfrecord(f"{target}/{NAMES}", **{"index": True, **options}),
+        lambda ds, target, **options: dtf.TFRecordJob.begin(ds, f"{target}/{NAMES}", **{"index": True, **options}),
+        lambda target, **options: dtf.TFRecordJob.open(f"{target}/{NAMES}", **options),
+        "to-tfrecord",
+    ),
+    Writer(
+        "copy",
+        _copy,
+        _begin_copy,
+        lambda target, **options: dtf.TFRecordJob.open(f"{target}/{NAMES}", **options),
+        "copy",
+    ),
+    Writer(
+        "parquet",
+        lambda ds, target, **options: ds.to_parquet(target, **options),
+        lambda ds, target, **options: dtf.ParquetJob.begin(ds, target, **options),
+        lambda target, **options: dtf.ParquetJob.open(target, **options),
+        "to-parquet",
+    ),
+]
+writers = pytest.mark.parametrize("writer", WRITERS, ids=lambda each: each.name)
+
+
+def opened(folder: Path, shards: int = SHARDS, rows: int = ROWS) -> dtf.Dataset:
+    (folder / "shards").mkdir()
+    write_shards(folder / "shards", shards, rows)
+    features = {
+        "label": dtf.FixedLenFeature((), "int64"),
+        "tokens": dtf.VarLenFeature("int64"),
+        "name": dtf.FixedLenFeature((), "bytes"),
+    }
+    return dtf.read_tfrecord(folder / "shards", features, chunks="shard")
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> dtf.Dataset:
+    return opened(tmp_path)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all files of a directory, those of a job included."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@given(data=st.data())
+def test_any_parts_in_any_order_write_the_files_of_one_run(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("jobs")
+    writer = data.draw(st.sampled_from(WRITERS), "writer")
+    ds = opened(folder, data.draw(st.integers(1, 5), "shards"), data.draw(st.integers(0, 5), "rows of a shard"))
+    writer.write(ds, folder / "one")
+    parts = data.draw(st.integers(1, 7), "parts")
+    writer.begin(ds, folder / "job", parts=data.draw(st.sampled_from([parts, None]), "parts of the plan"))
+    order = data.draw(st.lists(st.integers(0, parts - 1), max_size=4), "parts that are written first")
+    for part in [*order, *data.draw(st.permutations(range(parts)), "order")]:
+        writer.open(folder / "job").write(part, parts)
+    job = writer.open(folder / "job")
+    assert not job.status().missing and job.parts == parts
+    job.finish()
+    assert files(folder / "job") == files(folder / "one")
+
+
+@writers
+def test_finish_lists_what_is_missing_and_is_repeated(writer: Writer, ds: dtf.Dataset, tmp_path: Path) -> None:
+    target = tmp_path / "job"
+    job = writer.begin(ds, target, parts=3)
+    assert job.status().missing == (0, 1, 2)
+    job.write(1)
+    with pytest.raises(IncompleteStoreError, match=r"2 of 3 parts are not done: 0 \(missing\), 2 \(missing\)"):
+        job.finish()
+    assert [(each.part, each.state, each.units, each.written) for each in job.status().parts] == [
+        (0, "missing", 2, 0),
+        (1, "done", 2, 2),
+        (2, "missing", 2, 0),
+    ]
+    assert f"process {os.getpid()} on " in job.status().parts[1].writer
+    for part in (0, 2):
+        writer.open(target).write(part)
+    late = writer.open(target)
+    job.finish()
+    before = files(target)
+    assert not [name for name in before if ".dask" in name]
+    for again in (job, late, writer.open(target)):
+        again.write(1)
+        again.finish()
+        assert again.status().complete
+    assert files(target) == before
+    with pytest.raises(FileNotFoundError, match="no job writes"):
+        writer.open(tmp_path / "other")
+
+
+@writers
+def test_finish_finds_files_that_were_lost_or_changed(writer: Writer, ds: dtf.Dataset, tmp_path: Path) -> None:
+    target = tmp_path / "job"
+    job = writer.begin(ds, target, parts=3)
+    for part in range(3):
+        job.write(part)
+    lost = sorted(path for path in target.iterdir() if path.suffix in (".tfrecord", ".parquet"))[2]
+    lost.unlink()
+    with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 1 \(interrupted\)"):
+        job.finish()
+    job.write(1)
+    # Divided again: what is written is kept.
+    job = writer.begin(ds, target, parts=2, resume=True)
+    assert not job.status().missing
+    lost.unlink()
+    with pytest.raises(IncompleteStoreError, match=r"1 of 2 parts is not done: 0 \(interrupted\)"):
+        job.finish()
+    job.write(0)
+    job.finish()
+    writer.write(ds, tmp_path / "one")
+    assert files(target) == files(tmp_path / "one")
+
+
+@writers
+def test_what_other_programs_cannot_read_is_refused(writer: Writer, ds: dtf.Dataset, tmp_path: Path) -> None:
+    for wrong in (0, True, 1.5):
+        with pytest.raises(ValueError, match="parts is a number, 1 or more"):
+            writer.begin(ds, tmp_path / "job", parts=wrong)
+    with pytest.raises(ValueError, match="leave compute out"):
+        writer.begin(ds, tmp_path / "job", compute=False)
+    with pytest.raises(ValueError, match="pass only one"):
+        writer.begin(ds, tmp_path / "job", mode="w", resume=True)
+    if writer.name != "copy":
+        with pytest.raises(ValueError, match="in memory"):
+            writer.begin(dtf.Dataset.from_arrays({"x": [1, 2]}), tmp_path / "job")
+    assert not (tmp_path / "job").exists()
+    job = writer.begin(ds, tmp_path / "job")
+    with pytest.raises(ValueError, match="no number of parts"):
+        job.write(0)
+    job.write(0, 4)
+    with pytest.raises(ResumeError, match="this is a part of 5, and the job has 4 parts"):
+        job.write(4, 5)
+    with pytest.raises(ValueError, match="the job has 4 parts: 0 to 3; got 4"):
+        job.write(4, 4)
+
+
+def test_iterators_and_credentials_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rows of an iterator"):
+        dtf.TFRecordJob.begin(iter([{"x": 1}]), tmp_path / "job.tfrecord")  # type: ignore[arg-type]
+    with (
+        mock.patch("dask_tfrecord.stores.files.publish.is_directory", lambda *_: False),
+        pytest.raises(ValueError, match="the URL holds credentials"),
+    ):
+        dtf.TFRecordJob.begin(ds, "http://user:secret@127.0.0.1:1/{shard}.tfrecord")
+    options = {"auto_mkdir": False}
+    for copies in (True, False):
+        target = tmp_path / f"{copies}/{NAMES}"
+        if copies:
+            job = dtf.TFRecordJob.begin_copy(ds.origin["files"], target, parts=1, storage_options=options)
+        else:
+            read = dtf.read_tfrecord(ds.origin["files"][0], compression=None, storage_options=options)
+            job = dtf.TFRecordJob.begin(read, target, parts=1, storage_options={"use_listings_cache": False})
+        stored = files(target.parent).values()
+        assert not [each for each in stored if b"auto_mkdir" in each or b"use_listings_cache" in each]
+        with pytest.raises(ValueError, match="source_options"):
+            dtf.TFRecordJob.open(target).write(0)
+        dtf.TFRecordJob.open(target, source_options=options).write(0)
+        job.finish()
+
+
+@writers
+def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
+    writer: Writer, ds: dtf.Dataset, tmp_path: Path
+) -> None:
+    target = tmp_path / "job"
+    old = writer.begin(ds, target, parts=3)
+    with (
+        mock.patch("dask_tfrecord.stores.job._versions", lambda: "dask_tfrecord 99 on Python 3.99"),
+        pytest.raises(ResumeError, match=r"was made by dask_tfrecord .* on Python 3\..*, and this is dask_tfrecord 99"),
+    ):
+        old.write(0)
+    old.write(0)
+    for write in (writer.write, writer.begin):
+        with pytest.raises(FileExistsError, match="written in parts by a job that is not finished"):
+            write(ds, target)
+    with pytest.raises(ResumeError, match=r"compression was .* and now is"):
+        options: dict[str, Any] = {"compression": "zstd"} | ({"index": False} if writer.name == "tfrecord" else {})
+        if writer.name == "copy":
+            dtf.TFRecordJob.begin_copy(ds.origin["files"], f"{target}/{NAMES}", resume=True, **options)
+        else:
+            writer.begin(ds, target, resume=True, **options)
+    job = writer.begin(ds, target, parts=3, mode="w")
+    with pytest.raises(IncompleteStoreError, match="another conversion has replaced these files"):
+        old.write(1)
+    with pytest.raises(IncompleteStoreError, match="another conversion has replaced these files"):
+        old.finish()
+    job.write(0)
+    write_shards(tmp_path / "shards", SHARDS, ROWS + 1)
+    with pytest.raises(ShardChangedError, match=r"part-\d\.tfrecord"):
+        job.write(1)
+    with pytest.raises(ResumeError, match="files changed"):
+        writer.begin(dtf.read_tfrecord(tmp_path / "shards", ds.schema, chunks="shard"), target, resume=True)
+    writer.write(dtf.read_tfrecord(tmp_path / "shards", chunks="shard"), target, mode="w")
+    assert not [name for name in files(target) if ".dask" in name]
+
+
+def test_files_are_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_path: Path) -> None:
+    def refused(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not tried:
+            tried.append(True)
+            for write in (WRITERS[0].write, WRITERS[0].begin):
+                with pytest.raises(StoreInUseError, match=f"a part of these files: process {os.getpid()} on "):
+                    write(ds, tmp_path / "job", mode="w")
+            states.extend(each.state for each in jobs[0].status().parts)
+        return blocks
+
+    tried, states, jobs = [True], list[str](), list[Job]()
+    mapped = ds.map_blocks(refused, dict(ds.schema))
+    job = WRITERS[0].begin(mapped, tmp_path / "job", parts=3)
+    jobs.append(job)
+    import dask_tfrecord.stores.files.job as module
+
+    load = module.unpickled
+
+    def loaded(data: bytes, left_out: Mapping[str, Any]) -> Any:
+        # Functions are pickled by value: these share no list with the test.
+        found = load(data, left_out)
+        return (*found[:3], mapped.as_rows().source, found[4]) if len(found) == 5 else found
+
+    with mock.patch.object(module, "unpickled", loaded):
+        tried.clear()
+        job.write(1)
+    assert states == ["missing", "running", "missing"]
+    WRITERS[0].write(ds, tmp_path / "job", mode="w")
+
+
+def test_a_part_is_refused_while_another_run_owns_the_files(ds: dtf.Dataset, tmp_path: Path) -> None:
+    job = WRITERS[0].begin(ds, tmp_path / "job", parts=2)
+    with job._journal.owned("0123", lambda: None), pytest.raises(StoreInUseError, match="another run is writing"):
+        job.write(1)
+    job.write(1)
+
+
+def test_metadata_of_tfds_and_added_shards(ds: dtf.Dataset, tmp_path: Path) -> None:
+    tfds = {"name": "rows", "version": "1.0.0", "split": "train"}
+    job = dtf.TFRecordJob.begin(ds, tmp_path / "tfds", tfds=tfds, parts=2)
+    for part in range(2):
+        dtf.TFRecordJob.open(tmp_path / "tfds", tfds=tfds).write(part)
+    job.finish()
+    ds.to_tfrecord(tmp_path / "one", tfds=tfds)
+    assert files(tmp_path / "tfds") == files(tmp_path / "one")
+    name = tmp_path / "added" / "y-{shard:02d}.tfrecord"
+    ds.to_tfrecord(name)
+    for _ in range(2):
+        job = dtf.TFRecordJob.begin(ds, name, mode="a", parts=1)
+        dtf.TFRecordJob.open(name).write(0)
+        job.finish()
+    assert sorted(path.name for path in name.parent.iterdir()) == [f"y-{number:02d}.tfrecord" for number in range(18)]
+
+
+def test_object_stores(ds: dtf.Dataset, tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    for writer in WRITERS:
+        target = f"memory://{tmp_path.name}/{writer.name}"
+        writer.begin(ds, target, parts=2)
+        for part in range(2):
+            writer.open(target).write(part)
+        writer.open(target).finish()
+        writer.write(ds, tmp_path / writer.name)
+        found = {path.rpartition("/")[2]: fs.cat_file(path) for path in fs.find(target.removeprefix("memory:/"))}
+        assert found == files(tmp_path / writer.name)
+
+
+# -- programs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@writers
+def test_killed_programs_are_repeated(writer: Writer, ds: dtf.Dataset, tmp_path: Path) -> None:
+    target = tmp_path / "job"
+    job = writer.begin(ds, target, parts=2)
+    kind = "ParquetJob" if writer.name == "parquet" else "TFRecordJob"
+    place = str(target) if writer.name == "parquet" else f"{target}/{NAMES}"
+    code = f"""
+import os, signal
+import dask_tfrecord as dtf
+from dask_tfrecord.stores.files.publish import Files
+publish, after = Files.publish, int(os.environ.get("DIES_AFTER", 99))
+def dying(self, path, fill):
+    def fill_and_die(sink):
+        global after
+        after -= 1
+        found = fill(sink)
+        if after < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+    return publish(self, path, fill_and_die)
+Files.publish = dying
+dtf.{kind}.open({place!r}).write(0)
+"""
+    command = [sys.executable, "-c", code]
+    killed = subprocess.run(command, env=environment() | {"DIES_AFTER": "1"}, timeout=PATIENCE, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [each.state for each in job.status().parts] == ["interrupted", "missing"]
+    twice = [subprocess.Popen(command, env=environment()) for _ in range(2)]
+    assert not any([each.wait(PATIENCE) for each in twice])
+    job.write(1)
+    job.finish()
+    writer.write(ds, tmp_path / "one")
+    assert files(target) == files(tmp_path / "one")
+
+
+def source_of(writer: Writer, folder: Path) -> Path:
+    """Return what the command reads."""
+    if writer.command != "to-tfrecord":
+        return folder / "shards"
+    dtf.read_tfrecord(folder / "shards").to_zarr(folder / "rows.zarr", chunks=ROWS)
+    return folder / "rows.zarr"
+
+
+@writers
+def test_commands(writer: Writer, ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = writer.command
+    source = source_of(writer, tmp_path)
+    target, one = (tmp_path / each / ("" if name == "to-parquet" else NAMES) for each in ("job", "one"))
+    refused = run(name, target, "--part", "1/2", "--overwrite")
+    assert refused.exit_code == 2 and "--overwrite belongs to --begin" in refused.stderr
+    refused = run(name, target)
+    assert refused.exit_code == 2 and "Missing argument" in refused.stderr
+    assert "--part auto" in shown(name, source, target, "--begin", "--parts", 2)
+    assert "1/2   missing" in shown(name, target, "--status")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    assert "part 2 of 2" in shown(name, target, "--part", "auto")
+    assert "1 (missing). --part I/2 writes each of them" in run(name, target, "--finish").stderr
+    assert "is planned" in shown(name, source, target, "--begin", "--resume", "--parts", 3)
+    for part in (1, 2, 3):
+        shown(name, target, "--part", f"{part}/3")
+    assert "is done: nothing was left" in shown(name, target, "--part", "2/3")
+    assert "is complete" in shown(name, target, "--finish")
+    assert "is complete" in shown(name, target, "--status")
+    shown(name, source, one)
+    assert files(tmp_path / "job") == files(tmp_path / "one")
+
+
+def test_the_record_of_a_job_holds_what_it_reads(ds: dtf.Dataset, tmp_path: Path) -> None:
+    WRITERS[0].begin(ds, tmp_path / "job", parts=2)
+    [record] = (tmp_path / "job").glob(".dask-tfrecord-*.job")
+    assert json.loads(record.read_text())["fingerprint"]["source"]["files"] == ds.origin["files"]
