@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -80,14 +80,12 @@ def continue_job(
     *,
     part: str | None,
     finish: bool,
-    compression: str | None = "infer",
-    **_: Any,
 ) -> None:
     """Write a part of a job, finish it, or print its status; check the shards of `pattern` if there is one."""
     from dask_tfrecord.storage.listing import find_shards
 
     if pattern:
-        job.check_shards(find_shards(pattern, compression=compression))
+        job.check_shards(find_shards(pattern))
     if part is not None:
         with writing(threads) as summaries:
             job.write(*_part(job, part))

@@ -642,7 +642,7 @@ def to_zarr(
         from dask_tfrecord.stores.zarr.job import ZarrJob
 
         job = ZarrJob.open(store, component=target["component"])
-        continue_job(job, store, pattern, threads, part=part, finish=finish, compression=given["compression"])
+        continue_job(job, store, pattern, threads, part=part, finish=finish)
         return
     if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
