@@ -288,3 +288,37 @@ def test_few_functions_have_many_parameters() -> None:
         for signature in long_signatures(ast.parse((PACKAGE / module).read_text("utf-8")))
     ]
     assert len(found) <= 8, "\n".join(found)
+
+
+DOCS = PACKAGE.parent / "docs"
+CODE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"[\w/]+/|[\w/]+\.(py|hpp|cpp)")
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the package is installed without its documentation")
+@pytest.mark.parametrize("page", ["explanation/architecture.md", "explanation/formats.md", "glossary.md"])
+def test_pages_name_modules_that_exist(page: str) -> None:
+    found = [code for code in CODE.findall((DOCS / page).read_text("utf-8")) if PATH.fullmatch(code)]
+    assert [code for code in found if not any((root / code).exists() for root in (PACKAGE, PACKAGE.parent))] == []
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the package is installed without its documentation")
+@pytest.mark.parametrize("page", ["explanation/architecture.md", "glossary.md"])
+def test_pages_name_code_that_exists(page: str) -> None:
+    words = {word for module in MODULES for word in re.findall(r"\w+", (PACKAGE / module).read_text("utf-8"))}
+    codes = [code for code in CODE.findall((DOCS / page).read_text("utf-8")) if "/" not in code]
+    # Names of several words are those of this package, except for environment variables.
+    names = {word for code in codes for word in re.findall(r"\w+", code) if re.search("._.|[a-z][A-Z]", word)}
+    assert sorted(name for name in names if name not in words and not name.isupper()) == []
+
+
+@pytest.mark.skipif(not DOCS.is_dir(), reason="the package is installed without its documentation")
+def test_the_architecture_names_code_in_the_module_that_has_it() -> None:
+    page = (DOCS / "explanation/architecture.md").read_text("utf-8")
+    wrong = []
+    for names, path in re.findall(r"((?:`[\w.]+`(?:, | and ))*`[\w.]+`) (?:in|of) `([\w/]+\.py)`", page):
+        source = (PACKAGE / path).read_text("utf-8")
+        for name in CODE.findall(names):
+            if not all(re.search(rf"\b{part}\b", source) for part in name.split(".")):
+                wrong.append(f"{name} in {path}")
+    assert wrong == []
