@@ -14,7 +14,7 @@ import zarr
 from cases import COLUMNS
 from support.commands import shown
 from support.faults import FaultError, Faults, Killed
-from support.few import mostly_slow
+from support.few import mostly_slow, rising
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -85,7 +85,7 @@ def test_added_columns_are_those_of_one_conversion(
     assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", rising(13, 5, 1))
 @pytest.mark.parametrize("kind", [Killed, FaultError])
 def test_readers_find_the_old_columns_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, at = tmp_path / "x.zarr", 1

@@ -88,7 +88,10 @@ class Growth:
         self.write(objects, lambda: self._check_current(objects))
 
     def write(self, objects: GroupObjects, check: Callable[[], object] = lambda: None) -> None:
-        """Write the metadata of the group with the additions; `check` before each object."""
+        """Write the metadata of the group with the additions; `check` before each object.
+
+        Objects are read before `check`, so that it finds each run that has changed them since.
+        """
         for number, files in self.files.items():
             check()
             objects.put(f"{_APPENDS_FOLDER}/{_METADATA}", group_document({}))
@@ -98,7 +101,6 @@ class Growth:
             objects.put(f"{name}/{_METADATA}", json.dumps(array, indent=2).encode())
         lengths = {name: after for name, (_, after, _) in self.lengths.items()}
         self._set_lengths(objects, lengths, check)
-        check()
         document = json.loads(objects.get([_METADATA])[_METADATA] or b"")
         attributes = document["attributes"]
         attributes |= {
@@ -111,6 +113,7 @@ class Growth:
         for name, (_, after, _) in self.lengths.items():
             if consolidated is not None and name in consolidated:
                 consolidated[name]["shape"][0] = after
+        check()
         objects.put(_METADATA, json.dumps(document, indent=2).encode())
 
     def _check_current(self, objects: GroupObjects) -> None:
