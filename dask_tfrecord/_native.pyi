@@ -388,6 +388,28 @@ class Decoder:
         of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.
         """
 
+    def feed_selected_on(
+        self,
+        origin: Origin,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        begin: int,
+        end: int,
+        position: int,
+        first: int,
+        selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        offset: int,
+        nbytes: int = 0,
+        rows: int = -1,
+        ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")] | None = None,
+    ) -> tuple[Walk, int, int, int, int]:
+        """
+        Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.
+
+        Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number
+        `first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a
+        damaged header. If a record ends beyond the origin, so does the position.
+        """
+
     def feed_selected(
         self,
         buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
@@ -628,6 +650,28 @@ class MessageDecoder:
 
         Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`
         of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.
+        """
+
+    def feed_selected_on(
+        self,
+        origin: Origin,
+        buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")],
+        begin: int,
+        end: int,
+        position: int,
+        first: int,
+        selected: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        offset: int,
+        nbytes: int = 0,
+        rows: int = -1,
+        ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu")] | None = None,
+    ) -> tuple[Walk, int, int, int, int]:
+        """
+        Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.
+
+        Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number
+        `first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a
+        damaged header. If a record ends beyond the origin, so does the position.
         """
 
     def feed_selected(

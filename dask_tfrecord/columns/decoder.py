@@ -576,6 +576,23 @@ class _DecodeJob:
             self.nbytes = 0
         return walk, self
 
+    def feed_selected(
+        self,
+        window: Window,
+        record: int,
+        selected: NDArray[np.int64],
+        run: Run,
+        ends: NDArray[np.int64] | None,
+    ) -> tuple[_native.Walk, int]:
+        """Decode selected records, and return how many; see `Window.feed_selected`."""
+        walk, decoded = window.feed_selected(
+            self.native, record, selected, run.stop_offset, self.nbytes, self.rows, ends
+        )
+        self.records += decoded
+        if decoded:
+            self.nbytes = 0
+        return walk, decoded
+
     def blocks(self) -> dict[str, Block]:
         """Assemble the blocks of all columns."""
         if self.tables is not None:
@@ -684,7 +701,7 @@ class _Reader:
         self.shard = run.shard
         self.check_crc = check_crc
         first, most = limits().first_window_nbytes, limits().window_nbytes
-        whole = most if run.stop_offset - run.offset > first and run.selected is None else 0
+        whole = most if run.stop_offset - run.offset > first else 0
         self.window = Window(run.shard, run.offset, block_size=first, stop=run.stop_offset, most=whole)
         self.record = run.entry_record
 
@@ -745,15 +762,15 @@ class _Reader:
             kept[self.record] = window.offset
         while done < len(selected):
             border = window.offset
-            if kept is not None:
-                self._keep_offsets(run, kept)
-            walk = job.native.feed_selected(window.buffer, window.begin, window.end, self.record, selected[done:])
-            if not window.advance(walk.consumed):
+            # The end of the last record is kept if no bytes follow: see below.
+            ends = None if kept is None else kept[self.record + 1 : -1]
+            walk, decoded = job.feed_selected(window, self.record, selected[done:], run, ends)
+            if window.offset < border + walk.consumed:
                 raise truncation_error(self.shard, border, self.record, walk.records)
             self.record += walk.records
-            decoded = int(np.searchsorted(selected, self.record)) - done
             done += decoded
-            job.preallocate_from_first_records(decoded, walk.consumed)
+            if kept is not None and self.record == len(kept) - 1 and window.offset == run.shard.size:
+                kept[-1] = window.offset
             self._check(walk, job)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
                 raise self._ended(int(selected[-1]) + 1 - self.record)

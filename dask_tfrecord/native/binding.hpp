@@ -110,12 +110,18 @@ struct Expected {
     std::uint64_t nbytes = 0;  // stored bytes of all records; 0 if memory is allocated
     std::int64_t rows = -1;    // number of all records, if it is known
 
-    // Return how many times the values of the records of a walk make all values.
-    double factor(const dtf::Walk& walk) const {
-        const double times = static_cast<double>(nbytes) / static_cast<double>(walk.consumed);
+    // Return how many times the values of records of `consumed` bytes make all values.
+    double factor(std::uint64_t records, std::uint64_t consumed) const {
+        const double times = static_cast<double>(nbytes) / static_cast<double>(consumed);
         if (rows < 0) return times;
-        return std::min(times, static_cast<double>(rows) / static_cast<double>(walk.records));
+        return std::min(times, static_cast<double>(rows) / static_cast<double>(records));
     }
+};
+
+// Records that a decoder passed, and how many of them it decoded.
+struct Fed {
+    dtf::Walk walk;
+    std::uint64_t decoded = 0;
 };
 
 // A decoder and the arrays that it writes to. The order of calls: set output buffers, feed records, take the outputs.
@@ -149,35 +155,77 @@ protected:
     }
 
     // Decode the records in view in `buffer[begin:end]` and those that follow in the origin by `work`, which gets data,
-    // their size and the most records. `offset` is that of `buffer[begin]`.
+    // their size, the most records and their distance from the first byte, and returns `Fed`. `offset` is that of
+    // `buffer[begin]`.
     template <class Work>
-    nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t> decode_on(
-        const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end, std::uint64_t position,
-        std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last, Expected expected, Work work) {
+    dtf::Walk decode_on(const Origin& origin, const OutputBytes& buffer, dtf::View& view, std::int64_t limit,
+                        std::uint64_t offset, std::optional<std::uint64_t> last, Expected expected, Work work) {
         const ExclusiveUse use(busy_);
-        if (begin > end || end > buffer.size()) throw nb::index_error("expected 0 <= begin <= end <= len(buffer)");
+        if (view.begin > view.end || view.end > buffer.size()) {
+            throw nb::index_error("expected 0 <= begin <= end <= len(buffer)");
+        }
         if (last && *last < offset) throw nb::value_error("last must be at or after offset");
         if (offset > dtf::absurd_length) throw nb::value_error("offset exceeds 2**62");
-        if (origin.memory && position > origin.memory->size()) throw nb::index_error("position lies beyond the memory");
+        if (origin.memory && view.position > origin.memory->size()) {
+            throw nb::index_error("position lies beyond the memory");
+        }
         begin_feed();
-        dtf::View view{begin, end, position};
-        const dtf::Walk walk = without_gil([&] {
+        return without_gil([&] {
             const auto read = [&](std::uint8_t* out, std::size_t size, std::uint64_t at) {
                 return origin.read(out, size, at);
             };
             dtf::Windows windows(buffer.data(), buffer.size(), view, origin.reach, read);
             const std::uint64_t most = limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit);
             return windows.each(most, last ? *last - offset : UINT64_MAX, [&](const std::uint8_t* data, std::size_t size,
-                                                                              std::uint64_t records, std::uint64_t) {
-                const dtf::Walk found = work(data, size, records);
-                if (found.records > 0 && expected.nbytes > 0) {
-                    decoder_.preallocate(expected.factor(found) * 1.05);
+                                                                              std::uint64_t records, std::uint64_t at) {
+                const Fed fed = work(data, size, records, at);
+                if (fed.decoded > 0 && expected.nbytes > 0) {
+                    decoder_.preallocate(expected.factor(fed.decoded, fed.walk.consumed) * 1.05);
                     expected.nbytes = 0;
                 }
-                return found;
+                return fed.walk;
             });
         });
+    }
+
+    using OnWindow = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t>;
+    using OnSelected = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t, std::size_t>;
+
+    // Decode consecutive records.
+    OnWindow decode_all_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                           std::uint64_t position, std::int64_t limit, std::uint64_t offset,
+                           std::optional<std::uint64_t> last, Expected expected) {
+        dtf::View view{begin, end, position};
+        const dtf::Walk walk = decode_on(
+            origin, buffer, view, limit, offset, last, expected,
+            [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t) {
+                const dtf::Walk found = decoder_.feed(data, size, most);
+                return Fed{found, found.records};
+            });
         return nb::make_tuple(walk, view.begin, view.end, view.position);
+    }
+
+    // Decode selected records; `first` is the number of the first one in view.
+    OnSelected decode_selected_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                                  std::uint64_t position, std::uint64_t first, const Integers& selected,
+                                  std::uint64_t offset, Expected expected,
+                                  const std::optional<OutputIntegers>& found_ends) {
+        dtf::View view{begin, end, position};
+        dtf::Ends ends;
+        if (found_ends) ends = dtf::Ends(found_ends->data(), found_ends->size());
+        std::size_t done = 0;
+        const dtf::Walk walk = decode_on(
+            origin, buffer, view, -1, offset, std::nullopt, expected,
+            [&](const std::uint8_t* data, std::size_t size, std::uint64_t, std::uint64_t at) {
+                ends.begin(offset + at);
+                const std::size_t before = done;
+                const dtf::Walk found = decoder_.feed_selected(data, size, first, selected.data() + done,
+                                                               selected.size() - done, &ends);
+                first += found.records;
+                while (done < selected.size() && static_cast<std::uint64_t>(selected.data()[done]) < first) ++done;
+                return Fed{found, done - before};
+            });
+        return nb::make_tuple(walk, view.begin, view.end, view.position, done);
     }
 
     void begin_feed() {

@@ -171,10 +171,13 @@ public:
     auto feed_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
                  std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
                  std::uint64_t nbytes, std::int64_t rows) {
-        return decode_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows},
-                         [&](const std::uint8_t* data, std::size_t size, std::uint64_t most) {
-                             return decoder_.feed(data, size, most);
-                         });
+        return decode_all_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows});
+    }
+
+    auto feed_selected_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                          std::uint64_t position, std::uint64_t first, const Integers& selected, std::uint64_t offset,
+                          std::uint64_t nbytes, std::int64_t rows, const std::optional<binding::OutputIntegers>& ends) {
+        return decode_selected_on(origin, buffer, begin, end, position, first, selected, offset, {nbytes, rows}, ends);
     }
 
     dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
@@ -310,6 +313,13 @@ void binding::add_decoder(nb::module_& module) {
              "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
              "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
              "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
+        .def("feed_selected_on", &PyDecoder::feed_selected_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a,
+             "position"_a, "first"_a, "selected"_a.noconvert(), "offset"_a, "nbytes"_a = 0, "rows"_a = -1,
+             "ends"_a.noconvert().none() = nb::none(),
+             "Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.\n\n"
+             "Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number\n"
+             "`first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a\n"
+             "damaged header. If a record ends beyond the origin, so does the position.")
         .def("feed_selected", &PyDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
              "selected"_a.noconvert(),
              "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"

@@ -70,10 +70,12 @@ public:
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
-    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
-    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
-                       std::size_t count) {
-        return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
+    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block. The
+    // ends of all of them are added to `ends`, if it is given.
+    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
+                                 const std::int64_t* wanted, std::size_t count, Ends* ends = nullptr) {
+        return framing_.each_selected(data, size, first, wanted, count, ends,
+                                      [this](Cursor payload) { return take(payload); });
     }
 
 private:

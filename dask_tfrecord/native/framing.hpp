@@ -37,15 +37,42 @@ constexpr std::uint64_t absurd_length = std::uint64_t{1} << 62;
 // No file is larger, so the length alone rules out most false headers.
 constexpr std::uint64_t largest_file = std::uint64_t{1} << 40;
 
+// Bytes of a stream up to the end of each record that a walk passes, one after the other, while all headers are intact.
+class Ends {
+public:
+    Ends() = default;
+    Ends(std::int64_t* found, std::size_t most) : next_(found), left_(most) {}
+
+    bool wanted() const { return left_ > 0; }
+
+    // Set the byte of the stream where the next walk begins.
+    void begin(std::uint64_t offset) { offset_ = offset; }
+
+    // Add a record that ends so many bytes after the begin.
+    void add(std::uint64_t consumed) {
+        if (left_ == 0) return;
+        *next_++ = static_cast<std::int64_t>(offset_ + consumed);
+        --left_;
+    }
+
+    // Keep no more: a header is damaged.
+    void stop() { left_ = 0; }
+
+private:
+    std::int64_t* next_ = nullptr;
+    std::size_t left_ = 0;
+    std::uint64_t offset_ = 0;
+};
+
 class Framing {
 public:
     explicit Framing(bool check) : crc_(crc::best()), check_(check) {}
 
     // Read a record that lies within the block, or set in `walk` why not.
-    bool next(Cursor& block, Cursor& payload, Walk& walk) const {
+    bool next(Cursor& block, Cursor& payload, Walk& walk, Ends* ends = nullptr) const {
         Cursor ahead = block;
         std::uint64_t length;
-        if (!header(ahead, length, walk)) return false;
+        if (!header(ahead, length, walk, ends)) return false;
         if (length > absurd_length || length + footer_size > ahead.left()) {
             walk.need = length > absurd_length ? UINT64_MAX : header_size + length + footer_size;
             walk.stop = Stop::more;
@@ -71,7 +98,8 @@ public:
     }
 
     // Walk headers until `walk` has passed `records` of them, or set why not.
-    bool skip(const std::uint8_t* data, std::size_t size, std::uint64_t records, Walk& walk) const {
+    bool skip(const std::uint8_t* data, std::size_t size, std::uint64_t records, Walk& walk,
+              Ends* ends = nullptr) const {
         while (walk.records < records) {
             if (walk.consumed >= size) {
                 walk.need = header_size;
@@ -80,7 +108,7 @@ public:
             }
             Cursor ahead(data + walk.consumed, size - static_cast<std::size_t>(walk.consumed));
             std::uint64_t length;
-            if (!header(ahead, length, walk)) return false;
+            if (!header(ahead, length, walk, ends)) return false;
             if (length > absurd_length) {  // longer than any shard: the caller, which knows the size, reports it
                 walk.need = UINT64_MAX;
                 walk.stop = Stop::more;
@@ -88,6 +116,7 @@ public:
             }
             walk.consumed += header_size + length + footer_size;
             ++walk.records;
+            if (ends != nullptr) ends->add(walk.consumed);
         }
         return true;
     }
@@ -113,22 +142,24 @@ public:
     }
 
     // Pass the records of the block with the `count` ascending numbers `wanted` to `take`; the block starts with record
-    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block.
+    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block. The ends of all
+    // of them are added to `ends`, if it is given.
     template <class Take>
     DTF_INLINE Walk each_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
-                                  const std::int64_t* wanted, std::size_t count, Take take) const {
+                                  const std::int64_t* wanted, std::size_t count, Ends* ends, Take take) const {
         Walk walk;
         for (std::size_t i = 0; i < count; ++i) {
             const auto number = static_cast<std::uint64_t>(wanted[i]);
             if (wanted[i] < 0 || number < first + walk.records) {
                 throw std::invalid_argument("records are picked as they follow each other");
             }
-            if (!skip(data, size, number - first, walk)) return walk;
+            if (!skip(data, size, number - first, walk, ends)) return walk;
             // the skipped record may end at or beyond the end of the block
             const std::size_t begin = walk.consumed < size ? static_cast<std::size_t>(walk.consumed) : size;
             Cursor block(data + begin, size - begin);
-            if (!one(block, walk, take)) return walk;
+            if (!one(block, walk, take, ends)) return walk;
             walk.consumed = size - block.left();
+            if (ends != nullptr) ends->add(walk.consumed);
         }
         walk.stop = Stop::limit;
         return walk;
@@ -167,9 +198,9 @@ public:
 
 private:
     template <class Take>
-    DTF_INLINE bool one(Cursor& block, Walk& walk, Take& take) const {
+    DTF_INLINE bool one(Cursor& block, Walk& walk, Take& take, Ends* ends = nullptr) const {
         Cursor payload(block.here(), 0);
-        if (!next(block, payload, walk)) return false;
+        if (!next(block, payload, walk, ends)) return false;
         if (!take(payload)) {
             walk.stop = Stop::feature;
             return false;
@@ -178,16 +209,20 @@ private:
         return true;
     }
 
-    bool header(Cursor& ahead, std::uint64_t& length, Walk& walk) const {
+    bool header(Cursor& ahead, std::uint64_t& length, Walk& walk, Ends* ends = nullptr) const {
         const std::uint8_t* bytes = ahead.take(header_size);
         if (bytes == nullptr) {
             walk.need = header_size;
             walk.stop = Stop::more;
             return false;
         }
-        if (check_ && crc::mask(crc_(bytes, 8)) != load<std::uint32_t>(bytes + 8)) {
-            walk.stop = Stop::framing;
-            return false;
+        const bool keeps = ends != nullptr && ends->wanted();
+        if ((check_ || keeps) && crc::mask(crc_(bytes, 8)) != load<std::uint32_t>(bytes + 8)) {
+            if (check_) {
+                walk.stop = Stop::framing;
+                return false;
+            }
+            ends->stop();
         }
         length = load<std::uint64_t>(bytes);
         return true;

@@ -122,9 +122,11 @@ public:
     }
 
     // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record `first`.
-    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first, const std::int64_t* wanted,
-                       std::size_t count) {
-        return framing_.each_selected(data, size, first, wanted, count, [this](Cursor payload) { return take(payload); });
+    // The ends of all records that it passes are added to `ends`, if it is given.
+    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
+                                 const std::int64_t* wanted, std::size_t count, Ends* ends = nullptr) {
+        return framing_.each_selected(data, size, first, wanted, count, ends,
+                                      [this](Cursor payload) { return take(payload); });
     }
 
     // Decode a message without a frame; false if it is refused.

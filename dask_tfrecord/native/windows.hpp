@@ -4,6 +4,8 @@
 // begin record 1 move to the front, 40 bytes follow them, and record 1 is decoded. Of record 2, 24 bytes are in view, and
 // so on. A record that is larger than the window, the end of the source and a failed read are left to the caller, which
 // finds the window as it was.
+//
+// A caller of `Feed` that skips record 1 by its header, which is in view, continues at byte 80: nothing between is read.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +44,8 @@ public:
           end_(view.position + std::min(reach.most, UINT64_MAX - view.position)), block_(reach.first) {}
 
     // Pass the records in view, and those after them, to `feed`: at most `limit` of them, of bytes before `last`, which
-    // counts from the first byte in view. `feed(data, size, limit, at)` gets the bytes from byte `at` on.
+    // counts from the first byte in view. `feed(data, size, limit, at)` gets the bytes from byte `at` on. It may skip a
+    // record that ends beyond the view: the bytes between are not read, and the position may lie past the source then.
     template <class Feed>
     Walk each(std::uint64_t limit, std::uint64_t last, Feed feed) {
         Walk total;
@@ -50,7 +53,7 @@ public:
             const std::uint64_t left = last - total.consumed;
             const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(view_.end - view_.begin, left));
             const Walk walk = feed(buffer_ + view_.begin, size, limit - total.records, total.consumed);
-            view_.begin += static_cast<std::size_t>(walk.consumed);
+            pass(walk.consumed);
             total.records += walk.records;
             total.consumed += walk.consumed;
             total.stop = walk.stop;
@@ -61,6 +64,13 @@ public:
     }
 
 private:
+    // Move forward.
+    void pass(std::uint64_t consumed) {
+        const std::uint64_t have = view_.end - view_.begin;
+        view_.begin += static_cast<std::size_t>(std::min(consumed, have));
+        if (consumed > have) view_.position += consumed - have;
+    }
+
     // Read until `need` bytes are in view; false if they don't fit, the source lacks them, or enough was read.
     bool fill(std::uint64_t need) {
         std::size_t have = view_.end - view_.begin;

@@ -27,7 +27,7 @@ from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
+from dask_tfrecord.storage.streams import Arrived, ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
 
 # Bytes of a record around its payload.
 HEADER = 12
@@ -53,6 +53,7 @@ _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
 _spares = threading.local()
 # Bytes that the native core reads between two checks for an interruption.
 _MOST_NBYTES = 16 << 20
+_NOTHING = np.empty(0, np.uint8)
 
 
 class Window:
@@ -138,40 +139,76 @@ class Window:
         record begins at the offset `last` at most. All records have `nbytes` stored bytes and `rows` rows, as far as
         the decoder has not allocated memory for them.
         """
-        arrived = self._stream.arrived()
-        if arrived is None:
-            end = self.end if last is None else min(self.end, self.begin + last - self.offset)
-            walk = decoder.feed(self.buffer, self.begin, end, limit)
-            if walk.records and nbytes:
-                factor = nbytes / walk.consumed
-                decoder.preallocate((factor if rows is None else min(factor, rows / walk.records)) * 1.05)
-            self.advance(walk.consumed)
-            return walk
-        position = self.offset + self.end - self.begin
-        origin = _native.Origin(
-            arrived.file,
-            arrived.memory,
-            stop=max(stop - arrived.start, 0),
-            size=arrived.stop - arrived.start,
-            most=_MOST_NBYTES,
-            first=limits().first_window_nbytes,
-            block=limits().window_nbytes,
-        )
+        arrived, position = self._readable()
         walk, self.begin, self.end, read = decoder.feed_on(
-            origin,
+            self._origin(arrived, stop, limits().first_window_nbytes),
             self.buffer,
             self.begin,
             self.end,
-            position - arrived.start,
+            position,
             limit,
             self.offset,
             last,
             nbytes,
             -1 if rows is None else rows,
         )
-        self.offset += walk.consumed
-        self._stream.seek(arrived.start + read)
+        self._follow(arrived.start + read)
         return walk
+
+    def feed_selected(
+        self,
+        decoder: _native.Decoder,
+        first: int,
+        selected: NDArray[np.int64],
+        stop: int,
+        nbytes: int,
+        rows: int | None,
+        ends: NDArray[np.int64] | None,
+    ) -> tuple[_native.Walk, int]:
+        """Feed a decoder the records with the numbers `selected`, as `feed` does, and skip the others by their headers.
+
+        The record at the window has the number `first`. The offset where each record ends is written to `ends`, up to
+        a damaged header. Returns the number of decoded records, too. If a record ends beyond the stream, the window is
+        at the end of the stream, and has moved by fewer bytes than the walk.
+        """
+        arrived, position = self._readable()
+        walk, self.begin, self.end, read, decoded = decoder.feed_selected_on(
+            self._origin(arrived, stop, limits().window_nbytes),
+            self.buffer,
+            self.begin,
+            self.end,
+            position,
+            first,
+            selected,
+            self.offset,
+            nbytes,
+            -1 if rows is None else rows,
+            ends,
+        )
+        self._follow(arrived.start + read)
+        return walk, decoded
+
+    def _readable(self) -> tuple[Arrived, int]:
+        """Return what the native core can read itself, and the position in it that follows the bytes in view."""
+        at = self.offset + self.end - self.begin
+        arrived = self._stream.arrived() or Arrived(None, _NOTHING, at, at)
+        return arrived, at - arrived.start
+
+    def _origin(self, arrived: Arrived, stop: int, first: int) -> _native.Origin:
+        """Describe what the native core reads: `first` bytes at once until there is a record."""
+        return _native.Origin(
+            arrived.file,
+            arrived.memory,
+            stop=max(stop - arrived.start, 0),
+            size=arrived.stop - arrived.start,
+            most=_MOST_NBYTES,
+            first=first,
+            block=limits().window_nbytes,
+        )
+
+    def _follow(self, position: int) -> None:
+        """Move the stream to the position that the native core has reached, or to its end."""
+        self.offset = self._stream.seek(position) - (self.end - self.begin)
 
     def expect(self, stop: int) -> None:
         """Announce the offset in the stream where reading will probably stop, which limits remote ranges."""

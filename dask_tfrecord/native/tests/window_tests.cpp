@@ -132,8 +132,98 @@ void reads_no_more_than_planned() {
     CHECK(furthest == 700);
 }
 
+// Records that are skipped by their headers: the same as one feed of all bytes, and the bytes between are not read.
+void skips_records() {
+    Random random(8);
+    for (int round = 0; round < 3000; ++round) {
+        std::string bytes;
+        std::vector<std::int64_t> wanted, all{0};
+        const std::size_t count = random.below(12);
+        for (std::size_t i = 0; i < count; ++i) {
+            bytes += framed(std::string(random.below(300), static_cast<char>('a' + i)));
+            all.push_back(static_cast<std::int64_t>(bytes.size()));
+            if (random.below(3) == 0) wanted.push_back(static_cast<std::int64_t>(i));
+        }
+        const bool checks_crc = random.below(2) == 0;
+        const Framing framing(checks_crc);
+        std::vector<std::string> whole, parts;
+        const auto into = [](std::vector<std::string>& out) {
+            return [&out](dtf::Cursor payload) {
+                out.emplace_back(reinterpret_cast<const char*>(payload.here()), payload.left());
+                return true;
+            };
+        };
+        framing.each_selected(bytes_of(bytes), bytes.size(), 0, wanted.data(), wanted.size(), nullptr, into(whole));
+
+        std::vector<std::int64_t> found(count + 1, -1);
+        dtf::Ends ends(found.data() + 1, count);
+        std::string memory(1 + random.below(400), '\0');
+        dtf::View view;
+        std::uint64_t first = 0, consumed = 0, most_read = 0;
+        std::size_t done = 0;
+        for (;;) {
+            Exact buffer(memory);
+            const Hesitant hesitant{bytes, random, bytes.size()};
+            const auto read = [&](std::uint8_t* out, std::size_t size, std::uint64_t position) {
+                const std::ptrdiff_t got = hesitant(out, size, position);
+                if (got > 0) most_read += static_cast<std::uint64_t>(got);
+                return got;
+            };
+            const dtf::Reach reach{random.below(bytes.size() + 20), bytes.size(), 1 + random.below(900),
+                                   1 + random.below(40), 1 + random.below(200)};
+            dtf::Windows windows(buffer.data(), buffer.size(), view, reach, read);
+            const std::uint64_t start = consumed;
+            const Walk walk = windows.each(
+                UINT64_MAX, UINT64_MAX,
+                [&](const std::uint8_t* data, std::size_t size, std::uint64_t, std::uint64_t at) {
+                    ends.begin(start + at);
+                    const Walk part = framing.each_selected(data, size, first, wanted.data() + done,
+                                                            wanted.size() - done, &ends, into(parts));
+                    first += part.records;
+                    while (done < wanted.size() && static_cast<std::uint64_t>(wanted[done]) < first) ++done;
+                    return part;
+                });
+            consumed += walk.consumed;
+            memory.assign(reinterpret_cast<char*>(buffer.data()), buffer.size());
+            CHECK(view.begin <= view.end && view.end <= memory.size());
+            CHECK(view.position - (view.end - view.begin) == consumed);
+            if (walk.stop != Stop::more) break;
+            CHECK(walk.need <= bytes.size() - consumed);
+            if (walk.need > memory.size()) memory.resize(static_cast<std::size_t>(walk.need));
+        }
+        CHECK(parts == whole && done == wanted.size());
+        const std::size_t passed = wanted.empty() ? 0 : static_cast<std::size_t>(wanted.back()) + 1;
+        CHECK(first == passed);
+        for (std::size_t i = 1; i <= count; ++i) CHECK(found[i] == (i <= passed ? all[i] : -1));
+        CHECK(most_read <= bytes.size());
+    }
+}
+
+// A record that ends beyond the source is skipped: the position lies beyond it, too.
+void skips_past_the_end() {
+    const std::string bytes = framed("a") + framed(std::string(100, 'b'));
+    const std::string cut = bytes.substr(0, bytes.size() - 50);
+    const auto read = [&](std::uint8_t* out, std::size_t size, std::uint64_t position) {
+        std::copy_n(bytes_of(cut) + position, size, out);
+        return static_cast<std::ptrdiff_t>(size);
+    };
+    Exact buffer(std::string(200, '\0'));
+    dtf::View view;
+    const std::int64_t wanted[] = {2};
+    dtf::Windows windows(buffer.data(), buffer.size(), view, {cut.size(), cut.size(), 1000, 20, 200}, read);
+    const Walk walk = windows.each(
+        UINT64_MAX, UINT64_MAX, [&](const std::uint8_t* data, std::size_t size, std::uint64_t at, std::uint64_t) {
+            static_cast<void>(at);
+            return Framing(true).each_selected(data, size, 0, wanted, 1, nullptr, [](dtf::Cursor) { return true; });
+        });
+    CHECK(walk.stop == Stop::more && walk.records == 2 && walk.consumed == bytes.size());
+    CHECK(view.position == bytes.size() && view.begin == view.end);
+}
+
 const checks::Test tests[] = {
     TEST(equals_one_feed),
+    TEST(skips_records),
+    TEST(skips_past_the_end),
     TEST(reads_no_more_than_planned),
 };
 
