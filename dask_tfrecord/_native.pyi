@@ -205,7 +205,8 @@ class Origin:
         Read `file`, a descriptor that stays open, or `memory`.
 
         `stop` is the position where reading will probably stop, and `size` that of the end. A call reads about
-        `most` bytes at most, `first` of them at once before the first record, and `block` after it.
+        `most` bytes at most: `first` of them at once before the first record, and then twice as many each time, up
+        to `block`.
         """
 
 def find_header(

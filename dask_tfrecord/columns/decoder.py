@@ -756,7 +756,7 @@ class _Reader:
         window, done, kept = self.window, 0, run.kept
         if kept is not None and kept[selected + 1].all():
             kept = None
-        # The first read of one record keeps the offsets up to this record, the next one those of the whole range.
+        # The first read of one record keeps the offsets of what it reads, the next one those of the whole range.
         complete = kept is not None and (len(selected) > 1 or kept[self.record + 1] > 0)
         if kept is not None:
             kept[self.record] = window.offset
@@ -774,6 +774,9 @@ class _Reader:
             self._check(walk, job)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
                 raise self._ended(int(selected[-1]) + 1 - self.record)
+        if kept is not None and self.record < len(kept) - 1:
+            # Records behind the last one that have been read too.
+            self._keep_offsets(run, kept)
         # Damage beyond the selected records is not an error of this read.
         complete = complete and run.stop_offset - window.offset <= 2 * limits().entry_nbytes
         while complete and kept is not None and window.offset < run.stop_offset and self._fill(HEADER, run):

@@ -168,7 +168,8 @@ NB_MODULE(_native, module) {
              "most"_a, "first"_a, "block"_a,
              "Read `file`, a descriptor that stays open, or `memory`.\n\n"
              "`stop` is the position where reading will probably stop, and `size` that of the end. A call reads about\n"
-             "`most` bytes at most, `first` of them at once before the first record, and `block` after it.");
+             "`most` bytes at most: `first` of them at once before the first record, and then twice as many each time, up\n"
+             "to `block`.");
     module.def("find_header", &find_header, "buffer"_a.noconvert(), "begin"_a, "end"_a, "available"_a,
                "Return the distance to the next valid header, of a record that ends within `available` bytes, or -1.");
     module.def("scan", &scan, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a, "check_crc"_a,

@@ -32,7 +32,7 @@ struct Reach {
     std::uint64_t size = 0;  // where the source ends
     std::uint64_t most = 0;  // that are read in one call, about
     std::size_t first = 0;   // that are read at once until a record is decoded
-    std::size_t block = 0;   // that are read at once from then on
+    std::size_t block = 0;   // that are read at once in the end: the size doubles
 };
 
 // A window over a source; `Read` reads bytes to memory: `read(out, size, position)`, with the results of read_at.
@@ -58,7 +58,7 @@ public:
             total.consumed += walk.consumed;
             total.stop = walk.stop;
             total.need = walk.need;
-            if (walk.records > 0) block_ = reach_.block;
+            if (walk.records > 0) block_ = std::min(reach_.block, 2 * block_);
             if (walk.stop != Stop::more || walk.need > last - total.consumed || !fill(walk.need)) return total;
         }
     }

@@ -141,7 +141,7 @@ class Window:
         """
         arrived, position = self._readable()
         walk, self.begin, self.end, read = decoder.feed_on(
-            self._origin(arrived, stop, limits().first_window_nbytes),
+            self._origin(arrived, stop),
             self.buffer,
             self.begin,
             self.end,
@@ -173,7 +173,7 @@ class Window:
         """
         arrived, position = self._readable()
         walk, self.begin, self.end, read, decoded = decoder.feed_selected_on(
-            self._origin(arrived, stop, limits().window_nbytes),
+            self._origin(arrived, stop),
             self.buffer,
             self.begin,
             self.end,
@@ -194,15 +194,15 @@ class Window:
         arrived = self._stream.arrived() or Arrived(None, _NOTHING, at, at)
         return arrived, at - arrived.start
 
-    def _origin(self, arrived: Arrived, stop: int, first: int) -> _native.Origin:
-        """Describe what the native core reads: `first` bytes at once until there is a record."""
+    def _origin(self, arrived: Arrived, stop: int) -> _native.Origin:
+        """Describe what the native core reads: little at once at first, because a few records may be enough."""
         return _native.Origin(
             arrived.file,
             arrived.memory,
             stop=max(stop - arrived.start, 0),
             size=arrived.stop - arrived.start,
             most=_MOST_NBYTES,
-            first=first,
+            first=limits().first_window_nbytes,
             block=limits().window_nbytes,
         )
 
