@@ -54,7 +54,7 @@ from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.inspection.payload_type import payload_error
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
-from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Window, framing_error
+from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window, framing_error
 from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.settings import limits
@@ -570,7 +570,7 @@ class _DecodeJob:
         self, window: Window, limit: int, last: int | None, run: Run, record: int
     ) -> tuple[_native.Walk, _DecodeJob]:
         """Decode records from number `record` on, past which the window moves; return the job that ended, too."""
-        walk = window.feed(self.native, limit, run.stop_offset, last, self.nbytes, self.rows)
+        walk = window.feed(self.native, limit, run.stop_offset, last, Expected(self.nbytes, self.rows))
         self.records += walk.records
         if walk.records:
             self.nbytes = 0
@@ -585,9 +585,8 @@ class _DecodeJob:
         ends: NDArray[np.int64] | None,
     ) -> tuple[_native.Walk, int]:
         """Decode selected records, and return how many; see `Window.feed_selected`."""
-        walk, decoded = window.feed_selected(
-            self.native, record, selected, run.stop_offset, self.nbytes, self.rows, ends
-        )
+        expected = Expected(self.nbytes, self.rows)
+        walk, decoded = window.feed_selected(self.native, record, selected, run.stop_offset, expected, ends)
         self.records += decoded
         if decoded:
             self.nbytes = 0

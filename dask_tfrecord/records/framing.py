@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,13 @@ _spares = threading.local()
 # Bytes that the native core reads between two checks for an interruption.
 _MOST_NBYTES = 16 << 20
 _NOTHING = np.empty(0, np.uint8)
+
+
+class Expected(NamedTuple):
+    """What is known of all records that a decoder gets, by which it allocates memory after the first of them."""
+
+    nbytes: int  # stored; 0 if memory is allocated
+    rows: int | None
 
 
 class Window:
@@ -130,14 +137,13 @@ class Window:
         self._view = self.buffer.data
 
     def feed(
-        self, decoder: _native.Decoder, limit: int, stop: int, last: int | None, nbytes: int, rows: int | None
+        self, decoder: _native.Decoder, limit: int, stop: int, last: int | None, expected: Expected
     ) -> _native.Walk:
         """Feed a decoder at most `limit` records, and move forward past those that it accepts.
 
         They are the records in view, and, as far as the native core can read them itself, those that follow: about
         16 MiB until the next check for an interruption. Reading will probably stop at the offset `stop`; the last
-        record begins at the offset `last` at most. All records have `nbytes` stored bytes and `rows` rows, as far as
-        the decoder has not allocated memory for them.
+        record begins at the offset `last` at most.
         """
         arrived, position = self._readable()
         walk, self.begin, self.end, read = decoder.feed_on(
@@ -149,8 +155,8 @@ class Window:
             limit,
             self.offset,
             last,
-            nbytes,
-            -1 if rows is None else rows,
+            expected.nbytes,
+            -1 if expected.rows is None else expected.rows,
         )
         self._follow(arrived.start + read)
         return walk
@@ -161,8 +167,7 @@ class Window:
         first: int,
         selected: NDArray[np.int64],
         stop: int,
-        nbytes: int,
-        rows: int | None,
+        expected: Expected,
         ends: NDArray[np.int64] | None,
     ) -> tuple[_native.Walk, int]:
         """Feed a decoder the records with the numbers `selected`, as `feed` does, and skip the others by their headers.
@@ -181,8 +186,8 @@ class Window:
             first,
             selected,
             self.offset,
-            nbytes,
-            -1 if rows is None else rows,
+            expected.nbytes,
+            -1 if expected.rows is None else expected.rows,
             ends,
         )
         self._follow(arrived.start + read)
