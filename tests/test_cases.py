@@ -11,7 +11,7 @@ from cases import COLUMNS, OUTPUTS
 QUICK = {"Zarr": ("items", "mixed numbers", "empty_file", "images", "sequence_example"), "Awkward": COLUMNS}
 CASES = [
     (columns, output)
-    if columns == "every layout" or columns in QUICK.get(output, ())
+    if (columns == "every layout" and output != "virtual Zarr") or columns in QUICK.get(output, ())
     else pytest.param(columns, output, marks=pytest.mark.slow)
     for columns in COLUMNS
     for output in OUTPUTS

@@ -17,6 +17,7 @@ from oracle import read_payloads, write_oracle
 from oracle.messages import Example
 from support.any_columns import FEATURES, dataset_of, listed, rows_like, rows_of
 from support.damage import flip
+from support.few import mostly_slow
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -115,7 +116,7 @@ def test_a_plan_counts_the_records_that_items_are_read_from(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, of in FEATURES.items() if of.ragged_rank or name in ("tensor", "strings")]
+    "name", mostly_slow([name for name, of in FEATURES.items() if of.ragged_rank or name in ("tensor", "strings")], 3)
 )
 def test_every_kind_of_column(name: str) -> None:
     sizes = (7, 0, 1, 13, 4)

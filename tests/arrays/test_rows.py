@@ -136,7 +136,7 @@ def keys() -> st.SearchStrategy[Key]:
 
 # All values are drawn before the test runs, and without a database: each run and each case draws the same ones. Draws
 # between computations would turn an error of a computation into `FlakyStrategyDefinition`.
-@settings(derandomize=True, database=None, max_examples=max(12, settings().max_examples // 5))
+@settings(derandomize=True, database=None, max_examples=max(6, settings().max_examples // 5))
 @given(first=keys(), second=keys(), name=st.sampled_from(list(SCHEMA)))
 def test_rows_are_those_that_numpy_picks(case: Case, first: Key, second: Key, name: str) -> None:
     rows = np.arange(len(case.expected["number"]))

@@ -44,7 +44,7 @@ def nested(values: Any, *splits: Any) -> list[Any]:
     return rows
 
 
-@pytest.mark.parametrize("name", mostly_slow(ROWS, 2))
+@pytest.mark.parametrize("name", mostly_slow(ROWS, 3))
 def test_values_and_row_splits(every: dtf.Dataset, name: str) -> None:
     feature = every.schema[name]
     for way in (every, every.persist()):
@@ -107,7 +107,7 @@ def padded(rows: Any, lengths: tuple[int, ...], inner: tuple[int, ...], value: A
     return out
 
 
-@pytest.mark.parametrize("name", mostly_slow(ROWS, 2))
+@pytest.mark.parametrize("name", mostly_slow(ROWS, 3))
 def test_padded_to_the_longest(every: dtf.Dataset, name: str) -> None:
     feature = every.schema[name]
     _, *splits = dask.compute(*every.ragged(name))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from cases import OUTPUTS
 from support.any_columns import rows_like
+from support.few import mostly_slow
 from support.programs import run_python
 from support.store_round_trip import assert_same
 
@@ -39,7 +40,7 @@ def ds(rows: dict[str, Any], tmp_path: Path) -> Iterator[dtf.Dataset]:
         yield dtf.read_tfrecord(tmp_path / "in", FEATURES, chunks=4)
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", mostly_slow(OUTPUTS, 3))
 def test_every_output_has_the_samples(ds: dtf.Dataset, rows: dict[str, Any], output: str, tmp_path: Path) -> None:
     wanted = {name: np.asarray(block) for name, block in rows.items()}
     OUTPUTS[output](ds, wanted, tmp_path)

@@ -369,7 +369,7 @@ NETCDF_ATTRIBUTES = str | bytes | int | float | np.number | np.ndarray | list | 
 
 @pytest.mark.parametrize("nrows", [1, 5])
 @pytest.mark.parametrize("loaded", [False, True])
-@pytest.mark.parametrize("chunks", [1, 5])
+@pytest.mark.parametrize("chunks", mostly_slow([1, 5], 2))
 def test_xarray_writes_columns_of_bytes(tmp_path: Path, nrows: int, loaded: bool, chunks: int) -> None:
     values = [b"x", b"yz", b"", b"\xff", b"0"][:nrows]
     dtf.to_tfrecord({"b": values, "n": np.arange(nrows)}, tmp_path / "a.tfrecord")

@@ -16,6 +16,7 @@ from oracle import read_payloads, write_oracle
 from oracle.message_columns import Column, Refused, Unrolled, listed, sort_maps
 from oracle.message_mutants import join, mutant, split
 from oracle.message_types import ROOT, message_class, random_message, random_type
+from support.few import mostly_slow
 from support.message_files import PROTOS, REAL, real_type
 
 import dask_tfrecord as dtf
@@ -212,7 +213,7 @@ def test_repeated_messages_are_groups(seed: int, tmp_path: Path) -> None:
 # ---- types of other projects
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", mostly_slow(REAL, 3))
 def test_types_of_other_projects(name: str, tmp_path: Path) -> None:
     message, cls, unrolled = real_type(name)
     rng = random.Random(name)

@@ -268,7 +268,7 @@ HOLDERS: dict[str, Holder] = {
 
 @pytest.mark.parametrize("holder", HOLDERS)
 @pytest.mark.parametrize(
-    ("seed", "count", "rows"), [(0, 3, 30), pytest.param(1, 20, 60, marks=pytest.mark.slow), *SEEDS[3:]]
+    ("seed", "count", "rows"), [(0, 2, 20), pytest.param(1, 20, 60, marks=pytest.mark.slow), *SEEDS[3:]]
 )
 def test_messages_in_lists_of_bytes(holder: str, seed: object, count: int, rows: int, tmp_path: Path) -> None:
     seed = fresh(seed)

@@ -24,6 +24,7 @@ import zarr
 import zarr.storage
 from fsspec.implementations.local import LocalFileSystem
 from support.damage import flip
+from support.few import mostly_slow
 from support.programs import environment
 from support.waiting import PATIENCE, in_background, wait_until
 
@@ -148,7 +149,7 @@ STORES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("kind", mostly_slow(STORES, 3))
 def test_a_store_is_refused_while_it_is_written(ds: dtf.Dataset, store: Path, kind: str) -> None:
     target = STORES[kind](store)
     where = {"component": "a/b"} if kind == "component" else {}
@@ -377,7 +378,7 @@ def write_claim(store: Path, **changes: Any) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="claims die by age alone there")
-@pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.parametrize("options", mostly_slow(MODES, 3), ids=str)
 def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[str, Any]) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(PATIENCE)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import borders, framed, read_payloads, write_oracle
+from support.few import mostly_slow
 
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardNotFoundError
 from dask_tfrecord.records.framing import RecordWriter, read_records
@@ -75,7 +76,7 @@ def test_shards_follow_each_other_and_a_missing_path_fails_at_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("compression", PACK)
-@pytest.mark.parametrize("kind", SIZES)
+@pytest.mark.parametrize("kind", mostly_slow(SIZES, 2))
 def test_counts_and_entries(tmp_path: Path, kind: str, compression: str | None, memory: Callable[..., str]) -> None:
     write_oracle(tmp_path / "x", map(bytes, SIZES[kind]), compression)
     [shard] = find_shards(tmp_path / "x")

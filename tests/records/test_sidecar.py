@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from oracle import borders, framed, write_oracle
 from support.commands import run
+from support.few import mostly_slow
 
 from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
@@ -291,7 +292,7 @@ def read_all(stream: streams.StoredStream | streams.InflatedStream, length: int 
 
 
 @pytest.mark.usefixtures("dense", "inflater")
-@pytest.mark.parametrize(("members", "level"), [(1, 6), (3, 9)])
+@pytest.mark.parametrize(("members", "level"), mostly_slow([(1, 6), (3, 9)], 2))
 def test_any_offset_is_reached(tmp_path: Path, members: int, level: int) -> None:
     data = text_like(900_000)
     cut = len(data) // members + 1
@@ -335,7 +336,7 @@ def test_bytes_before_the_access_point_are_not_read(memory: Callable[..., str]) 
 
 
 @pytest.mark.usefixtures("dense")
-@pytest.mark.parametrize("damage", ["cut", "magic", "other", "gone", "order"])
+@pytest.mark.parametrize("damage", mostly_slow(["cut", "magic", "other", "gone", "order"], 3))
 def test_points_that_do_not_fit_are_not_used_until_they_are_rewritten(tmp_path: Path, damage: str) -> None:
     shard = shard_of(tmp_path / "x", PAYLOADS, "gzip")
     write_sidecars(shard)

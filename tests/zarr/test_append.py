@@ -100,7 +100,7 @@ def assert_rows(store: Any, *counts: int) -> None:
 
 
 @pytest.mark.parametrize("every", rising(29, 5, 1))
-@pytest.mark.parametrize("kind", [Killed, FaultError])
+@pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
 def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, rest, at = tmp_path / "x.zarr", columns(OLD, OLD + NEW), 1
     dtf.to_zarr(columns(0, OLD), tmp_path / "old.zarr", chunks=4)

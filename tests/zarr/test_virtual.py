@@ -155,7 +155,7 @@ def test_lists_and_messages_in_icechunk(corpus: Path, tmp_path: Path, kind: str,
         check_icechunk(virtual, dtf.read_tfrecord(path, **options).compute(), tmp_path)
 
 
-@pytest.mark.parametrize("name", [*mostly_slow([*EXAMPLES, *SEQUENCES], 9)])
+@pytest.mark.parametrize("name", [*mostly_slow([*EXAMPLES, *SEQUENCES], 18)])
 def test_files_of_the_corpus(corpus: Path, name: str) -> None:
     schema = dtf.infer_schema(corpus / name, sample=None)
     ds = dtf.read_tfrecord(corpus / name, schema)
@@ -201,7 +201,7 @@ def test_any_features(count: int) -> None:
     run()
 
 
-@pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
+@pytest.mark.parametrize("compression", mostly_slow([None, "gzip", "zlib"], 3))
 def test_shards(tmp_path: Path, compression: str | None) -> None:
     """Chunks end with their shards; a compressed shard is one chunk."""
     url = write_shards(tmp_path, (8, 8, 8), compression=compression)
@@ -484,7 +484,7 @@ def by_pyarrow(path: Path) -> LazyReferenceMapper:
     return MAPPERS[-1]
 
 
-@pytest.mark.parametrize("opened", [str, by_pyarrow])
+@pytest.mark.parametrize("opened", mostly_slow([str, by_pyarrow], 2))
 def test_files_of_references(tmp_path: Path, urlpath: str, wanted: Columns, opened: Callable[[Path], Any]) -> None:
     columns: dict[str, Any] = {**FEATURES, **RAGGED} if UNEQUAL else FEATURES
     with unequal_chunks():
@@ -499,7 +499,7 @@ def test_files_of_references(tmp_path: Path, urlpath: str, wanted: Columns, open
         assert_group("reference://", dtf.read_tfrecord(urlpath, columns).compute(), options={"fo": opened(target)})
 
 
-@pytest.mark.parametrize(("column", "most"), [("label", 20_000), ("tokens", 2_000_000)])
+@pytest.mark.parametrize(("column", "most"), mostly_slow([("label", 20_000), ("tokens", 2_000_000)], 2))
 def test_a_million_records_have_small_references(tmp_path: Path, column: str, most: int) -> None:
     """Lengths of ragged rows follow no pattern."""
     records = []
@@ -610,6 +610,7 @@ def test_urls_of_icechunk(virtual: VirtualZarr) -> None:
     assert replace(virtual, files=files).locations == expected
 
 
+@pytest.mark.slow
 def test_memory(urlpath: str, wanted: Columns, tmp_path: Path) -> None:
     for path in Path(urlpath).parent.iterdir():
         fsspec.filesystem("memory").pipe_file(f"/virtual/{path.name}", path.read_bytes())

@@ -20,6 +20,7 @@ import oracle
 import pytest
 import zarr
 import zarr.storage
+from support.few import mostly_slow
 from support.numbered_shards import example
 from support.store_round_trip import files_in, files_of
 from support.waiting import PATIENCE, in_background
@@ -365,7 +366,7 @@ def cut_short(ds: dtf.Dataset, store: Path, disk: Disk, after: int, **options: A
         dtf.from_zarr(store)
 
 
-@pytest.mark.parametrize("resume", ["to_zarr", "plan", "delayed"])
+@pytest.mark.parametrize("resume", mostly_slow(["to_zarr", "plan", "delayed"], 3))
 def test_only_what_is_missing_is_written_and_nothing_is_counted_again(
     ds: dtf.Dataset, store: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch, resume: str
 ) -> None:

@@ -13,6 +13,7 @@ from oracle import write_oracle
 from support import golden as tensorflow
 from support.bits import bits
 from support.commands import run
+from support.few import mostly_slow
 from support.store_round_trip import assert_same
 from support.wire import example
 
@@ -42,7 +43,9 @@ def ds(tmp_path: Path, files: list[bytes]) -> dtf.Dataset:
     return dtf.read_tfrecord(tmp_path / "x", FEATURES, chunks=9)
 
 
-@pytest.mark.parametrize("grid", [{}, {"chunks": 1}, {"chunks": 5}, {"chunks": 5, "shards": 10}, {"shards": "2 kB"}])
+@pytest.mark.parametrize(
+    "grid", mostly_slow([{}, {"chunks": 1}, {"chunks": 5}, {"chunks": 5, "shards": 10}, {"shards": "2 kB"}], 3)
+)
 def test_images_are_equal_and_keep_their_bytes(
     tmp_path: Path, ds: dtf.Dataset, files: list[bytes], grid: dict[str, Any]
 ) -> None:

@@ -86,7 +86,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", mostly_slow(OPTIONS, 3), ids=str)
+@pytest.mark.parametrize("options", mostly_slow(OPTIONS, 5), ids=str)
 def test_what_is_planned_is_what_is_written(
     ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ import zarr
 import zarr.codecs
 import zarr.storage
 from support.any_columns import listed
+from support.few import mostly_slow
 from support.paths import DATA
 
 import dask_tfrecord as dtf
@@ -177,7 +178,7 @@ def test_contradicting_groups_are_refused(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------- lost and damaged chunks
 
 
-@pytest.fixture(scope="module", params=[{"chunks": 4}, {"chunks": 2, "shards": 6}], ids=str)
+@pytest.fixture(scope="module", params=mostly_slow([{"chunks": 4}, {"chunks": 2, "shards": 6}], 2), ids=str)
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Store of rows that hold only fill values, except for the first row, as dense, text, bytes and ragged columns."""
     first = np.arange(11) == 0

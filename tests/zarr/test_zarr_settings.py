@@ -12,6 +12,7 @@ import pytest
 import zarr
 import zarr.storage
 from support.any_columns import FEATURES, dataset_of, rows_like
+from support.few import mostly_slow
 from support.store_round_trip import assert_same, files_of
 from zarr.abc.codec import ArrayArrayCodec
 from zarr.registry import register_codec
@@ -59,7 +60,7 @@ class Watching(ArrayArrayCodec):
 register_codec("tests.watching", Watching)
 
 
-@pytest.mark.parametrize("grid", [{}, {"chunks": 10}, {"chunks": 10, "shards": 40}], ids=str)
+@pytest.mark.parametrize("grid", mostly_slow([{}, {"chunks": 10}, {"chunks": 10, "shards": 40}], 3), ids=str)
 def test_the_common_codecs_change_no_setting(grid: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"x": np.arange(1000.0), "text": np.array(["a", "é"] * 500, np.dtypes.StringDType())}
     changed: list[Any] = []
@@ -106,7 +107,7 @@ def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) 
 ZARRS = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}
 
 
-@pytest.mark.parametrize("grid", [{}, {"chunks": 7}, {"chunks": 4, "shards": 12}], ids=str)
+@pytest.mark.parametrize("grid", mostly_slow([{}, {"chunks": 7}, {"chunks": 4, "shards": 12}], 3), ids=str)
 def test_a_users_zarrs_reads_the_same_and_leaves_no_zeros_out(tmp_path: Path, grid: dict[str, Any]) -> None:
     pytest.importorskip("zarrs")
     features = {name: FEATURES[name] for name in ("dense", "text", "bytes", "ragged")}
