@@ -826,7 +826,8 @@ class WriteTask:
     def features(self, schema: Schema, by_rows: Mapping[int, frozenset[str]]) -> list[str]:
         """Return the names of the features that it reads; `by_rows` are the `features_by_rows`."""
         names = {unit.array.feature for unit in self.units if unit.array is not None}
-        names = names.union(*(by_rows[rows] for rows in {unit.rows for unit in self.units if unit.array is None}))
+        # A store of flat arrays alone has units of rows that no array reads.
+        names = names.union(*(by_rows.get(unit.rows, ()) for unit in self.units if unit.array is None))
         return [name for name in schema if name in names]
 
 
