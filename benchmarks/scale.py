@@ -1,12 +1,13 @@
 """Measure how time and memory grow: records and chunks, columns, planning, storage, memory and start-up.
 
-python benchmarks/scale.py {records,columns,planning,storage,memory,startup} --help
+python benchmarks/scale.py {records,columns,planning,cluster,storage,memory,startup} --help
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import math
 import os
@@ -950,6 +951,96 @@ def run_columns() -> None:
         print(f"{columns:>7,}" + "".join(f"  {time / columns:>11.3f}" for time in times), flush=True)
 
 
+def measure_on_cluster(folder: str, shards: int, arrays: str) -> dict[str, float]:
+    """Sum a column on a cluster of two workers of one thread, each in a process, with a scheduler in another.
+
+    Parameters
+    ----------
+    folder : str
+        Directory of shards of `RECORDS` records.
+    shards : int
+        Their number.
+    arrays : str
+        "shard" or "auto", the chunks of a data set of these shards; or the number of chunks of ``dask.array.zeros``.
+    """
+    from distributed import Client, SubprocessCluster
+
+    def seconds(client: Client) -> float:
+        others = client.run(time.process_time).values()
+        return float(sum(others) + client.run_on_scheduler(time.process_time) + time.process_time())
+
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # the scheduler imports `resident`
+    with SubprocessCluster(n_workers=2, threads_per_worker=1) as cluster, Client(cluster) as client:
+        client.wait_for_workers(2)
+        client.run(import_library)
+        client.get_task_stream()  # installs the plugin that records when tasks ran
+        memory = client.run_on_scheduler(resident, "VmRSS")
+        began, used = time.time(), seconds(client)
+        if arrays in ("shard", "auto"):
+            column = dtf.read_tfrecord(folder, FIRST, chunks=arrays)["feature0"]
+            assert column.shape == (RECORDS * shards,)
+        else:
+            column = da.zeros(RECORDS * shards, chunks=-(-RECORDS * shards // int(arrays)))
+        opened, used_to_open = time.time(), seconds(client)
+        total = column.sum().compute()
+        done, used_in_all = time.time(), seconds(client)
+        assert total == (sum(range(RECORDS)) * shards if arrays in ("shard", "auto") else 0)
+        ran = [
+            begin
+            for task in client.get_task_stream(start=opened)
+            for each in task["startstops"]
+            if (begin := each["start"]) >= opened
+        ]
+        peak = client.run_on_scheduler(resident, "VmHWM")
+    return {
+        "chunks": column.npartitions,
+        "open s": opened - began,
+        "open CPU s": used_to_open - used,
+        "first task s": min(ran) - opened,
+        "sum s": done - opened,
+        "CPU ms a chunk": 1000 * (used_in_all - used_to_open) / column.npartitions,
+        "scheduler MiB": (peak - memory) / 2**20,
+    }
+
+
+FIRST = {"feature0": dtf.FixedLenFeature((), "float32")}
+
+
+def import_library() -> None:
+    """Import what a worker imports for its first task."""
+    importlib.import_module("dask_tfrecord.arrays.read")
+
+
+def run_cluster() -> None:
+    """Sum a column of many shards on a cluster of two workers, beside as many chunks of `dask.array.zeros`.
+
+        python benchmarks/scale.py cluster [--shards 1000 20000 100000] [--directory DIRECTORY]
+
+    Each measurement has its own process and cluster. Opening includes counting the records of all shards in tasks.
+    "first task" is the time from `compute` to the start of the first task. CPU is the processor time of client,
+    scheduler and workers. "scheduler" is the growth of its resident memory, at most.
+    """
+    parser = parser_of(run_cluster)
+    parser.add_argument("--shards", type=int, nargs="+", default=[1000, 20_000, 100_000])
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measure_on_cluster(str(options.directory), options.shards[0], options.worker)))
+        return
+    for shards in options.shards:
+        with tempfile.TemporaryDirectory(dir=options.directory) as folder:
+            make_files(shards, 1, Path(folder))
+            for kind in ("shard", "auto"):
+                chunks = 0
+                for name, arrays in (("ours", kind), ("zeros", "")):
+                    given = ["--shards", str(shards), "--directory", folder, "--worker", arrays or str(chunks)]
+                    found, _ = run([sys.executable, __file__, "cluster", *given])
+                    chunks = found["chunks"]
+                    figures = "  ".join(f"{each}: {value:,.2f}" for each, value in found.items())
+                    print(f"{shards:,} shards, chunks={kind}, {name}:  {figures}", flush=True)
+
+
 if __name__ == "__main__":
     commands = {"records": run_records, "columns": run_columns, "planning": run_planning, "storage": run_storage}
-    dispatch({**commands, "memory": run_memory, "startup": run_startup}, __doc__)
+    dispatch({**commands, "cluster": run_cluster, "memory": run_memory, "startup": run_startup}, __doc__)
