@@ -61,6 +61,12 @@ class Listed(Feature):
         """Values may not fit the dtype that they are cast to."""
         return bool(self.dtype != self.stored)
 
+    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
+        """Add the column of any number of values in each step; others are refused."""
+        if not self.lists_any_number:
+            Feature.add_to_tfmd_lists(self, schema, struct, name)
+        add_column(struct, name, self.stored)
+
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return no key: the numbers of values are enough."""
         return ()
@@ -211,10 +217,6 @@ class VarLenFeature(Listed):
         """Return the entry of one value."""
         return values_entry(self.dtype, self.item_shape, labels) if self.ragged_rank == 1 else None
 
-    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the column of the steps."""
-        add_column(struct, name, self.stored)
-
     @property
     def lists_any_number(self) -> bool:
         """Return True."""
@@ -342,10 +344,6 @@ class FixedLenSequenceFeature(Listed):
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of any number of steps."""
         return tensor_entry(self.dtype, (-1, *self.shape))
-
-    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the column of the steps."""
-        add_column(struct, name, self.stored)
 
     @property
     def lists_any_number(self) -> bool:
