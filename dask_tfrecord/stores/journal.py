@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_type_hints
 
@@ -47,10 +47,9 @@ _MAX_HOST = 100
 
 _log = logging.getLogger(__name__)
 
-# Tokens of the runs of this process.
-_own: set[str] = set()
-# Two threads write the object of an owner: heartbeats, and the client that ends its tasks.
-_rewriting = threading.Lock()
+# Runs of this process by token. The lock is for the object of the owner, which heartbeats write, and the client when it
+# ends its tasks.
+_own: dict[str, threading.Lock] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +145,8 @@ class Journal:
         `cleanup` removes the directories that were made in vain, after the release. It is not called if another run
         owns the output, which needs them.
         """
-        owner, ended = Owner.of_this_process(token), threading.Event()
-        beats = threading.Thread(target=self._beat, args=(owner, ended), name="owner", daemon=True)
+        owner, ended, rewriting = Owner.of_this_process(token), threading.Event(), threading.Lock()
+        beats = threading.Thread(target=self._beat, args=(owner, ended, rewriting), name="owner", daemon=True)
 
         def end() -> None:
             ended.set()
@@ -155,7 +154,7 @@ class Journal:
                 beats.join()
             self._release(owner)
 
-        _own.add(owner.token)
+        _own[owner.token] = rewriting
         refused = False
         try:
             try:
@@ -171,7 +170,7 @@ class Journal:
                 run_uninterrupted(end)
             finally:
                 ended.set()
-                _own.discard(owner.token)
+                _own.pop(owner.token, None)
                 if not refused:
                     cleanup()
 
@@ -214,7 +213,7 @@ class Journal:
 
     def end_writing(self, token: str) -> None:
         """Let the tasks of a run publish nothing more; the run owns the output until it has removed what is left."""
-        with _rewriting:
+        with _own.get(token, nullcontext()):
             owner = self._read(self.name)
             if owner is not None and owner.token == token:
                 self.objects.put(self.name, replace(owner, has_ended=True).to_json())
@@ -289,11 +288,11 @@ class Journal:
             self.location,
         )
 
-    def _beat(self, owner: Owner, ended: threading.Event) -> None:
+    def _beat(self, owner: Owner, ended: threading.Event, rewriting: threading.Lock) -> None:
         """Write the owner again until the run has ended, or another run has taken over."""
         while not ended.wait(limits().heartbeat):
             try:
-                with _rewriting:
+                with rewriting:
                     found = self._own_record(owner)
                     if found is not None:
                         self.objects.put(self.name, replace(found, beat=time.time()).to_json())

@@ -209,6 +209,13 @@ def test_a_store_has_the_files_of_a_directory(robot: Path, tmp_path: Path) -> No
         steps.to_lerobot("memory://robot-store/out", fps=FPS, episodes_per_file=2, resume=True)
 
 
+def test_a_directory_in_place_of_the_description_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out/meta/info.json").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=r"info\.json"):
+        dtf.Dataset.from_arrays({"x": np.arange(3), "record": np.zeros(3, int)}).to_lerobot(tmp_path / "out", fps=5)
+    assert files_in(tmp_path) == {}
+
+
 def test_a_conversion_that_failed_at_its_description_is_resumed(robot: Path, tmp_path: Path) -> None:
     steps, out = few_steps_of(robot)[["steps/action", "record"]], tmp_path / "out"
     steps.to_lerobot(tmp_path / "reference", fps=FPS)

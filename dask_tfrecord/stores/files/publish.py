@@ -280,6 +280,10 @@ class UnitNames(ShardNames):
     ) -> Self:
         """Name the files below a directory; `fields` are those of the subclass."""
         names = ShardNames.from_directory(path, last, storage_options)
+        if names.has_default_name:
+            raise IsADirectoryError(
+                errno.EISDIR, "expected a file to write, this is a directory", join(str(path), last)
+            )
         return cls(names.template, names.storage_options, names.paths(1)[0].removesuffix(f"/{last}"), *fields)
 
     @property
