@@ -508,12 +508,13 @@ def test_a_refused_run_keeps_the_directories_of_the_other(
     ds: dtf.Dataset, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(kind)
-    folder, refused, began = tmp_path / "out", threading.Event(), threading.Event()
+    folder, listed, refused, began = tmp_path / "out", *(threading.Event() for _ in range(3))
     first, take = list[int](), journal.Journal._take
 
     def take_in_turn(self: journal.Journal, owner: journal.Owner) -> str | None:
         # The second run has listed the directories that do not exist.
         if threading.get_ident() not in first:
+            listed.set()
             assert began.wait(PATIENCE)
         return take(self, owner)
 
@@ -534,7 +535,7 @@ def test_a_refused_run_keeps_the_directories_of_the_other(
     monkeypatch.setattr(journal.Journal, "_take", take_in_turn)
     with dask.config.set(scheduler="sync"), in_background(refuse):
         first.append(threading.get_ident())
-        time.sleep(0.3)
+        assert listed.wait(PATIENCE)
         WRITERS[kind](waiting, folder)
     assert folder.exists() and not list(folder.rglob(".*"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -261,6 +262,7 @@ def test_a_killed_scheduler_is_reported(round_: Round, number: int) -> None:
         run = round_.start(cluster)
         run.kill_scheduler(cluster, number)
         _, error = run.call.outcome()
-    assert "lost the connection to the scheduler" in str(error)
+    # distributed states no reason for tasks that are submitted while the client tries to connect again.
+    assert re.search("lost the connection to the scheduler|cancelled for reason: unknown", str(error))
     round_.check_files()
     round_.again("w")
