@@ -21,6 +21,7 @@ import fsspec
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import xarray
 import zarr
 from google.protobuf.wrappers_pb2 import Int64Value
 from hypothesis import Phase, settings
@@ -39,6 +40,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
 
 ROWS, SHARD = 12, 4
+# Rows of a chunk: the last one of a store is not full.
+CHUNK = 5
 NAMES = "x-{shard}.tfrecord"
 # Outputs that have the bytes of their sources.
 RECORDS = ("tfrecord", "messages", "copy")
@@ -79,8 +82,7 @@ class Outputs(RuleBasedStateMachine):
             for path in name.parent.iterdir():
                 fsspec.filesystem("memory").pipe_file(f"{self.sources}/{seed}/{path.name}", path.read_bytes())
         self.root = str(self.folder / "out") if place == "directory" else f"memory://outputs/{self.folder.name}"
-        # Rows of the last complete run; None if there is none, or a run has damaged it since.
-        self.stored: int | None = None
+        self.stored = None
         # A run may have left parts of a data set, which are no data set.
         self.has_parts = False
         # Hidden files of a run that failed or was killed.
@@ -115,11 +117,30 @@ class Outputs(RuleBasedStateMachine):
             elif self.kind == "parquet":
                 ds.to_parquet(target, **options)
             else:
-                ds.to_zarr(target, chunks=SHARD, **options)
+                ds.to_zarr(target, chunks=CHUNK, **options)
+
+    @property
+    def stored(self) -> int | None:
+        """Seed of the last complete run; None if there is none, or a run has damaged it since."""
+        return self._stored
+
+    @stored.setter
+    def stored(self, seed: int | None) -> None:
+        self._stored = seed
+        # Seeds of the runs that appended rows since.
+        self.appended: list[int] = []
+
+    def expected(self) -> list[int]:
+        """Return the rows of the last complete run, and those that are appended."""
+        seeds = [] if self.stored is None else [self.stored, *self.appended]
+        return [int(row) for seed in seeds for row in rows(seed)]
 
     def read(self) -> list[int]:
         if self.kind == "zarr":
-            return dtf.from_zarr(self.root)["x"].compute().tolist()  # type: ignore[no-any-return]
+            found: list[int] = dtf.from_zarr(self.root)["x"].compute().tolist()
+            group: Any = zarr.open_group(self.root, mode="r")
+            assert found == group["x"][:].tolist() == xarray.open_zarr(self.root, chunks=None)["x"].to_numpy().tolist()
+            return found
         if self.kind == "parquet":
             parquet, fs = pytest.importorskip("pyarrow.parquet"), fsspec.url_to_fs(self.root)[0]
             files = sorted(fs.glob(f"{self.root}/part.*"))
@@ -229,6 +250,49 @@ class Outputs(RuleBasedStateMachine):
 
     @rule(
         seed=st.integers(0, 2),
+        how=st.sampled_from(["whole", FaultError, Killed]),
+        at=st.integers(1, 90),
+        resume=st.booleans(),
+        other=st.integers(0, 2),
+    )
+    @precondition(lambda self: self.kind == "zarr" and self.stored is not None)
+    def append(self, seed: int, how: Any, at: int, resume: bool, other: int) -> None:
+        """Append rows: whole, while readers find the old rows and another append is refused; or with a fault."""
+        before = self.expected()
+        after = before + rows(seed).tolist()
+
+        def meanwhile() -> None:
+            assert self.read() == before
+            for options in ({"append_dim": "record"}, {"append_dim": "record", "resume": True}, {"mode": "a"}):
+                with pytest.raises(StoreInUseError):
+                    self.write(other, **options)
+
+        if how == "whole":
+            self.write(seed, meanwhile, append_dim="record")
+            self.appended.append(seed)
+            return
+        # A run that resumes finds rows that it has appended.
+        repeats = resume and self.appended[-1:] == [seed]
+        self.has_leftovers = True
+        own = self.root.removeprefix("memory:/")
+        with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
+            self.write(seed, append_dim="record", resume=resume)
+        found = self.read()
+        assert found in (before, after)
+        if found == before:
+            # What the first run left is continued, or replaced by another append.
+            seed = seed if resume else other
+            try:
+                self.write(seed, append_dim="record", resume=resume)
+            except dtf.errors.ResumeError:
+                self.write(seed, append_dim="record")
+            found = self.read()
+            assert found == before + rows(seed).tolist() or (repeats and found == before)
+        if found != before:
+            self.appended.append(seed)
+
+    @rule(
+        seed=st.integers(0, 2),
         parts=st.integers(1, 4),
         order=st.permutations(range(4)),
         steps=st.lists(st.sampled_from(["whole", "killed", "twice at once", "again"]), min_size=6, max_size=6),
@@ -257,7 +321,7 @@ class Outputs(RuleBasedStateMachine):
 
         def begin() -> None:
             ds = dtf.read_tfrecord(f"{self.folder}/source-{seed}/*", **self.spec())
-            dtf.ZarrJob.begin(ds, self.root, parts=parts, chunks=SHARD, mode="w")
+            dtf.ZarrJob.begin(ds, self.root, parts=parts, chunks=CHUNK, mode="w")
 
         def open_job() -> dtf.ZarrJob:
             return dtf.ZarrJob.open(self.root)
@@ -301,7 +365,7 @@ class Outputs(RuleBasedStateMachine):
     @invariant()
     def holds_what_was_written(self) -> None:
         if getattr(self, "stored", None) is not None:
-            assert self.read() == rows(self.stored).tolist()  # type: ignore[arg-type]
+            assert self.read() == self.expected()
             if self.kind in RECORDS:
                 source = self.folder / f"source-{self.stored}"
                 wanted = {f"/{path.name}": path.read_bytes() for path in source.iterdir()}

@@ -1,0 +1,156 @@
+"""Rows and columns that are added to a store by runs that are killed anywhere: readers find those before, or all.
+
+Runs are killed at a random call of the file system: it and all later ones fail with an exception that no code catches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import dask
+import numpy as np
+import pytest
+import xarray
+import zarr
+from support.faults import Faults, Killed
+from support.few import rising
+
+import dask_tfrecord as dtf
+
+# More calls than an addition makes: some runs end.
+CALLS = 110
+
+
+def rows_of(start: int, stop: int) -> dict[str, Any]:
+    numbers = range(start + 1, stop + 1)
+    return {
+        "x": np.array(numbers, np.int64),
+        "text": np.array([f"row {number}" for number in numbers], np.dtypes.StringDType()),
+        "tokens": [[number] * (number % 4) for number in numbers] or np.zeros((0, 2), np.int64),
+    }
+
+
+def more_columns(start: int, stop: int) -> dict[str, Any]:
+    numbers = np.arange(start + 1, stop + 1)
+    return {"y": numbers / 2, "pair": np.stack([numbers, -numbers], 1)}
+
+
+class Store:
+    """A store, and the rows and columns that readers should find."""
+
+    def __init__(self, root: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
+        self.root, self.rng, self.storage_options = root, rng, options
+        self.is_consolidated = rng.random() < 0.8
+        self.rows, self.has_columns = int(rng.integers(1, 9)), False
+        self.grid = [{"chunks": 3}, {"chunks": 4}, {"chunks": 2, "shards": 4}][rng.integers(3)]
+        given: dict[str, Any] = {"consolidated": self.is_consolidated, **self.grid}
+        if rng.random() < 0.5:
+            given["append_dim"] = "record"
+        dtf.to_zarr(self.features(rows_of(0, self.rows)), root, storage_options=options, **given)
+
+    @staticmethod
+    def features(columns: dict[str, Any]) -> dtf.Dataset:
+        """Return columns with the features of the store, which few rows don't show."""
+        tokens = {"tokens": dtf.VarLenFeature("int64")} if "tokens" in columns else {}
+        if "tokens" in columns and isinstance(columns["tokens"], np.ndarray):
+            columns["tokens"] = []
+        return dtf.Dataset.from_arrays(columns, features=tokens)
+
+    def add(self, kind: str, number: int, *, resume: bool) -> None:
+        if kind == "rows":
+            start, stop = self.rows, self.rows + number
+            columns = rows_of(start, stop) | (more_columns(start, stop) if self.has_columns else {})
+            how: dict[str, Any] = {"append_dim": "record"}
+        else:
+            columns, how = more_columns(0, self.rows), {"mode": "a", **self.grid}
+        self.features(columns).to_zarr(self.root, resume=resume, storage_options=self.storage_options, **how)
+
+    def found(self) -> tuple[int, bool]:
+        """Return the rows and columns that all readers find, after a comparison of their values."""
+        ds = dtf.from_zarr(self.root, storage_options=self.storage_options)
+        rows, has_columns = ds.nrows or 0, "y" in ds.schema
+        wanted = rows_of(0, rows) | (more_columns(0, rows) if has_columns else {})
+        found = ds.compute()
+        assert [*found] == [*wanted]
+        for name, values in wanted.items():
+            assert [np.asarray(row).tolist() for row in found[name]] == [np.asarray(row).tolist() for row in values]
+        if not self.is_consolidated:
+            # Other readers find arrays of several lengths for a moment.
+            return rows, has_columns
+        flat = [token for row in wanted["tokens"] for token in row]
+        splits = np.append(0, np.cumsum([*map(len, wanted["tokens"])])).tolist()
+        arrays = {**wanted, "tokens.values": flat, "tokens.row_splits": splits}
+        del arrays["tokens"]
+        opened = xarray.open_zarr(self.root, storage_options=self.storage_options or None, chunks=None)
+        group: Any = zarr.open_group(self.root, mode="r", storage_options=self.storage_options or None)
+        assert {*map(str, opened.variables)} == {*group.array_keys()} == {*arrays}
+        for name, values in arrays.items():
+            assert opened[name].to_numpy().tolist() == group[name][:].tolist() == np.asarray(values).tolist()
+        return rows, has_columns
+
+
+@contextmanager
+def killed(place: str, root: str, at: int) -> Iterator[Faults]:
+    """Kill the run at a call of the file system."""
+    if place != "s3":
+        own = root.removeprefix("memory:/")
+        with Faults(at, Killed, lambda path: str(path).startswith(own)).injected() as faults:
+            yield faults
+        return
+    s3fs = pytest.importorskip("s3fs")
+    faults, real = Faults(at, Killed, lambda path: True), s3fs.S3FileSystem._call_s3
+
+    async def call(fs: Any, *args: Any, **options: Any) -> Any:
+        faults.call(root)
+        return await real(fs, *args, **options)
+
+    with mock.patch.object(s3fs.S3FileSystem, "_call_s3", call):
+        yield faults
+
+
+def kill_additions(store: Store, place: str) -> int:
+    """Add rows and columns, each after runs that were killed; return the number of kills."""
+    rng, kills = store.rng, 0
+    for _ in range(int(rng.integers(1, 4))):
+        kind = "rows" if store.has_columns or rng.random() < 0.6 else "columns"
+        number = int(rng.integers(1, 8))
+        before = store.rows, store.has_columns
+        after = (store.rows + number, store.has_columns) if kind == "rows" else (store.rows, True)
+        found = before
+        for _ in range(int(rng.integers(1, 4))):
+            # A run that finds everything added is a new addition, unless it resumes.
+            resume = bool(rng.random() < 0.5) or found == after
+            try:
+                with killed(place, store.root, int(rng.integers(1, CALLS))):
+                    store.add(kind, number, resume=resume)
+            except Killed:
+                kills += 1
+            found = store.found()
+            assert found in (before, after)
+        store.add(kind, number, resume=True)
+        assert store.found() == after
+        store.rows, store.has_columns = after
+    return kills
+
+
+@pytest.mark.parametrize("least", rising(3, 20, 100))
+@pytest.mark.parametrize("place", ["directory", "memory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_killed_additions_are_invisible_or_whole(
+    place: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    options: dict[str, Any] = {}
+    if place == "s3":
+        options = request.getfixturevalue("s3")
+        request.getfixturevalue("bucket")
+    kills, number = 0, 0
+    with dask.config.set(scheduler="synchronous"):
+        while kills < least:
+            name = f"{tmp_path.name}-{number}.zarr"
+            roots = {"directory": f"{tmp_path}/{name}", "memory": f"memory://kills/{name}", "s3": f"s3://bucket/{name}"}
+            store = Store(roots[place], np.random.default_rng([least, number]), options)
+            kills += kill_additions(store, place)
+            number += 1
