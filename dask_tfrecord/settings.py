@@ -80,6 +80,8 @@ class Limits:
     flat_chunk_nbytes: int = 128 << 10
     # Most bytes of a chunk of small rows that spans several units of rows.
     small_rows_nbytes: int = 256 << 10
+    # Most bytes of an array that a thread holds for a rechunk without a warning.
+    small_rechunk_nbytes: int = 1 << 20
     # Least number of write tasks, if there are as many units of rows.
     min_write_tasks: int = 128
     # Number of dask chunks up to which each becomes a TFRecord shard.

@@ -507,6 +507,14 @@ class Rows(HasRows):
             assigned={name: self.assigned[name] for name in names if name in self.assigned},
         )
 
+    def without_others(self, names: Sequence[str]) -> Rows:
+        """Return some columns, in this order, in chunks that their source has for them alone."""
+        rows, source = self.select_columns(names), self.stored_source
+        if rows.assigned or not isinstance(source, CountedRows) or self.borders is None:
+            return rows
+        borders = source.borders_of(names, self.borders)
+        return replace(rows, borders=borders, nchunks=len(borders) - 1)
+
     def encoded(self, images: Sequence[str]) -> Rows:
         """Return the same rows with the bytes of some images of their source, which it does not decode."""
         assert self.counted_source is not None

@@ -224,6 +224,10 @@ class CountedRows(Source, ABC):
         """Return a source of the same rows that raises `MemoryLimitError` for larger columns of a block, if it can."""
         return self
 
+    def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return chunk borders for some columns that are read without the others; `borders` are those of all."""
+        return borders
+
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
         return borders if self.inner is None else self.inner.refine(borders, nbytes)

@@ -164,14 +164,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
-            return self._rows.array(key)
+            return self._rows.without_others([key]).array(key)
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
                 f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; {_rows_advice(key)}"
             )
         self._check_names(key)
         if isinstance(key, list):
-            return Dataset(self._rows.select_columns(key))
+            return Dataset(self._rows.without_others(key))
         arrays = self._rows.arrays(key)
         return tuple(arrays[name] for name in key)
 

@@ -11,7 +11,7 @@ import warnings
 from array import array as PythonArray
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -227,7 +227,7 @@ _SPECIFY = (
 
 
 def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
-    """Convert array-likes with one number of rows to columns, in the chunks of the first dask array.
+    """Convert array-likes with one number of rows to columns, in the chunks of the first dask array or parts of them.
 
     If `exact`, columns have the features `forms`. Otherwise a dense array may stay dense, and a writer applies its
     features.
@@ -606,10 +606,15 @@ class _RectilinearArray:
 
 
 def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the rows of each chunk: those of the first dask array, else up to 64 MiB."""
-    for array in arrays:
-        if isinstance(array, da.Array):
-            return tuple(array.chunks[0])
+    """Return the rows of each chunk: those of the first dask array, or of one that divides them; else up to 64 MiB."""
+    lazy = [tuple(array.chunks[0]) for array in arrays if isinstance(array, da.Array)]
+    if lazy:
+        # Columns of a store may have longer chunks than the large ones beside them.
+        finest = lazy[0]
+        for chunks in lazy[1:]:
+            if len(chunks) > len(finest) and {*accumulate(finest)} < {*accumulate(chunks)}:
+                finest = chunks
+        return finest
     rows = int(arrays[0].shape[0])
     nbytes = sum(
         float(np.prod(array.shape[1:])) * (array.dtype.itemsize if array.dtype.kind != "O" else _OBJECT_NBYTES)

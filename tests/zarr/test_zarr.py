@@ -65,7 +65,8 @@ def every() -> dtf.Dataset:
 
 
 @pytest.mark.parametrize("grid", [{}, {"chunks": 2, "shards": 4}], ids=str)
-def test_plain_arrays(tmp_path: Path, grid: dict[str, int]) -> None:
+def test_plain_arrays(tmp_path: Path, grid: dict[str, int], set_limits: Any) -> None:
+    set_limits(small_rechunk_nbytes=0)
     rng, text = np.random.default_rng(0), np.array(["ä", "", "b\0"] + ["c"] * 8)
     arrays = {
         "f2": rng.random((11, 2, 3)).astype("f2"),

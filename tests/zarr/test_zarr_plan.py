@@ -558,7 +558,8 @@ def test_the_group_records_the_release(
 # ---------------------------------------------------------------------------------------- arrays cut in another way
 
 
-def test_a_rechunk_is_announced(tmp_path: Path) -> None:
+def test_a_rechunk_is_announced(tmp_path: Path, set_limits: Any) -> None:
+    set_limits(small_rechunk_nbytes=0)
     whole = np.arange(40.0 * 6).reshape(40, 6)
     ds = dtf.Dataset.from_arrays({"a": da.arange(40, chunks=10)})
     assigned = ds.assign(b=da.from_array(whole, chunks=(7, 6)), d=da.from_array(whole, chunks=(10, 3)))

@@ -24,6 +24,7 @@ import zarr.storage
 from support.any_columns import listed
 from support.few import mostly_slow
 from support.paths import DATA
+from support.store_round_trip import CountingStore
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, UnsupportedFormatError
@@ -377,3 +378,32 @@ def test_rows_that_another_program_appended(tmp_path: Path, program: str, column
     refused(store, r"label/zarr.json has 8 rows, and the consolidated metadata of the group 7|'label' has shape \(8,\)")
     dtf.to_zarr({"label": np.arange(4)}, store, mode="w")
     assert dtf.from_zarr(store).nrows == 4
+
+
+def test_small_columns_are_read_in_whole_chunks(tmp_path: Path, set_limits: Any) -> None:
+    """Labels that are selected alone have few chunks, and each stored chunk is read once."""
+    set_limits(
+        min_write_tasks=4, write_unit_nbytes=2000, least_unit_nbytes=1000, small_rows_nbytes=400, chunk_nbytes=800
+    )
+    columns = {
+        "image": np.arange(300 * 100, dtype="i8").reshape(300, 100),
+        "label": np.arange(300),
+        "x": np.arange(300.0),
+    }
+    dtf.to_zarr(columns, tmp_path / "s.zarr")
+    stored = zarr.open_group(tmp_path / "s.zarr", mode="r")["label"].chunks[0]
+    ds = dtf.from_zarr(CountingStore(zarr.storage.LocalStore(tmp_path / "s.zarr")))
+    CountingStore.reads.clear()
+    assert (ds["label"].sum().compute(), ds[["label", "x"]].rows[7:290]["x"].compute()[0]) == (sum(range(300)), 7)
+    assert ds.npartitions > 4 * ds["label"].npartitions
+    assert ds.npartitions > ds[["label", "x"]].npartitions == ds[["label", "x"]][["x", "label"]].npartitions
+    assert all(size % stored == 0 for size in ds["label"].chunks[0][:-1])
+    reads = {key: count for key, count in CountingStore.reads.items() if "label/c/" in key}
+    assert len(reads) == -(-300 // stored) and set(reads.values()) == {1}
+    assert not [key for key in CountingStore.reads if "image/c/" in key]
+    # Other columns keep their chunks, whatever comes first.
+    both = {"label": ds["label"], "image": ds["image"]}
+    assert dtf.Dataset.from_arrays(both).chunks == ds.chunks == ds["image"].chunks[0]
+    assert [array.chunks[0] for array in ds["label", "image"]] == [ds.chunks] * 2
+    ds.assign(label=ds["label"] + 1).to_zarr(tmp_path / "t.zarr")
+    assert np.array_equal(dtf.from_zarr(tmp_path / "t.zarr")["label"].compute(), columns["label"] + 1)

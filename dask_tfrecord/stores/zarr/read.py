@@ -6,8 +6,9 @@ Any program may have changed the group. Every error names the store and the attr
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -33,6 +34,7 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, Location, SchemaError, Spelled
 from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels
 from dask_tfrecord.stores.zarr.growing import Growth
 from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, with_strings, zarr_layout
@@ -63,7 +65,9 @@ def rows_from_zarr(
     Returns
     -------
     Dataset
-        One chunk per unit of rows of the store.
+        One chunk per unit of rows of the store. Columns of small rows that are selected without others, as in
+        ``ds["label"]`` and ``ds[["label", "score"]]``, have longer chunks: stored chunks, of up to 1 MiB together.
+        ``ds["image", "label"]`` are two arrays in the same chunks.
 
     Raises
     ------
@@ -140,15 +144,17 @@ def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any
     records = _count(target, attributes, "records", 0)
     unit_rows = _count(target, attributes, "unit_rows", 1)
     virtual = "chunk_rows" in attributes
-    _check_arrays(target, group, with_strings(schema) if virtual else schema, records)
+    chunk_rows = _check_arrays(target, group, with_strings(schema) if virtual else schema, records)
     if records // unit_rows > _MAX_UNITS:
         value = f"{unit_rows:,} for {records:,} records"
         raise _invalid(target, "unit_rows", value, f"at most {_MAX_UNITS:,} units of records")
-    return ZarrSource(target, identity, schema, range(records), unit_rows, read_by, virtual)
+    longer = {} if virtual else {name: rows for name, rows in chunk_rows.items() if rows > unit_rows}
+    return ZarrSource(target, identity, schema, range(records), unit_rows, read_by, virtual, longer)
 
 
-def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> None:
-    """Compare shape and dtype of each array with the schema and the number of records."""
+def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> dict[str, int]:
+    """Compare each array with the schema and the number of records; return the rows of a chunk of dense features."""
+    chunk_rows: dict[str, int] = {}
     counts = BorderCounts.concatenate(schema, [])
     for items in counts.items.values():
         items[-1, 0] = records
@@ -174,6 +180,9 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
                 f"was changed after it was written: " + WRITE_AGAIN,
                 target.location,
             )
+        if spec.part == "dense":
+            chunk_rows[spec.feature] = array.chunks[0]
+    return chunk_rows
 
 
 def _grown_lengths(target: TargetGroup, group: Any) -> Mapping[str, int]:
@@ -263,6 +272,8 @@ class ZarrSource(CountedRows):
     read_by: Mapping[str, Any] | None
     # The chunks are byte ranges of shards, and bytes values are values of arrays.
     is_virtual: bool = False
+    # Rows of a chunk of the dense features that have longer chunks than a unit.
+    chunk_rows: Mapping[str, int] = field(default_factory=dict)
 
     def __dask_tokenize__(self) -> object:
         # The rows themselves: the text of a long array is abbreviated.
@@ -272,6 +283,25 @@ class ZarrSource(CountedRows):
     def origin(self) -> Mapping[str, Any]:
         """The store, and the schema of the records it was converted from."""
         return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})
+
+    def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return borders at the ends of stored chunks, if those of all columns are longer than a unit."""
+        rows = self.rows
+        if (
+            not isinstance(rows, range)
+            or rows.step != 1
+            or not rows
+            or not all(name in self.chunk_rows for name in names)
+        ):
+            return borders
+        step = math.lcm(*(self.chunk_rows[name] for name in names))
+        nbytes = sum(
+            self.schema[name].block_dtype.itemsize * math.prod(self.schema[name].block_shape) for name in names
+        )
+        # Each small chunk would take a task longer to arrange than to read.
+        step *= max(1, limits().chunk_nbytes // max(step * nbytes, 1))
+        first = rows.start // step + 1
+        return np.concatenate([[0], np.arange(first * step, rows.stop, step) - rows.start, [len(rows)]])
 
     def select(self, key: Any) -> ZarrSource:
         """Restrict the source to those rows."""

@@ -147,7 +147,8 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     UserWarning
         If an attribute is not a JSON value, or its name is used by this library or xarray.
     dask.array.PerformanceWarning
-        If an array is rechunked because its chunks differ from those of the rows; a plan reports it.
+        If more than 1 MiB of an array is rechunked at once, because its chunks differ from those of the rows; a plan
+        reports every rechunk.
 
     See Also
     --------
@@ -295,7 +296,8 @@ class GroupOutput:
         if self._planned is None:
             self._planned = plan_conversion(self._request, layout)
             for rechunk in self._planned.rechunks:
-                warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
+                if rechunk.held_nbytes > limits().small_rechunk_nbytes:
+                    warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
         elif layout is not None and layout.arrays != self._planned.layout.arrays:
             raise ResumeError(
                 "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
