@@ -1,8 +1,9 @@
-"""Time of an append as the store grows: many appends of one small shard, against one conversion of all of them.
+"""Times of stores: of an append as the store grows, and of the sum of labels next to images.
 
-    python benchmarks/append.py [appends]
+    python benchmarks/append.py [appends [images]]
 
-prints the median CPU and wall time of an append within each tenth of the appends, and compares the result.
+appends small shards one by one, prints the median CPU and wall time of an append within each tenth of the appends, and
+compares the result with one conversion of all shards. Then it sums labels that it has written next to images.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import time
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
+import zarr
 
 import dask_tfrecord as dtf
 
@@ -47,5 +50,20 @@ def main(appends: int) -> None:
     print(f"{len(found['x']):,} rows are those of one conversion")
 
 
+def sum_labels(rows: int) -> None:
+    """Write labels next to images, and print how long their sum takes."""
+    store = Path(tempfile.mkdtemp()) / "images.zarr"
+    dtf.to_zarr({"image": da.zeros((rows, 150 << 10), dtype="u1", chunks=(50, -1)), "label": np.arange(rows)}, store)
+    dtf.from_zarr(store)["label"].sum().compute()
+    began = time.process_time(), time.perf_counter()
+    assert dtf.from_zarr(store)["label"].sum().compute() == rows * (rows - 1) // 2
+    cpu, wall = time.process_time() - began[0], time.perf_counter() - began[1]
+    images, labels = (zarr.open_group(store, mode="r")[name].nchunks for name in ("image", "label"))
+    print(
+        f"sum of {rows:,} labels: {1000 * cpu:.1f} ms CPU, {1000 * wall:.1f} ms; {labels:,} chunks, images {images:,}"
+    )
+
+
 if __name__ == "__main__":
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+    sum_labels(int(sys.argv[2]) if len(sys.argv) > 2 else 66_000)

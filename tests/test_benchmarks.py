@@ -180,4 +180,6 @@ def test_conversions_in_parts_are_measured(data: Path) -> None:
 
 @pytest.mark.slow
 def test_append() -> None:
-    assert "200 rows are those of one conversion" in run("append.py", 10).stdout
+    printed = run("append.py", 10, 100).stdout
+    assert "200 rows are those of one conversion" in printed
+    assert "sum of 100 labels" in printed
