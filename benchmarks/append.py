@@ -58,7 +58,7 @@ def sum_labels(rows: int) -> None:
     began = time.process_time(), time.perf_counter()
     assert dtf.from_zarr(store)["label"].sum().compute() == rows * (rows - 1) // 2
     cpu, wall = time.process_time() - began[0], time.perf_counter() - began[1]
-    images, labels = (zarr.open_group(store, mode="r")[name].nchunks for name in ("image", "label"))
+    images, labels = (zarr.open_array(store, path=name, mode="r").nchunks for name in ("image", "label"))
     print(
         f"sum of {rows:,} labels: {1000 * cpu:.1f} ms CPU, {1000 * wall:.1f} ms; {labels:,} chunks, images {images:,}"
     )
