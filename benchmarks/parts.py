@@ -1,17 +1,22 @@
 """Measure conversions in parts: throughput per core against one process, and the start of a part of a large plan.
 
     python benchmarks/parts.py throughput 'DATA/tabular-*.tfrecord' [--processes 2] [--rounds 3]
+    python benchmarks/parts.py killed 'DATA/tabular-*.tfrecord' [--processes 8] [--kills 3]
     python benchmarks/parts.py start [--units 1000000]
 
 Throughput is decoded rows per second of processor time after the imports: one `to_zarr` on as many threads as there are
-processes, and `ZarrJob.write` of as many parts on one thread each, alternately.
+processes, and `ZarrJob.write` of as many parts on one thread each, alternately. With ``killed``, some of the processes
+are killed after a part of their time and repeated, and the bytes of the store are compared with those of one `to_zarr`.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -67,6 +72,48 @@ def throughput() -> None:
                 flush=True,
             )
     print(f"throughput per core of parts: {statistics.median(ratios):.2f} ({spread(ratios, '.2f')}) of one process")
+
+
+def _files(store: Path) -> dict[str, str]:
+    """Return digests of all files of a store, without the identity of its conversion."""
+    found = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    group = json.loads(found["zarr.json"])
+    own = json.loads(group["attributes"].pop("dask_tfrecord"))
+    del own["id"]
+    found["zarr.json"] = json.dumps([group, own]).encode()
+    return {name: hashlib.sha256(data).hexdigest() for name, data in found.items()}
+
+
+def killed() -> None:
+    """Compare parts, some of which are killed and repeated, with one process: bytes and processor time."""
+    parser = parser_of(killed)
+    parser.add_argument("pattern")
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder)
+        [one] = _reports(_run("one", args.pattern, store / "one"))
+        [begun] = _reports(_run("begin", args.pattern, store / "job", "--parts", args.processes))
+        running = [_run("part", store / "job", "--part", part) for part in range(args.processes)]
+        units = store / "job/.dask_tfrecord"
+        while sum(1 for _ in units.rglob("units/*.json")) < args.kills and any(each.poll() is None for each in running):
+            time.sleep(0.05)
+        for process in running[: args.kills]:
+            process.kill()
+        # Their processor time counts with that of their imports.
+        ended = [os.wait4(process.pid, 0)[1:] for process in running[: args.kills]]
+        parts = _reports(*running[args.kills :])
+        states = [part.state for part in dtf.ZarrJob.open(store / "job").status().parts]
+        parts += _reports(*(_run("part", store / "job", "--part", part) for part in range(args.kills)))
+        dtf.ZarrJob.open(store / "job").finish()
+        lost = sum(usage.ru_utime + usage.ru_stime for _, usage in ended)
+        spent = begun["cpu"] + sum(part["cpu"] for part in parts) + lost
+        equal = _files(store / "job") == _files(store / "one")
+        number = [status for status, _ in ended].count(signal.SIGKILL)
+        print(f"{number} of {args.processes} programs killed, parts were {', '.join(states)}")
+        print(f"bytes {'equal' if equal else 'DIFFER'}; processor time of one process {one['cpu']:.2f} s, of plan and")
+        print(f"all programs {spent:.2f} s: {one['cpu'] / spent:.2f} per core")
 
 
 def _measured() -> None:
@@ -125,4 +172,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in ("one", "begin", "part"):
         _measured()
     else:
-        dispatch({"throughput": throughput, "start": start}, __doc__)
+        dispatch({"throughput": throughput, "killed": killed, "start": start}, __doc__)

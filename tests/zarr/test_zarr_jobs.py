@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
+from ast import literal_eval
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -379,3 +383,27 @@ def test_scripts_of_the_page_convert_in_parts(script: str, tmp_path: Path) -> No
     copied, store = tmp_path / "copied", tmp_path / "train.zarr"
     rows = dtf.read_tfrecord(copied) if copied.exists() else dtf.from_zarr(store)
     np.testing.assert_array_equal(rows["label"], np.arange(ROWS))
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(os.name == "nt", reason="the commands are of bash")
+def test_rules_of_snakemake_convert_in_parts(tmp_path: Path) -> None:
+    write_shards(tmp_path, 2, ROWS // 2)
+    [rules] = [each.text for each in blocks("docs/how-to/without-a-scheduler.md", "text") if "rule finish" in each.text]
+    (tmp_path / "Snakefile").write_text(rules.replace("64", "3").replace("train-*", "part-*"))
+    # Snakemake is in an environment of its own: its dependencies are not those of this package.
+    snakemake = os.environ.get("DASK_TFRECORD_SNAKEMAKE") or shutil.which("snakemake")
+    if snakemake is None:
+        commands = [literal_eval(text) for text in re.findall(r'shell: (".*")', rules)]
+        rules_first = [commands[2].format(STORE="train.zarr", PARTS=3)]
+        parts = [Namespace(part=part) for part in (3, 1, 2)]
+        rules_first += [commands[1].format(STORE="train.zarr", PARTS=3, wildcards=each, threads=1) for each in parts]
+        text = "\n".join(["set -e", *rules_first, commands[0].format(STORE="train.zarr")]).replace("train-*", "part-*")
+        command = ["bash", "-c", text]
+    else:
+        command = [snakemake, "--cores", "2"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"PATH": path, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = run_program(*command, cwd=tmp_path, env=os.environ | own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "train.zarr")["label"], np.arange(ROWS))
