@@ -96,18 +96,21 @@ def killed() -> None:
         [one] = _reports(_run("one", args.pattern, store / "one"))
         [begun] = _reports(_run("begin", args.pattern, store / "job", "--parts", args.processes))
         running = [_run("part", store / "job", "--part", part) for part in range(args.processes)]
-        units = store / "job/.dask_tfrecord"
-        while sum(1 for _ in units.rglob("units/*.json")) < args.kills and any(each.poll() is None for each in running):
-            time.sleep(0.05)
-        for process in running[: args.kills]:
+        job = dtf.ZarrJob.open(store / "job")
+        doomed = running[: args.kills]
+        while any(each.poll() is None for each in doomed) and not all(
+            part.written for part in job.status().parts[: args.kills]
+        ):
+            time.sleep(0.1)
+        for process in doomed:
             process.kill()
-        # Their processor time counts with that of their imports.
-        ended = [os.wait4(process.pid, 0)[1:] for process in running[: args.kills]]
+        ended = [os.wait4(process.pid, 0)[1:] for process in doomed]
         parts = _reports(*running[args.kills :])
-        states = [part.state for part in dtf.ZarrJob.open(store / "job").status().parts]
+        states = [part.state for part in job.status().parts]
         parts += _reports(*(_run("part", store / "job", "--part", part) for part in range(args.kills)))
-        dtf.ZarrJob.open(store / "job").finish()
-        lost = sum(usage.ru_utime + usage.ru_stime for _, usage in ended)
+        job.finish()
+        imports = statistics.median(part["imports"] for part in parts)
+        lost = sum(usage.ru_utime + usage.ru_stime - imports for _, usage in ended)
         spent = begun["cpu"] + sum(part["cpu"] for part in parts) + lost
         equal = _files(store / "job") == _files(store / "one")
         number = [status for status, _ in ended].count(signal.SIGKILL)
@@ -136,7 +139,7 @@ def _measured() -> None:
             dtf.ZarrJob.begin(dtf.read_tfrecord(args.paths[0]), args.paths[-1], parts=args.parts)
         else:
             dtf.read_tfrecord(args.paths[0]).to_zarr(args.paths[-1])
-    print(json.dumps({"cpu": time.process_time() - cpu, "seconds": time.perf_counter() - began}))
+    print(json.dumps({"imports": cpu, "cpu": time.process_time() - cpu, "seconds": time.perf_counter() - began}))
 
 
 class _Started(Exception):

@@ -315,6 +315,8 @@ class TFRecordOptions(ShardOptions, total=False):
         `features.json` and `dataset_info.json` are written next to them, or updated with another split, so that
         ``tensorflow_datasets.builder_from_directory`` opens the directory. Names with "/" are nested dictionaries, and
         groups of the schema, for example ``steps`` of ``steps/action`` and ``steps/reward``, are sequences of them.
+        ``mode="a"`` adds shards to a split that was begun with it, and their lengths to `dataset_info.json`: these
+        shards are numbered without their total.
     """
 
     features: Annotated[Mapping[str, Any] | None, Option(None)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from dask_tfrecord.storage.streams import write_file
 
 INFO, FEATURES_FILE = "dataset_info.json", "features.json"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+# Of a split that grows: another number of shards does not change the names of those that exist.
+_GROWING_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
 
 
 # Returns the class names in a label file, given the stem of its name, or None if the file does not exist.
@@ -323,10 +325,15 @@ class TFDSNames:
                 raise ValueError(f"{valid}; {given[key]!r} is not a valid {key}")
         return cls(**given)
 
-    @property
-    def template(self) -> str:
-        """Template of the shard names for `to_tfrecord`."""
-        return f"{self.name}-{self.split}.tfrecord-{{shard:05d}}-of-{{shards:05d}}"
+    def template(self, of_tfds: str = TEMPLATE) -> str:
+        """Return the template of the shard names for `to_tfrecord`; raise SchemaError for unknown fields."""
+        index, total = "{shard:05d}", "{shards:05d}"
+        known = {"DATASET": self.name, "SPLIT": self.split, "FILEFORMAT": "tfrecord", "SHARD_INDEX": index}
+        known |= {"NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
+        try:
+            return re.sub(r"\{(\w+)\}", lambda field: known[field[1]], of_tfds)
+        except KeyError as error:
+            raise SchemaError(f"the template {of_tfds!r} has field {error}; known are {', '.join(known)}") from None
 
 
 def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
@@ -398,6 +405,8 @@ class TFDSMetadata:
     directory: str
     names: TFDSNames
     texts: Mapping[str, str]  # of `features.json` and of the label files, by file name
+    template: str = TEMPLATE  # of the names of the shards, in the form of TFDS
+    listed: int | None = None  # shards that the split has, and to which others are added; None to replace the split
 
     @classmethod
     def from_schema(cls, directory: str, names: TFDSNames, schema: Schema, formats: Mapping[str, str]) -> TFDSMetadata:
@@ -408,6 +417,29 @@ class TFDSMetadata:
             texts[f"{stem}.labels.txt"] = "".join(f"{label}\n" for label in schema.classes[name])
         return cls(directory, names, texts)
 
+    def appending(self, storage_options: Mapping[str, Any]) -> TFDSMetadata:
+        """Return the metadata that add shards to the split, or begin one that can grow.
+
+        Raises SchemaError if the names of its shards have their total: all of them would have to change.
+        """
+        before, place = self._read(INFO, storage_options), Location(join(self.directory, INFO))
+        self._info(before, (), 0)
+        found = [] if before is None else json.loads(before).get("splits", ())
+        split = next((each for each in found if each.get("name") == self.names.split), None)
+        if split is None:
+            return replace(self, template=_GROWING_TEMPLATE, listed=0)
+        template, lengths = split.get("filepathTemplate") or TEMPLATE, split.get("shardLengths", ())
+        if "{NUM_SHARDS}" in template or "{SHARD_X_OF_Y}" in template:
+            raise SchemaError(
+                f"mode='a': the shards of split {self.names.split!r} have their total number in their names "
+                f"({template}), which readers derive from the metadata: write another split, or write this one to "
+                f"another directory with mode='a', whose shards are numbered without a total",
+                place,
+            )
+        if not lengths:
+            raise SchemaError(f"mode='a': split {self.names.split!r} does not list the lengths of its shards", place)
+        return replace(self, template=template, listed=len(lengths))
+
     def check(self, storage_options: Mapping[str, Any]) -> None:
         """Check that the directory is empty or holds the same data set with the same features."""
         before = self._read(INFO, storage_options)
@@ -415,22 +447,32 @@ class TFDSMetadata:
         for name, text in self.texts.items():
             existing = self._read(name, storage_options)
             others = before is not None and any(
-                split.get("name") != self.names.split for split in json.loads(before).get("splits", ())
+                split.get("name") != self.names.split or self.listed is not None
+                for split in json.loads(before).get("splits", ())
             )
             if others and existing is not None and _value(existing) != _value(text):
+                which = "shards of this split" if self.listed else "other splits"
                 raise SchemaError(
-                    f"the other splits hold other features: expected {text:.300}", Location(join(self.directory, name))
+                    f"the {which} hold other features: expected {text:.300}", Location(join(self.directory, name))
                 )
 
     def write(self, paths: Sequence[str], counts: Sequence[int], storage_options: Mapping[str, Any]) -> None:
-        """Write all files, `dataset_info.json` last: a reader finds the split once its other files are complete."""
+        """Write all files, `dataset_info.json` last: a reader finds the shards once the other files are complete.
+
+        Files that describe earlier shards stay as they are.
+        """
         nbytes = 0
         for path in paths:
             fs, inside = url_to_fs(path, **storage_options)
             fs.invalidate_cache()
             nbytes += int(fs.size(inside))
         info = self._info(self._read(INFO, storage_options), counts, nbytes)
+        kept = {
+            name for name in self.texts if self.listed is not None and self._read(name, storage_options) is not None
+        }
         for name, text in {**self.texts, INFO: info}.items():
+            if name in kept:
+                continue
             write_file(join(self.directory, name), text.encode(), storage_options)
 
     def _read(self, name: str, storage_options: Mapping[str, Any]) -> str | None:
@@ -452,13 +494,25 @@ class TFDSMetadata:
                     f"{names.version} to another",
                     Location(self.directory),
                 )
-        split = {
+        splits = [each for each in info.get("splits", ()) if each.get("name") != names.split]
+        split: dict[str, Any] = {
             "name": names.split,
-            "filepathTemplate": TEMPLATE,
-            "shardLengths": [str(count) for count in counts],
-            "numBytes": str(nbytes),
+            "filepathTemplate": self.template,
+            "shardLengths": [],
+            "numBytes": "0",
         }
-        info["splits"] = [other for other in info.get("splits", ()) if other.get("name") != names.split] + [split]
+        if self.listed:
+            # The shards that are listed keep their place.
+            split |= next((each for each in info.get("splits", ()) if each not in splits), {})
+        if self.listed not in (None, len(split["shardLengths"])):
+            raise SchemaError(
+                f"split {names.split!r} had {self.listed:,} shards when this write began, and now lists "
+                f"{len(split['shardLengths']):,}: another program changed it",
+                Location(join(self.directory, INFO)),
+            )
+        split["shardLengths"] = [*split["shardLengths"], *map(str, counts)]
+        split["numBytes"] = str(int(split["numBytes"]) + nbytes)
+        info["splits"] = [*splits, split]
         return json.dumps(info, indent=2, sort_keys=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Callable
@@ -392,6 +393,53 @@ def test_tfds_metadata_hold_the_features_and_the_counts(tmp_path: Path) -> None:
     for given, target, of, changes, said in refused:
         with pytest.raises(SchemaError, match=said):
             dtf.to_tfrecord(given, target, features=of, tfds=flowers | {"split": "more"} | changes)
+
+
+def test_a_split_of_tfds_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, folder = {"name": "flowers", "version": "1.0.0"}, tmp_path / "1.0.0"
+    train, arrays = names | {"split": "train"}, plain()
+    dtf.to_tfrecord(arrays, folder, tfds=names | {"split": "fixed"})
+    described = (folder / "features.json").stat()
+
+    def append(rows: int, tfds: dict[str, str] = train, **options: Any) -> None:
+        part = {name: array[:rows] for name, array in arrays.items()}
+        dtf.to_tfrecord(part, folder, tfds=tfds, records_per_shard=4, mode="a", **options)
+
+    def splits() -> dict[str, Any]:
+        return {split["name"]: split for split in json.loads((folder / "dataset_info.json").read_text())["splits"]}
+
+    lengths: list[int] = []
+    for rows, shards in ((10, [4, 4, 2]), (3, [3]), (4, [4])):
+        append(rows)
+        lengths += shards
+        files = [folder / f"flowers-train.tfrecord-{number:05d}" for number in range(len(lengths))]
+        assert sorted(folder.glob("flowers-train*")) == files
+        split = splits()["train"]
+        assert split["filepathTemplate"] == "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
+        assert [*map(int, split["shardLengths"])] == lengths == [len(read_payloads(path)) for path in files]
+        assert int(split["numBytes"]) == sum(path.stat().st_size for path in files)
+        assert splits()["fixed"]["shardLengths"] == ["10"]
+    labels = dtf.read_tfrecord(folder, split="train")["label"].compute()
+    assert labels.tolist() == [*range(10), *range(3), *range(4)]
+    assert (folder / "features.json").stat().st_mtime_ns == described.st_mtime_ns
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(SchemaError, match=r"total number in their names .*write another split"):
+        append(3, names | {"split": "fixed"})
+    with pytest.raises(SchemaError, match="hold other features"):
+        dtf.to_tfrecord({"x": [1]}, folder, tfds=train, mode="a")
+    with monkeypatch.context() as patch:
+
+        def fails(*_: Any) -> None:
+            raise OSError("the disk is full")
+
+        patch.setattr("dask_tfrecord.metadata.tfds.write_file", fails)
+        with pytest.raises(OSError, match="disk is full"):
+            append(9)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    # Of a program that was killed.
+    (folder / "flowers-train.tfrecord-00005").write_bytes(b"")
+    with pytest.raises(FileExistsError, match=r"6 shards of the split exist, and dataset_info\.json lists 5"):
+        append(3)
 
 
 def test_a_tfds_data_set_is_written_as_tfds_writes_it(tmp_path: Path) -> None:

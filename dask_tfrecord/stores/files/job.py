@@ -296,6 +296,8 @@ class TFRecordJob(_FileJob):
         options = complete(TFRecordOptions, options, "begin")
         if is_samples(arrays):
             raise ValueError("other programs cannot read the rows of an iterator: write them by to_tfrecord")
+        if options["tfds"] is not None and options["mode"] == "a":
+            raise ValueError("a job writes a split of its own: to_tfrecord(…, tfds=…, mode='a') adds shards to one")
 
         def plan(token: str) -> _Planned:
             return _of_rows(plan_tfrecord(arrays, urlpath, options, token), options)
@@ -487,7 +489,7 @@ def _tfrecord_names(
 ) -> ShardNames:
     if tfds is None:
         return ShardNames.from_urlpath(urlpath, storage_options)
-    return ShardNames.from_directory(urlpath, TFDSNames.from_mapping(tfds).template, storage_options)
+    return ShardNames.from_directory(urlpath, TFDSNames.from_mapping(tfds).template(), storage_options)
 
 
 def _home(names: ShardNames) -> str:

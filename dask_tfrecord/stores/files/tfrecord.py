@@ -172,8 +172,14 @@ def plan_tfrecord(
         names = ShardNames.from_urlpath(urlpath, storage_options)
     else:
         assert isinstance(encoder, Encoder)
-        names, metadata = _tfds_names(urlpath, tfds, encoder, storage_options)
+        names, metadata = _tfds_names(urlpath, tfds, encoder, options)
     names, mode = names.in_mode(options["mode"])
+    if metadata is not None and metadata.listed not in (None, names.first):
+        raise FileExistsError(
+            f"{plural(names.first, 'shard')} of the split exist, and dataset_info.json lists {metadata.listed:,}: a "
+            f"write that was killed left the others in {redact_url(names.directory)}, or shards are lost; remove those "
+            f"that are not listed"
+        )
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     borders = shard_borders(row_tasks.borders, options["records_per_shard"], names, lambda: row_tasks.row_sizes().read)
     spans = list(pairwise(borders.tolist()))
@@ -327,13 +333,16 @@ def _tfds_names(
     directory: str | os.PathLike[str],
     tfds: Mapping[str, Any],
     encoder: Encoder,
-    storage_options: Mapping[str, Any] | None,
+    options: TFRecordOptions,
 ) -> tuple[ShardNames, TFDSMetadata]:
     """Return the names of the shards of a TFDS split, and the metadata files to write next to them."""
     split = TFDSNames.from_mapping(tfds)
-    names = ShardNames.from_directory(directory, split.template, storage_options)
+    names = ShardNames.from_directory(directory, split.template(), options["storage_options"])
     formats = {name: encoding.format for name, encoding in encoder.encoding.items()}
     metadata = TFDSMetadata.from_schema(names.directory, split, encoder.schema, formats)
+    if options["mode"] == "a":
+        metadata = metadata.appending(names.storage_options)
+        names = ShardNames.from_directory(directory, split.template(metadata.template), options["storage_options"])
     metadata.check(names.storage_options)
     return names, metadata
 
