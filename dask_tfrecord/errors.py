@@ -237,6 +237,10 @@ class UnknownFeatureError(SchemaError, KeyError):
     """The data set has no feature or column of this name."""
 
 
+class SchemaNotFoundError(SchemaError, FileNotFoundError):
+    """The file of a schema does not exist."""
+
+
 class ShardNotFoundError(TFRecordError, FileNotFoundError):
     """No shard matches a path, glob, directory or template."""
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
 
@@ -41,26 +42,56 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
 
 # Advice for options of zarr, xarray and tf.data.
 _EQUIVALENTS = {
-    "overwrite": "mode='w' replaces what exists",
-    "append": "append_dim='record' of to_zarr adds rows, mode='a' columns; mode='a' of the other writers adds files",
-    "encoding": "to_zarr has compressors=, filters=, chunks= and fill_values=, text TextFeature(encoding='latin-1')",
-    **dict.fromkeys(("zarr_format", "zarr_version"), "stores have format 3 of Zarr"),
-    "compressor": "compressors=zarr.codecs.ZstdCodec(level=3)",
-    "region": "append_dim='record' adds rows; dask_tfrecord.ZarrJob writes a store in parts",
-    "compression_type": "compression='gzip', which is also found from the bytes",
+    "overwrite": "write mode='w' to replace what exists",
+    "append": "write append_dim='record' to add rows to a Zarr store, and mode='a' to add columns to it, or files of "
+    "another format",
+    "encoding": "leave it out: to_zarr takes what it holds directly, as compressors=, filters=, chunks= and "
+    "fill_values=. The encoding of text is an argument of the feature that reads it, TextFeature(encoding='latin-1')",
+    **dict.fromkeys(("zarr_format", "zarr_version"), "leave it out: to_zarr always writes format 3 of Zarr"),
+    "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
+    "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
+    "column": "write columns=VALUE",
+    "dims": "leave it out, and rename the dimensions of the result: ds.to_xarray().rename(record='row')",
+    "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
     **dict.fromkeys(
         ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
         "leave it out: chunks are read in parallel by dask, in the order of the records",
     ),
-    "batch_size": "ds.batches(32) reads batches of an open data set",
+    "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
     "engine": "leave it out",
 }
 
 
-def unknown_option(function: str, name: str, known: Iterable[str]) -> TypeError:
+def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
     """Return the error about an option that a function does not have: the equivalent, similar names, or all names."""
-    advice = f"; {_EQUIVALENTS[name]}" if name in _EQUIVALENTS else near_misses(name, known)
+    text = _EQUIVALENTS.get(name)
+    # A function that has no columns has no use for this advice.
+    is_column = name == "column" and "columns" not in (known := tuple(known))
+    advice = near_misses(name, known) if text is None or is_column else f"; {text.replace('VALUE', f'{value!r:.100}')}"
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{advice}")
+
+
+def explain_arguments(call: str) -> Callable[[_Function], _Function]:
+    """Let errors about arguments that a method lacks or does not know name what to write: `call` is an example."""
+
+    def explained(method: _Function) -> _Function:
+        parameters = list(inspect.signature(method).parameters.values())[1:]
+        names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+
+        @wraps(method)
+        def checked(*args: Any, **options: Any) -> Any:
+            for name in options:
+                if name not in names:
+                    raise unknown_option(method.__name__, name, names, options[name])
+            missing = [name for name in needed[len(args) - 1 :] if name not in options]
+            if missing:
+                raise TypeError(f"{method.__name__}() needs {missing[0]!r}: write {call}")
+            return method(*args, **options)
+
+        return cast(_Function, checked)
+
+    return explained
 
 
 def complete(given: type[_Given], options: _Given, function: str) -> _Given:
@@ -68,7 +99,7 @@ def complete(given: type[_Given], options: _Given, function: str) -> _Given:
     known, found = options_of(given), cast(Mapping[str, Any], options)
     for name in found:
         if name not in known:
-            raise unknown_option(function, name, known)
+            raise unknown_option(function, name, known, found[name])
     for name, (_, option) in known.items():
         if name not in found and option.default is REQUIRED:
             raise TypeError(f"{function}() missing 1 required keyword-only argument: {name!r}")

@@ -440,7 +440,7 @@ class Schema(Mapping[str, Feature]):
 
         Raises
         ------
-        ShardNotFoundError
+        SchemaNotFoundError
             If the file does not exist. Also a `FileNotFoundError`.
         SchemaError
             If the text is in none of the three formats, or a feature can't be read as a column.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,76 +38,168 @@ def ds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dtf.Dataset]:
 
 Mistake = Callable[[dtf.Dataset], Any]
 MISTAKES: list[tuple[Mistake, str]] = [
-    (lambda ds: dtf.FixedLenFeature("int64"), "the shape comes before the dtype, as in FixedLenFeature((), 'int64')"),  # type: ignore[call-arg,arg-type]
+    (lambda ds: dtf.FixedLenFeature("int64"), "write FixedLenFeature((), 'int64') for one value"),  # type: ignore[call-arg,arg-type]
     (lambda ds: dtf.FixedLenFeature(()), "needs a dtype, as in FixedLenFeature((), 'int64')"),  # type: ignore[call-arg]
-    (lambda ds: dtf.RawFeature("uint8", (8, 8, 3)), "as in RawFeature((8, 8, 3), 'uint8')"),  # type: ignore[arg-type]
-    (lambda ds: dtf.VarLenFeature(()), "expected a dtype such as 'int64'"),
-    (lambda ds: dtf.read_tfrecord("train-*", "label"), "columns=[…] picks features by name"),
-    (lambda ds: ds["tokens"].sum().compute(), "ds.ragged(name) are all values in one array"),
-    (lambda ds: ds["tokens"].mean().compute(), "ds.padded(name, length) is a dense array"),
-    (lambda ds: ds["tokens"].max().compute(), "rows that differ in length or shape"),
-    (lambda ds: (ds["text"] == "one").compute(), "compare with b'one'"),
-    (lambda ds: ds[0], "ds.rows[0] picks a row"),
-    (lambda ds: ds[2:4], "ds.rows[2:4] picks rows"),
-    (lambda ds: ds[:4:2], "ds.rows[:4:2] picks rows"),
-    (lambda ds: ds[ds["label"] == 3], "ds.rows[…] picks rows by ints, a slice or a mask"),
-    (lambda ds: np.asarray(ds), "ds.compute() is a dict of arrays"),
-    (lambda ds: ds.where("label = 3"), 'Equality is written with two signs: "label == 3"'),
-    (lambda ds: ds.where("label == 3 & label < 5"), "Words join conditions"),
-    (lambda ds: ds.where("(label == 3)"), "Parentheses are not read"),
-    (lambda ds: ds.where("text == one"), "Text stands in quotes: 'one'"),
-    (lambda ds: ds.where(("label", "==", 3)), "in a list, [('label', '==', 3)]"),
-    (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
-    (lambda ds: ds.where(ds["label"] == 3), "ds.rows[mask] keeps the rows of a mask"),  # type: ignore[arg-type]
-    (lambda ds: ds.batches(2, shuffle=100), 'shuffle="window", window=100 mixes'),  # type: ignore[arg-type]
-    (lambda ds: ds.batches(2, pad={"token": None}), "did you mean 'tokens'?"),
-    (lambda ds: dtf.from_zarr("train-*.tfrecord"), "read_tfrecord opens TFRecord shards"),
-    (lambda ds: dtf.read_tfrecord("abfs://bucket/train.tfrecord"), "pip install adlfs"),
-    (lambda ds: dtf.read_tfrecord("picture.png"), "begins with a PNG image"),
-    (lambda ds: dtf.TFRecordDataset("train-*"), "dtf.read_tfrecord('train-*.tfrecord', features) opens shards"),
-    (lambda ds: dtf.io.FixedLenFeature([], "int64"), "the features are here, without io"),
+    (lambda ds: dtf.RawFeature("uint8", (8, 8, 3)), "write RawFeature((8, 8, 3), 'uint8')"),  # type: ignore[arg-type]
     (
-        lambda ds: dtf.TFRecordWriter("out.tfrecord"),
-        "dtf.to_tfrecord({'label': array}, path) writes arrays",
+        lambda ds: dtf.VarLenFeature(()),
+        "because rows differ in length: write VarLenFeature('int64')",
     ),
-    (lambda ds: dtf.parse_single_example(b"", {}), "dtf.read_records(path) iterates over their bytes"),
-    (lambda ds: dtf.from_arrays({"x": [1]}), "dtf.Dataset.from_arrays({'label': array}) is a data set"),
-    (lambda ds: dtf.read_tfrecord("train-*", compression_type="GZIP"), "compression='gzip', which is also found"),  # type: ignore[call-arg]
-    (lambda ds: dtf.read_tfrecord("train-*", column=["label"]), "read_tfrecord() got an unexpected keyword argument"),  # type: ignore[call-arg]
-    (lambda ds: ds.batches(2).prefetch(2), "ds.batches(32, shuffle='window', seed=0, epochs=2, prefetch=4)"),  # type: ignore[attr-defined]
-    (lambda ds: ds.batches(2).map(len), "ds.map_blocks(function).batches(32)"),  # type: ignore[attr-defined]
-    (lambda ds: ds.batches(2).take(1), "itertools.islice(ds.batches(32), 3)"),  # type: ignore[attr-defined]
-    (lambda ds: ds.chunk(5), "chunks=1000) opens chunks of 1000 rows"),  # type: ignore[attr-defined]
-    (lambda ds: ds.__setitem__("x", 1), "ds = ds.assign({'x': array})"),
-    (lambda ds: ds.__delitem__("text"), "ds = ds.drop('text')"),
-    (lambda ds: ds.assign(np.arange(6)), "columns are assigned by name"),  # type: ignore[arg-type]
-    (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "mode='w' replaces what exists"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "stores have format 3 of Zarr"),  # type: ignore[call-arg]
-    (lambda ds: ds.to_zarr("z.zarr", encoding={}), "to_zarr has compressors=, filters="),  # type: ignore[call-arg]
-    (lambda ds: ds.to_zarr("z.zarr", mode="r+"), "append_dim='record' of to_zarr adds rows to a store"),  # type: ignore[arg-type]
-    (lambda ds: dtf.to_tfrecord("out.tfrecord", {"x": [1]}), "the arrays come before the path"),  # type: ignore[arg-type]
-    (lambda ds: dtf.to_tfrecord(np.arange(3), "out.tfrecord"), "as in {'x': array}"),
-    (lambda ds: dtf.Schema.read(Path("notes.txt")), "other files of features are the JSON of Schema.to_json"),
+    (lambda ds: dtf.read_tfrecord("train-*", "label"), "To read only the column 'label', write columns=['label']"),
+    (lambda ds: ds["tokens"].sum().compute(), "values, *row_splits = ds.ragged('tokens'); values.sum().compute()"),
+    (lambda ds: ds["tokens"].mean().compute(), "cannot compute the mean of rows that differ in length"),
+    (lambda ds: ds["tokens"].max().compute(), "[row.max() for row in ds['tokens'].compute()]"),
+    (lambda ds: ds["tokens"][1:].std().compute(), "cannot compute the std of rows that differ in length"),
+    (lambda ds: (ds["text"] == "one").compute(), "write b'one' instead of 'one'"),
+    (lambda ds: ds[0], "write ds.rows[0] to pick a row"),
+    (lambda ds: ds[2:4], "write ds.rows[2:4] to pick rows"),
+    (lambda ds: ds[:4:2], "write ds.rows[:4:2] to pick rows"),
+    (lambda ds: ds[ds["label"] == 3], "write ds.rows[key] to pick rows by ints, a slice or a mask"),
+    (lambda ds: np.asarray(ds), "write ds.compute() for a dict of arrays, or ds['label'].compute()"),
+    (lambda ds: ds.where("label = 3"), 'Write two signs for equality: "label == 3"'),
+    (lambda ds: ds.where("label == 3 & label < 5"), "Write 'and' instead of '&': \"label == 3 and label < 5\""),
+    (lambda ds: ds.where("(label == 3) | (len(tokens) > 1)"), '"label == 3 or len(tokens) > 1"'),
+    (lambda ds: ds.where("(label == 3)"), 'Leave out the parentheses: "label == 3"'),
+    (lambda ds: ds.where("(label == 3 or label == 4) and label < 5"), '"a and b or c" means that a and b hold, or c'),
+    (lambda ds: ds.where("text == one"), "Write text in quotes: \"text == 'one'\""),
+    (lambda ds: ds.where(("label", "==", 3)), "filters are a list of tuples: write [('label', '==', 3)]"),
+    (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
+    (lambda ds: ds.where(ds["label"] == 3), "write ds.rows[mask] to keep the rows of a mask"),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, shuffle=100), 'write shuffle="window", window=100'),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, pad={"token": None}), "did you mean 'tokens'?"),
+    (lambda ds: ds.batches(0), "batch_size is at least 1; got 0"),
+    (lambda ds: ds.batches(), "batches() needs 'batch_size': write ds.batches(2)"),  # type: ignore[call-arg]
+    (
+        lambda ds: dtf.from_zarr("train-*.tfrecord"),
+        "If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord('train-*.tfrecord')",
+    ),
+    (
+        lambda ds: dtf.from_zarr("train-00000-of-00002.tfrecord"),
+        "but a file. If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord('train-",
+    ),
+    (lambda ds: dtf.from_zarr("nothing.zarr"), "the path does not exist"),
+    (lambda ds: dtf.read_tfrecord("abfs://bucket/train.tfrecord"), "pip install adlfs"),
+    (
+        lambda ds: dtf.read_tfrecord("picture.png"),
+        "or its start is damaged: it begins with a PNG image",
+    ),
+    (lambda ds: dtf.read_tfrecord("notes.txt"), "it begins with the text 'label int64'. Pass only TFRecord files"),
+    (lambda ds: dtf.read_tfrecord("nothing-*.tfrecord"), "there are 'train-00000-of-00002.tfrecord', 'train-00001-of"),
+    (lambda ds: dtf.TFRecordDataset("train-*"), "write dtf.read_tfrecord('train-*.tfrecord') to open shards"),
+    (lambda ds: dtf.io.FixedLenFeature([], "int64"), "leave out io: write dtf.FixedLenFeature((), 'int64')"),
+    (lambda ds: dtf.TFRecordWriter("out.tfrecord"), "write dtf.to_tfrecord({'label': array}, path) to write arrays"),
+    (lambda ds: dtf.parse_single_example(b"", {}), "write dask_tfrecord.messages.Example.FromString(data)"),
+    (lambda ds: dtf.from_arrays({"x": [1]}), "write dtf.Dataset.from_arrays({'label': array})"),
+    (lambda ds: dtf.read_tfrecord("train-*", compression_type="GZIP"), "write compression='gzip', or leave it out"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", compression="GZIP"), "leave out compression="),
+    (lambda ds: dtf.read_tfrecord("train-*", column=["label"]), "; write columns=['label']"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", {"label": "int64"}), "for example FixedLenFeature((), 'int64')"),
+    (lambda ds: compute(label=dtf.FixedLenFeature((), "float32")), "; write FixedLenFeature((), 'int64')"),
+    (lambda ds: compute(text=dtf.VarLenFeature("int64")), "; write VarLenFeature('bytes')"),
+    (lambda ds: compute(tokens=dtf.FixedLenFeature((2,), "int64")), "VarLenFeature('int64') reads any number"),
+    (
+        lambda ds: compute(missing=dtf.FixedLenFeature((), "int64")),
+        "have it, give it a default_value",
+    ),
+    (lambda ds: compute(text=dtf.ImageFeature()), "read a feature of other bytes by FixedLenFeature((), 'bytes')"),
+    (lambda ds: ds.batches(2).prefetch(2), "leave it out: ds.batches(2) decodes batches ahead"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(2).map(len), "write ds.map_blocks(function).batches(2): the function receives a dict"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batches(2).take(1), "write itertools.islice(ds.batches(2), 3) for the first 3"),  # type: ignore[attr-defined]
+    (lambda ds: ds.chunk(5), "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows"),  # type: ignore[attr-defined]
+    (lambda ds: ds.map(len), "write ds.map_blocks(function): the function receives a dict of arrays"),  # type: ignore[attr-defined]
+    (lambda ds: ds.batch(2), "write ds.batches(2) to iterate over batches of 2 rows"),  # type: ignore[attr-defined]
+    (lambda ds: ds.take(3), "write ds.rows[:3] for the first 3 rows"),  # type: ignore[attr-defined]
+    (lambda ds: ds.filter(len), "write ds.where('label > 2')"),  # type: ignore[attr-defined]
+    (lambda ds: ds.rename(label="log-in").filter(len), "write ds.where(\"'log-in' > 2\")"),  # type: ignore[attr-defined]
+    (lambda ds: ds.groupby("label"), "write ds.to_dataframe().groupby('label')"),  # type: ignore[attr-defined]
+    (lambda ds: ds.columns, "write list(ds.schema) for the names of the columns"),  # type: ignore[attr-defined]
+    (lambda ds: ds.shape, "write ds.nrows for the number of rows"),  # type: ignore[attr-defined]
+    (lambda ds: ds.label, "write ds['label'] for this column"),  # type: ignore[attr-defined]
+    (lambda ds: ds.lable, "did you mean 'label'?"),  # type: ignore[attr-defined]
+    (lambda ds: ds.to_pandas(), "write ds.to_dataframe().compute() for a DataFrame of pandas"),  # type: ignore[attr-defined]
+    (lambda ds: ds[["text", "label"]].mean(), "write ds['label'].mean().compute() for one column"),  # type: ignore[attr-defined]
+    (lambda ds: ds.isel(record=0), "write ds.rows[0] for the first row"),  # type: ignore[attr-defined]
+    (lambda ds: ds.iloc[0], "write ds.rows[0] for the first row"),  # type: ignore[attr-defined]
+    (lambda ds: ds["lable"], "no column 'lable'; did you mean 'label'?"),
+    (lambda ds: ds["label", "lable"], "no column 'lable'; did you mean 'label'?"),
+    (lambda ds: ds.rows[100], "row 100 is out of bounds for 6 rows"),
+    (lambda ds: ds.compute("label"), "write ds['label'].compute()"),
+    (lambda ds: ds.compute("label", "text"), "write ds[['label', 'text']].compute()"),
+    (lambda ds: ds.__setitem__("x", 1), "write ds = ds.assign({'x': array})"),
+    (lambda ds: ds.__delitem__("text"), "write ds = ds.drop('text')"),
+    (lambda ds: ds.assign(np.arange(6)), "a column needs a name: write ds.assign(name=array)"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_xarray(dims="row"), "rename the dimensions of the result: ds.to_xarray().rename(record='row')"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr(), "to_zarr() needs 'store': write ds.to_zarr('train.zarr')"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("stored.zarr"), "exists: mode='w' replaces it"),
+    (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "write mode='w' to replace what exists"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "leave it out: to_zarr always writes format 3"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", encoding={}), "directly, as compressors=, filters=, chunks= and fill_values="),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", mode="r+"), "write append_dim='record' to add rows to a store"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_tfrecord("out.tfrecord", {"x": [1]}), "write the arrays before the path"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_tfrecord(np.arange(3), "out.tfrecord"), "write {'x': array}"),
+    (
+        lambda ds: dtf.to_tfrecord({"a": [1, "x"]}, "o.tfrecord"),
+        "array 'a' mixes int and str: give it values of",
+    ),
+    (
+        lambda ds: dtf.to_tfrecord({"a": np.arange(3), "b": np.arange(4)}, "o.tfrecord"),
+        "all arrays need one number of rows, and they differ: 'a' has 3, 'b' has 4",
+    ),
+    (lambda ds: dtf.to_tfrecord({}, "o.tfrecord"), "records need at least one array: write {name: array}"),
+    (lambda ds: dtf.Schema.read(Path("notes.txt")), "it begins with 'label int64'. Pass a file that Schema.to_json"),
+    (lambda ds: dtf.Schema.read("notes.json"), "no schema file 'notes.json' exists"),
 ]
 
+
+def compute(**features: Any) -> Any:
+    return dtf.read_tfrecord("train-*.tfrecord", features).compute()
+
+
 # Arguments of the command line, and a part of its error.
+FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 COMMANDS = [
-    ("train-00000-of-00002.tfrecord", "A command comes before the files: dask-tfrecord info train-00000-of-00002"),
-    ("show train-*", "'head', 'view' do that"),
-    ("convert train-* out.zarr", "'to-zarr', 'to-parquet', 'to-lerobot' do that"),
-    ("nonsense", "There are copy, describe"),
+    (FIRST, f"A command comes before the files. Write dask-tfrecord info {FIRST}"),
+    ("show train-*", "Write dask-tfrecord head 'train-*', or dask-tfrecord view 'train-*'"),
+    ("convert train-* out.zarr", "Write dask-tfrecord to-zarr 'train-*' out.zarr"),
+    (
+        "convert train-* out",
+        "to-zarr 'train-*' out, or dask-tfrecord to-parquet 'train-*' out, or ",
+    ),
+    ("nonsense", "Write one of these: copy, describe"),
     ("to_zarr train-* out.zarr", "No such command 'to_zarr'."),
-    ("head -5 train-00000-of-00002.tfrecord", "-n 5 is the number of records"),
-    ("head 5 train-00000-of-00002.tfrecord", "-n 5 is the number of records"),
-    ("head train-00000-of-00002.tfrecord --frobnicate", "There are -n, --json, --split"),
-    ("repair a.tfrecord b.tfrecord out.tfrecord", "repair takes SOURCE TARGET; a shell makes several"),
-    ("to-zarr train-00000-of-00002.tfrecord train-00001-of-00002.tfrecord", "the last argument is the STORE to write"),
-    ("copy train-00000-of-00002.tfrecord train-00001-of-00002.tfrecord picture.png", "the last argument is TARGET"),
-    ("head train-00000-of-00002.tfrecord --where label==3|or|label==1", "Several --where all hold"),
-    ("help", "'--help' does that"),
-    ("describe stored.zarr", "view shows it, and to-tfrecord writes its rows to shards"),
-    ("view picture.png --no-browser", "the file is a PNG image, without records to show"),
+    (f"head -5 {FIRST}", f"Write dask-tfrecord head {FIRST} -n 5"),
+    (f"head 5 {FIRST}", f"write dask-tfrecord head -n 5 {FIRST}"),
+    (f"head {FIRST} --frobnicate", "Leave it out, or write one of the options of head: -n, --json, --split"),
+    (
+        "repair a.tfrecord b.tfrecord out.tfrecord",
+        "The command repair takes one SOURCE and one TARGET. Write a command for each: "
+        "dask-tfrecord repair a.tfrecord out-a.tfrecord, and dask-tfrecord repair b.tfrecord out-b.tfrecord",
+    ),
+    (f"to-zarr {FIRST} {SECOND}", f"Write dask-tfrecord to-zarr {FIRST} {SECOND} out.zarr"),
+    (
+        f"copy {FIRST} {SECOND} picture.png",
+        f"picture.png exists. Write dask-tfrecord copy {FIRST} {SECOND} picture.png copied.tfrecord",
+    ),
+    (f"head {FIRST} --where (label==3)|or|label==1", 'Leave out the parentheses: "label==3 or label==1"'),
+    ("help", "Write dask-tfrecord --help"),
+    ("describe stored.zarr", "write `dask-tfrecord view stored.zarr` to look at it"),
+    ("view picture.png --no-browser", "the file is a PNG image, not a TFRecord file"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        (["label==3 or label==1"], [1, 3]),
+        (["label > 0 and label < 3"], [1, 2]),
+        (["label > 3 or label == 0", "label < 5"], [0, 4]),
+        (["text == 'one' or label == 1", "label < 3 or label == 4"], [0, 1, 2, 4]),
+    ],
+)
+def test_conditions_of_a_shell_are_joined_by_words(ds: dtf.Dataset, given: list[str], labels: list[int]) -> None:
+    options = [text for condition in given for text in ("--where", condition)]
+    done = CliRunner().invoke(tfrecord, ["head", "train-*.tfrecord", "--json", "-n", "9", *options])
+    assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == labels, done.stderr
 
 
 @pytest.mark.parametrize(("mistake", "advice"), MISTAKES, ids=[advice for _, advice in MISTAKES])

@@ -1,104 +1,171 @@
 """What to write for names that tf.data, pandas, xarray, PyTorch and NumPy use.
 
-Errors of the package, of `Dataset` and of its batches end with these texts.
+Errors of the package, of `Dataset` and of its batches end with these texts. In those of a data set, ``COLUMN`` stands
+for its first column, ``NUMBER`` for its first column of one number per row, and ``CONDITION`` for one on that column;
+in those of batches, ``SIZE`` stands for the rows of a batch.
 """
 
 from __future__ import annotations
 
-_ROWS = "ds.rows[:n] and ds.rows[n:] select rows"
-_WHERE = "ds.where([('label', '==', 3)]) or ds.where(\"label == 3\") keeps rows, and ds.where(function) those of a mask"
-_COLUMNS = "list(ds) lists the names of columns, and ds[['label', 'image']] selects some"
-_TYPES = "print(ds) shows dtypes and shapes, and ds.schema has the features"
-_BATCHES = "ds.batches(32, shuffle='window', epochs=2, prefetch=4) iterates over batches"
-_ONE = "it is a method of a column: ds['label'].{name}().compute(); ds.describe() has the statistics of all columns"
-_FRAME = "ds.to_dataframe() is a dask DataFrame, and ds.to_dataframe().compute() one of pandas"
-_XARRAY = "ds.to_xarray() is an xarray Dataset"
+import re
+from collections.abc import Mapping
+
+from dask_tfrecord.arrays.filters import condition_text
+from dask_tfrecord.errors import near_misses
+from dask_tfrecord.features.base import Feature
+
+_FIRST = "write ds.rows[:3] for the first 3 rows"
+_ONE_ROW = "write ds.rows[0] for the first row, or ds.rows[:3] for the first 3"
+_WHERE = "write ds.where(CONDITION) to keep the rows that meet a condition"
+_COLUMNS = "write list(ds.schema) for the names of the columns"
+_SOME_COLUMNS = "write ds[[COLUMN]] for a data set of this column alone"
+_TYPES = "write print(ds) to see dtypes and shapes, or ds.schema for the features"
+_BATCHES = "write ds.batches(2) to iterate over batches of 2 rows"
+_ONE = "write ds[NUMBER].{name}().compute() for one column, or ds.describe() for statistics of all columns"
+_FRAME = "write ds.to_dataframe().compute() for a DataFrame of pandas, or ds.to_dataframe() for one of dask"
+_ALL_STATISTICS = "write ds.describe() for counts, quantiles and distinct values of all columns"
+_ADD = "write ds.assign(name=array) to add a column"
+_SORT = "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows"
+_JOIN = "write ds.to_dataframe() or ds.to_polars() and join the frames"
+_CHUNKS = "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows"
+_ARRAYS = "write ds.compute() for a dict of NumPy arrays, or ds[COLUMN].compute() for one array"
+_BOTH = "write dtf.read_tfrecord([path, other]) to read several sets of shards as one"
 
 # Texts by the name of an attribute of a data set.
 EQUIVALENTS = {
-    **dict.fromkeys(("map", "apply", "transform"), "ds.map_blocks(function) passes blocks of rows through a function"),
-    **dict.fromkeys(("take", "skip", "limit", "tail", "iloc", "loc", "isel", "sel"), _ROWS),
+    **dict.fromkeys(
+        ("map", "apply", "transform"),
+        "write ds.map_blocks(function): the function receives a dict of arrays, with several rows each, and returns "
+        "such a dict",
+    ),
+    **dict.fromkeys(("take", "limit"), _FIRST),
+    "skip": "write ds.rows[3:] to leave out the first 3 rows",
+    "tail": "write ds.rows[-3:] for the last 3 rows",
+    **dict.fromkeys(("iloc", "loc", "isel", "sel"), _ONE_ROW),
     **dict.fromkeys(("filter", "query"), _WHERE),
-    **dict.fromkeys(("repeat", "prefetch", "batch", "padded_batch", "shard", "interleave"), _BATCHES),
-    "iter_rows": "ds.as_sequence() has a dict per row, and ds.batches(32) iterates over batches",
-    "as_numpy_iterator": "ds.batches(32) iterates over dicts of NumPy arrays, and ds.as_sequence() has a dict per row",
-    "cache": "ds.persist() keeps the rows in memory, and ds.to_zarr(path) stores them decoded",
-    "enumerate": "ds.assign(number=numpy.arange(ds.nrows)) adds the numbers of rows",
+    **dict.fromkeys(("batch", "padded_batch", "interleave"), _BATCHES),
+    "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for ever",
+    "prefetch": "leave it out: ds.batches(2) decodes batches of 2 rows ahead",
+    "shard": "write ds.batches(2, shard=(0, 4)) for the first of 4 parts of the rows",
+    "iter_rows": "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows",
+    "as_numpy_iterator": "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows",
+    "cache": "write ds.persist() to keep the rows in memory, or ds.to_zarr(path) to store them decoded",
+    "enumerate": "write ds.assign(number=numpy.arange(ds.nrows)) to add the numbers of rows",
     "element_spec": _TYPES,
-    "cardinality": "ds.nrows is the number of rows",
+    "cardinality": "write ds.nrows for the number of rows",
     "columns": _COLUMNS,
     "column_names": _COLUMNS,
     "data_vars": _COLUMNS,
-    "select": _COLUMNS,
+    "select": _SOME_COLUMNS,
     "dtypes": _TYPES,
     "features": _TYPES,
     "info": _TYPES,
-    "shape": "ds.nrows is the number of rows and len(ds) that of columns; ds['image'].shape is that of a column",
-    "size": "ds.nrows is the number of rows and len(ds) that of columns",
-    "sizes": "ds.nrows is the number of rows, and ds.chunks are the rows of each chunk",
-    "dims": "ds.nrows is the number of rows; ds.to_xarray() has named dimensions",
-    "index": "rows have no index but their number: ds.rows[[3, 1]]",
-    "to_numpy": "ds.compute() is a dict of NumPy arrays, and ds['label'].compute() one array",
-    "numpy": "ds.compute() is a dict of NumPy arrays, and ds['label'].compute() one array",
-    "to_dict": "ds.compute() is a dict of NumPy arrays",
-    "load": "ds.compute() is a dict of NumPy arrays, and ds.persist() keeps the rows in memory",
+    "shape": "write ds.nrows for the number of rows, and ds[COLUMN].shape for the shape of a column",
+    "size": "write ds.nrows for the number of rows, and len(ds.schema) for the number of columns",
+    "sizes": "write ds.nrows for the number of rows, or ds.chunks for the rows of each chunk",
+    "dims": "write ds.nrows for the number of rows, or ds.to_xarray() for named dimensions",
+    "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
+    "to_numpy": _ARRAYS,
+    "numpy": _ARRAYS,
+    "to_dict": "write ds.compute() for a dict of NumPy arrays",
+    "load": "write ds.compute() for a dict of NumPy arrays, or ds.persist() to keep the rows in memory",
     **dict.fromkeys(("to_pandas", "to_dask_dataframe", "to_df"), _FRAME),
-    "to_csv": f"{_FRAME}, which writes CSV",
-    "to_json": "ds.as_sequence() has a dict per row; `dask-tfrecord head --json` prints rows",
-    "to_torch": "torch.from_numpy(batch['label']) for each batch of ds.batches(32)",
-    "to_tf": "tf.data.Dataset.from_generator(lambda: ds.batches(32), …) takes batches",
-    "to_netcdf": f"{_XARRAY}, which writes NetCDF",
-    "to_arrow": "ds.to_arrow_batches() are record batches: pyarrow.Table.from_batches(ds.to_arrow_batches())",
-    "groupby": f"{_FRAME}; {_XARRAY}: both have groupby, as has ds.to_polars()",
-    "group_by": "ds.to_polars() is a LazyFrame of polars, which has group_by",
-    "sort_values": "ds.rows[numpy.argsort(ds['label'].compute())] orders rows",
-    "sort": "ds.rows[numpy.argsort(ds['label'].compute())] orders rows",
-    "merge": "ds.to_polars() and ds.to_dataframe() join rows; ds.assign(name=array) adds a column",
-    "join": "ds.to_polars() and ds.to_dataframe() join rows; ds.assign(name=array) adds a column",
-    "with_columns": "ds.assign(name=array) adds a column, and ds.map_blocks(function) one that depends on others",
-    "with_column": "ds.assign(name=array) adds a column, and ds.map_blocks(function) one that depends on others",
-    "concat": "dtf.read_tfrecord([path, other]) reads shards as one set, and dtf.sample_from_datasets mixes data sets",
-    "concatenate": "dtf.read_tfrecord([path, other]) reads several sets of shards as one",
-    "train_test_split": "ds.rows[:n] and ds.rows[n:] are parts, and of ds.shuffle(seed=0) to mix the rows",
-    "rechunk": "dtf.read_tfrecord(path, features, chunks='64 MiB') opens other chunks, and ds.batches(n) reads batches",
-    "repartition": "dtf.read_tfrecord(path, features, chunks='64 MiB') opens other chunks",
-    "partitions": "ds.npartitions is the number of chunks, and ds.chunks are their rows; ds.rows[:n] selects rows",
-    "chunk": "dtf.read_tfrecord(path, features, chunks=1000) opens chunks of 1000 rows, and 'auto' chooses them",
-    "drop_vars": "ds.drop('image') leaves columns out",
-    "astype": "ds.assign(label=ds['label'].astype('int32')) casts a column, and features= when it is read",
+    "to_csv": "write ds.to_dataframe().to_csv(path)",
+    "to_json": "write ds.as_sequence() for a dict per row, or `dask-tfrecord head --json` in a shell",
+    "to_torch": "write torch.from_numpy(batch[NUMBER]) for each batch of ds.batches(2)",
+    "to_tf": "write tf.data.Dataset.from_generator(lambda: ds.batches(2), output_signature=signature)",
+    "to_netcdf": "write ds.to_xarray().to_netcdf(path)",
+    "to_arrow": "write pyarrow.Table.from_batches(ds.to_arrow_batches())",
+    "groupby": "write ds.to_dataframe().groupby(NUMBER)",
+    "group_by": "write ds.to_polars().group_by(NUMBER)",
+    "sort_values": _SORT,
+    "sort": _SORT,
+    "merge": _JOIN,
+    "join": _JOIN,
+    "with_columns": f"{_ADD}, or ds.map_blocks(function) to compute one from others",
+    "with_column": f"{_ADD}, or ds.map_blocks(function) to compute one from others",
+    "concat": f"{_BOTH}, or dtf.sample_from_datasets to mix data sets",
+    "concatenate": _BOTH,
+    "train_test_split": "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3] for two parts",
+    "rechunk": _CHUNKS,
+    "repartition": _CHUNKS,
+    "chunk": _CHUNKS,
+    "partitions": "write ds.npartitions for the number of chunks, or ds.chunks for the rows of each",
+    "drop_vars": "write ds.drop(COLUMN) to leave a column out",
+    "astype": "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column",
     **{name: _ONE.format(name=name) for name in ("mean", "sum", "min", "max", "std", "var", "argmax", "any", "all")},
-    **dict.fromkeys(
-        ("median", "quantile", "nunique", "value_counts"),
-        "ds.describe() has counts, quantiles and distinct values of all columns",
-    ),
-    "unique": "dask.array.unique(ds['label']).compute() are the values of a column",
+    **dict.fromkeys(("median", "quantile", "nunique", "value_counts"), _ALL_STATISTICS),
+    "unique": "write dask.array.unique(ds[NUMBER]).compute() for the values of a column",
 }
 
-_OPEN = "dtf.read_tfrecord('train-*.tfrecord', features) opens shards"
-_WRITE = "dtf.to_tfrecord({'label': array}, path) writes arrays or rows, and dtf.RecordWriter(path) bytes"
-_PARSE = "dtf.read_tfrecord(path, features) parses records, and dtf.read_records(path) iterates over their bytes"
+_WORD = re.compile(r"\b(?:COLUMN|NUMBER|CONDITION)\b")
+
+
+def of_dataset(name: str, columns: Mapping[str, Feature]) -> str:
+    """Return what to write for an attribute that a data set of these columns lacks; empty for unknown names."""
+    if name in columns:
+        return f"; write ds[{name!r}] for this column"
+    text = EQUIVALENTS.get(name)
+    if text is None:
+        near = near_misses(name, columns)
+        return near if near.startswith("; did you mean") else ""
+    column = next(iter(columns), "label")
+    number = next((each for each, feature in columns.items() if _is_number(feature)), column)
+    # Names of columns may be any text, so that they are inserted at once, and none of them is searched.
+    words = {"COLUMN": repr(column), "NUMBER": repr(number), "CONDITION": repr(condition_text(number, ">", 2))}
+    return "; " + _WORD.sub(lambda word: words[word[0]], text)
+
+
+def _is_number(feature: Feature) -> bool:
+    return feature.block_dtype.kind in "iuf" and not feature.block_shape
+
+
+_OPEN = "write dtf.read_tfrecord('train-*.tfrecord') to open shards"
+_WRITE = (
+    "write dtf.to_tfrecord({'label': array}, path) to write arrays or rows, or dtf.RecordWriter(path) to write bytes"
+)
+_PARSE = (
+    "write dask_tfrecord.messages.Example.FromString(data) to parse one record in memory, or "
+    "dtf.read_tfrecord(path, features) to parse those of shards"
+)
 
 # Texts by the name of an attribute of the package.
 FUNCTIONS = {
     **dict.fromkeys(("TFRecordDataset", "load_dataset", "load", "data"), _OPEN),
     **dict.fromkeys(("open_tfrecord", "open_dataset", "open", "read", "read_tfrecords", "from_tfrecord"), _OPEN),
     **dict.fromkeys(("TFRecordWriter", "write_tfrecord", "write", "save"), _WRITE),
-    **dict.fromkeys(("parse_example", "parse_single_example", "decode_raw", "decode_jpeg", "train"), _PARSE),
-    "tf_record_iterator": "dtf.read_records(path) iterates over the bytes of records",
-    "io": "the features are here, without io: dtf.FixedLenFeature((), 'int64')",
-    "from_arrays": "dtf.Dataset.from_arrays({'label': array}) is a data set",
-    "from_dict": "dtf.Dataset.from_arrays({'label': array}) is a data set",
-    "read_zarr": "dtf.from_zarr('train.zarr') opens a store that to_zarr wrote",
-    "open_zarr": "dtf.from_zarr('train.zarr') opens a store that to_zarr wrote",
-    "convert": "dtf.to_zarr(dtf.read_tfrecord(path), 'train.zarr') converts shards",
+    **dict.fromkeys(("parse_example", "parse_single_example"), _PARSE),
+    "train": "write dask_tfrecord.messages.Example() for a record, or dtf.to_tfrecord({'label': array}, path)",
+    "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
+    "decode_jpeg": "write features={'image': dtf.ImageFeature()}, with the name of your feature",
+    "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
+    "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
+    **dict.fromkeys(
+        ("from_arrays", "from_dict"), "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays"
+    ),
+    **dict.fromkeys(
+        ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
+    ),
+    "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'train.zarr') to convert shards",
 }
 
-_ARGUMENT = "it is an argument: ds.batches(32, shuffle='window', seed=0, epochs=2, prefetch=4)"
-_BEFORE = "change the rows before: ds.map_blocks(function).batches(32)"
+_BEFORE = (
+    "write ds.map_blocks(function).batches(SIZE): the function receives a dict of arrays, with several rows each, and "
+    "returns such a dict"
+)
+_AHEAD = "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for 2 of them"
 # Texts by the name of an attribute of an iterator of batches.
 OF_BATCHES = {
-    **dict.fromkeys(("prefetch", "shuffle", "repeat", "batch", "shard", "padded_batch"), _ARGUMENT),
-    **dict.fromkeys(("map", "filter", "cache", "unbatch"), _BEFORE),
-    "take": "itertools.islice(ds.batches(32), 3) are the first three",
-    "skip": "itertools.islice(ds.batches(32), 3, None) leaves out the first three",
+    "prefetch": _AHEAD,
+    "shuffle": "write ds.batches(SIZE, shuffle='full')",
+    "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
+    "batch": "leave it out: ds.batches(SIZE) has SIZE rows in each batch",
+    "unbatch": "write ds.as_sequence() for a dict per row",
+    "shard": "write ds.batches(SIZE, shard=(0, 4)) for the first of 4 parts of the rows",
+    "padded_batch": "write ds.batches(SIZE, pad={'tokens': None}), with the name of your column, to pad rows",
+    "map": _BEFORE,
+    "filter": 'write ds.where("label > 2").batches(SIZE), with the name of your column',
+    "cache": "write ds.persist().batches(SIZE) to keep the rows in memory",
+    "take": "write itertools.islice(ds.batches(SIZE), 3) for the first 3 batches",
+    "skip": "write itertools.islice(ds.batches(SIZE), 3, None) to leave out the first 3 batches",
 }

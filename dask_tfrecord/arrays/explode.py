@@ -148,7 +148,7 @@ def _level(chunk: Chunk, name: str, level: int) -> Any:
 
 def _values(chunk: Chunk, name: str) -> NDArray[Any]:
     block = _level(chunk, name, 0)
-    return as_chunk(block.flat_values if isinstance(block, RaggedBlock) else block.values)
+    return as_chunk(block.flat_values if isinstance(block, RaggedBlock) else block.values, name)
 
 
 def _shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
@@ -186,7 +186,7 @@ def _padded(
             place,
         )
 
-    return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse))
+    return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse), name)
 
 
 def explode_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import operator
@@ -118,6 +119,8 @@ class Filters:
     def parse(cls, filters: Any) -> Filters:
         """Check filters in the notation of pyarrow."""
         given = list(filters) if isinstance(filters, Sequence) and not isinstance(filters, str) else []
+        if isinstance(filters, tuple) and len(given) == 3 and given[1] in _OPERATORS:
+            raise ValueError(f"filters are a list of tuples: write [{filters!r:.100}]")
         if given and all(isinstance(each, list) for each in given):
             return cls(tuple(tuple(map(_condition, each)) for each in given))
         if not given:
@@ -148,7 +151,8 @@ class Filters:
 def _condition(given: Any) -> Condition:
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
         raise ValueError(
-            f"a filter is a tuple of column, operator and value in a list, [('label', '==', 3)]; got {given!r:.100}"
+            f"a filter is a tuple of column, operator and value, in a list: write [('label', '==', 3)]; got "
+            f"{given!r:.100}"
         )
     name, comparison, value = given
     if comparison not in _OPERATORS:
@@ -442,7 +446,7 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
     return f"{reduction}({name})" if reduction else name, after
 
 
-def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
+def _parse(tokens: Sequence[str], whole: Sequence[str]) -> tuple[str, str, Any]:
     text = "".join(tokens)
     try:
         tokens = tokens[_after_space(tokens, 0) :]
@@ -456,36 +460,56 @@ def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
         comparison, at = _operator(tokens, at)
         return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
-        raise ValueError(
-            f'{text!r} is not COLUMN OP VALUE, like "label == 3", "name == \'cat\'", "len(tokens) > 5" or '
-            f'"label in [1, 2]". {_advice(tokens)}'
-        ) from None
+        # Parentheses and operators may join several conditions.
+        is_joined = "".join(whole).strip().startswith("(") or set(_JOINING) & set(tokens)
+        advice = _advice(whole if is_joined else tokens)
+        raise ValueError(f"{text!r} is not a condition. {advice} Conditions look like {_LIKE}.") from None
+
+
+# Conditions that show the forms.
+_LIKE = '"label == 3", "name == \'cat\'", "len(tokens) > 5" or "label in [1, 2]"'
+_JOINING = {"&": "and", "|": "or"}
 
 
 def _advice(tokens: Sequence[str]) -> str:
     """Suggest how to correct a text that does not parse as a condition."""
-    words = {token for token in tokens if not token.isspace()}
-    if words & {"&", "|", "~"}:
-        return "Words join conditions: and, or, not in."
     text = "".join(tokens).strip()
+    if any(token in _JOINING for token in tokens):
+        joined = "".join(_JOINING.get(token, token) for token in tokens).strip()
+        used = " and ".join(f"{_JOINING[token]!r} instead of {token!r}" for token in _JOINING if token in tokens)
+        return f"Write {used}: {_quoted(_without_parentheses(joined) or joined)}."
     if text.startswith("("):
-        return 'Parentheses are not read: "a and b or c" means that a and b hold, or c.'
+        plain = _without_parentheses(text)
+        return f"Leave out the parentheses: {_quoted(plain)}." if plain else f"Leave out the parentheses: {_ORDER}."
     left, found, right = text.partition("=")
     if found and not right.startswith("=") and left[-1:] not in tuple("=!<>"):
-        return f'Equality is written with two signs: "{left.strip()} == {right.strip()}".'
+        return f"Write two signs for equality: {_quoted(f'{left.strip()} == {right.strip()}')}."
     value = next((text.partition(f" {each} ")[2].strip() for each in ("==", "!=") if f" {each} " in text), "")
     if value.isidentifier():
-        return f"Text stands in quotes: '{value}'."
-    return "Quote a name with operators, quotes or spaces: \"'log-in' == 3\"."
+        return f"Write text in quotes: {_quoted(text.removesuffix(value) + repr(value))}."
+    return "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\"."
 
 
-def parse_condition(text: str) -> tuple[str, str, Any]:
-    """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python.
+_ORDER = '"a and b or c" means that a and b hold, or c'
 
-    COLUMN is a name, or ``len``, ``any`` or ``all`` of a name. A name with an operator, a quote, " and " or " or ",
-    or with spaces at its ends, is written like text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
-    """
-    return _parse(_tokens(text))
+
+def _without_parentheses(text: str) -> str:
+    """Remove parentheses around conditions; return no text if that would change the meaning."""
+    if "(" not in text:
+        return text
+    parts = re.split(r"(\s+(?:and|or)\s+)", text)
+    if len({part.strip() for part in parts[1::2]}) > 1:
+        return ""
+    for at in range(0, len(parts), 2):
+        part = parts[at].strip().lstrip("(")
+        while part.endswith(")") and part.count(")") > part.count("("):
+            part = part[:-1].rstrip()
+        parts[at] = part
+    return "".join(parts)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
 
 
 def condition_text(name: str, comparison: str, value: Any) -> str:
@@ -493,30 +517,46 @@ def condition_text(name: str, comparison: str, value: Any) -> str:
     return f"{name if _PLAIN.fullmatch(name) else repr(name)} {comparison} {value!r}"
 
 
-def parse_expression(text: str) -> list[list[tuple[str, str, Any]]]:
-    """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions."""
-    alternatives: list[list[tuple[str, str, Any]]] = [[]]
+# Lists of conditions: those of one list hold together, and of the lists at least one.
+Alternatives = list[list[tuple[str, str, Any]]]
+
+
+def parse_expression(text: str) -> Alternatives:
+    """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions.
+
+    A condition is ``COLUMN OP VALUE``, with a VALUE in the syntax of Python. COLUMN is a name, or ``len``, ``any`` or
+    ``all`` of a name. A name with an operator, a quote, " and " or " or ", or with spaces at its ends, is written like
+    text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
+    """
+    alternatives: Alternatives = [[]]
     tokens = _tokens(text)
     start = 0
     for at in range(1, len(tokens) - 1):
         before, word, after = tokens[at - 1 : at + 2]
         # The space after one word does not stand before the next one as well.
         if word in ("and", "or") and at > start and before.isspace() and after.isspace():
-            alternatives[-1].append(_parse(tokens[start : at - 1]))
+            alternatives[-1].append(_parse(tokens[start : at - 1], tokens))
             start = at + 2
             if word == "or":
                 alternatives.append([])
-    alternatives[-1].append(_parse(tokens[start:]))
+    alternatives[-1].append(_parse(tokens[start:], tokens))
     return alternatives
 
 
-def as_stored(schema: Schema, conditions: Iterable[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+def parse_expressions(texts: Iterable[str]) -> Alternatives:
+    """Parse texts that all hold; no text has no alternatives."""
+    parsed = list(map(parse_expression, texts))
+    return [[*itertools.chain(*chosen)] for chosen in itertools.product(*parsed)] if parsed else []
+
+
+def as_stored(schema: Schema, alternatives: Alternatives) -> Alternatives:
     """Return conditions with text as bytes where the column has bytes, and as times where it has times."""
-    stored = []
-    for name, comparison, value in conditions:
+
+    def stored(name: str, comparison: str, value: Any) -> tuple[str, str, Any]:
         feature = schema.get(name) or schema.get(name.partition("(")[2].removesuffix(")"))
-        stored.append((name, comparison, value if feature is None else _stored(feature.item_dtype, value)))
-    return stored
+        return name, comparison, value if feature is None else _stored(feature.item_dtype, value)
+
+    return [[stored(*each) for each in every] for every in alternatives]
 
 
 def _stored(dtype: np.dtype[Any], value: Any) -> Any:

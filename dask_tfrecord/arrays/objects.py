@@ -13,6 +13,7 @@ from dask.sizeof import sizeof
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes, to_array
+from dask_tfrecord.runtime.dask_private import reduction_name
 
 _HEADER_NBYTES = sys.getsizeof(np.empty(0))
 
@@ -21,23 +22,29 @@ class ObjectArray(np.ndarray[Any, Any]):
     """Chunk of a dask array of objects or text; slices keep this class, results of functions are plain arrays.
 
     Reducing rows that differ in length raises TypeError, because NumPy can't add arrays of different shapes. Comparing
-    bytes with text does, too, because NumPy would find no equal row.
+    bytes with text does, too, because NumPy would find no equal row. Errors name the column where it is known.
     """
+
+    column: str | None = None
+
+    def __array_finalize__(self, obj: Any) -> None:
+        self.column = getattr(obj, "column", None)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         first = self.flat[0] if self.size else None
         if method == "reduce" and isinstance(first, np.ndarray):
+            name, done = repr(self.column) if self.column else "name", reduction_name() or _REDUCTIONS.get(ufunc, "sum")
             raise TypeError(
-                f"{ufunc.__name__} over rows that differ in length or shape: values, *row_splits = ds.ragged(name) are "
-                f"all values in one array, for example for values.sum(), and ds.padded(name, length) is a dense array. "
-                f"numpy.array([row.sum() for row in ds[name].compute()]) has one number per row"
+                f"cannot compute the {done} of rows that differ in length or shape. For all values, write "
+                f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "
+                f"`[row.{done}() for row in ds[{name}].compute()]`"
             )
         if isinstance(first, bytes) and ufunc in (np.equal, np.not_equal):
             text = next((value for value in inputs if isinstance(value, str)), None)
             if text is not None:
                 raise TypeError(
-                    f"the rows are bytes, which no text equals: compare with {text.encode()!r}, or read the column by "
-                    f"TextFeature()"
+                    f"the rows are bytes, which never equal text: write {text.encode()!r} instead of {text!r}, or read "
+                    f"the column by TextFeature()"
                 )
         plain = [np.asarray(value) if isinstance(value, ObjectArray) else value for value in inputs]
         if out is not None:
@@ -51,10 +58,21 @@ class ObjectArray(np.ndarray[Any, Any]):
         return repr(np.asarray(self))
 
 
-def as_chunk(block: Block) -> NDArray[Any]:
-    """Convert a block to a chunk of a dask array."""
+# Methods of arrays by the function of NumPy that reduces.
+_REDUCTIONS: dict[np.ufunc, str] = {
+    **{np.add: "sum", np.maximum: "max", np.minimum: "min", np.multiply: "prod"},
+    **{np.logical_and: "all", np.logical_or: "any"},
+}
+
+
+def as_chunk(block: Block, column: str) -> NDArray[Any]:
+    """Convert a block to a chunk of a dask array, the column of this name."""
     array = to_array(block)
-    return array.view(ObjectArray) if array.dtype.kind in "OT" else array
+    if array.dtype.kind not in "OT":
+        return array
+    chunk = array.view(ObjectArray)
+    chunk.column = column
+    return chunk
 
 
 def objects_nbytes(array: NDArray[Any]) -> int:

@@ -114,7 +114,7 @@ class LazyColumn:
             rows = slice(None)
         one = isinstance(rows, int | np.integer)
         block = self.source.read((self.name,), [rows] if one else rows)[self.name]
-        array = as_chunk(block)
+        array = as_chunk(block, self.name)
         return array[(0, *rest)] if one else array[(slice(None), *rest)]
 
     def in_chunks(self, sizes: Sequence[float]) -> da.Array:
@@ -208,7 +208,7 @@ def block_array(
 
 
 def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
-    return as_chunk(chunk.blocks[name])
+    return as_chunk(chunk.blocks[name], name)
 
 
 @dataclass(frozen=True, slots=True)

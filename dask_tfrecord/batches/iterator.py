@@ -215,7 +215,11 @@ class BatchIterator(Iterator[Batch]):
         if shuffle is not False and shuffle not in ("window", "full"):
             # tf.data takes the number of rows of its buffer.
             is_number = isinstance(shuffle, int) and f"{shuffle}".isdecimal()  # type: ignore[unreachable]
-            advice = f': shuffle="window", window={shuffle} mixes rows within windows of this size' if is_number else ""
+            advice = (
+                f': write shuffle="window", window={shuffle} to mix rows within windows of this size'
+                if is_number
+                else ""
+            )
             raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
@@ -285,7 +289,8 @@ class BatchIterator(Iterator[Batch]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = f"; {OF_BATCHES[name]}" if name in OF_BATCHES else ""
+            known = OF_BATCHES.get(name)
+            hint = f"; {known.replace('SIZE', str(self._mixer.batch_size))}" if known else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __iter__(self) -> BatchIterator:

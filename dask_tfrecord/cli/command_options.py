@@ -25,6 +25,8 @@ from dask_tfrecord.options import REQUIRED, LeRobotOptions, ParquetOptions, Shar
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dask_tfrecord.arrays.filters import Alternatives
+
 
 def plain(text: str) -> str:
     """Return text from a file without credentials; control characters are escaped, so that no terminal obeys them."""
@@ -182,18 +184,16 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> list[tuple[str, str, Any]]:
-    """Parse ``COLUMN OP VALUE``, with a VALUE in the syntax of Python."""
+def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
+    """Parse conditions of texts that all hold."""
     if not texts:
         return []
-    from dask_tfrecord.arrays.filters import parse_condition
+    from dask_tfrecord.arrays.filters import parse_expressions
 
     try:
-        return list(map(parse_condition, texts))
+        return parse_expressions(texts)
     except ValueError as error:
-        joined = any(word in text for text in texts for word in (" or ", " and ", " & ", " | "))
-        advice = " Several --where all hold, and 'label in [1, 3]' is one value or another." if joined else ""
-        raise click.BadParameter(plain(str(error) + advice)) from None
+        raise click.BadParameter(plain(str(error))) from None
 
 
 def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -285,7 +285,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         multiple=True,
         metavar="CONDITION",
         callback=_conditions,
-        help="Keep the records for which this holds, such as \"label == 3\", \"name in ['a', 'b']\" or "
+        help="Keep the records for which this holds, such as \"label == 3 or label == 5\", \"name in ['a', 'b']\" or "
         '"len(tokens) > 5"; may be repeated, and then all hold.',
     ),
     "file_chunks": click.option(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,7 @@ from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 
 if TYPE_CHECKING:
+    from dask_tfrecord.arrays.filters import Alternatives
     from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.inspection.report import Report
     from dask_tfrecord.records.index import Run
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 # Key in the context of a command: its exit status if a reader closes the pipe of its output.
 STATUS = "dask_tfrecord.status"
+# Key in the context of a command: the arguments after the name of the program.
+_GIVEN = "dask_tfrecord.given"
+# Most arguments of a command that an error repeats.
+_REPEATED = 6
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
 _PROCESSES_NBYTES = 64 << 20
 
@@ -50,6 +57,11 @@ _SYNONYMS = {
 class Commands(click.Group):
     """Command group that reports an error as one line on stderr."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the arguments, which errors repeat as a command that works."""
+        ctx.meta[_GIVEN] = list(args)
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -59,14 +71,16 @@ class Commands(click.Group):
         except click.UsageError as error:
             name, same = args[0], _SYNONYMS.get(args[0], ())
             if same:
-                does = "does" if len(same) == 1 else "do"
-                advice = f"No such command {name!r}: {', '.join(map(repr, same))} {does} that."
+                # The name of an output tells the command.
+                same = tuple(each for each in same if args[-1].endswith(each.removeprefix("to-"))) or same
+                commands = [command_line(ctx, *each.split(), *args[1:]) for each in same]
+                advice = f"No such command {name!r}. Write {', or '.join(commands)}"
             elif is_path(name):
-                advice = f"A command comes before the files: {ctx.command_path} info {plain(name)}"
+                advice = f"A command comes before the files. Write {command_line(ctx, 'info', *args)}"
             elif getattr(error, "possibilities", None):
                 raise
             else:
-                advice = f"{error.message} There are {', '.join(self.list_commands(ctx))}."
+                advice = f"{error.message} Write one of these: {', '.join(self.list_commands(ctx))}."
             raise click.UsageError(advice, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -104,6 +118,15 @@ def is_path(given: str) -> bool:
     return "*" in given or "://" in given or os.path.exists(given)  # noqa: PTH110 - False for a name that is too long
 
 
+def command_line(ctx: click.Context, *arguments: str) -> str:
+    """Return a command of this program as a user types it; of many arguments, some of the first and the last one."""
+    program = ctx.find_root().command_path
+    given = [shlex.quote(plain(each)) for each in arguments]
+    if len(given) > _REPEATED:
+        given = [*given[: _REPEATED - 1], "…", given[-1]]
+    return " ".join([program, *given])
+
+
 def _explained(error: click.UsageError) -> click.UsageError:
     """Return an error about options or arguments that a command does not have with what to write."""
     if error.ctx is None:
@@ -113,13 +136,34 @@ def _explained(error: click.UsageError) -> click.UsageError:
         names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
         number = error.option_name[1:]
         if number.isdecimal() and "-n" in names:
-            return click.UsageError(f"{error.message} -n {number} is the number of records.", error.ctx)
-        return click.UsageError(f"{error.message} There are {', '.join(names)}.", error.ctx)
+            rest = [each for each in error.ctx.meta[_GIVEN] if each != error.option_name]
+            written = command_line(error.ctx, *rest, "-n", number)
+            return click.UsageError(f"{error.message} Write {written}", error.ctx)
+        known = f"Leave it out, or write one of the options of {error.ctx.command.name}: {', '.join(names)}."
+        return click.UsageError(f"{error.message} {known}", error.ctx)
     if "unexpected extra argument" in error.message:
-        takes = " ".join(f"{each.name}".upper() for each in parameters if isinstance(each, click.Argument))
-        text = f"{error.message}: {error.ctx.command.name} takes {takes}; a shell makes several of an unquoted glob."
+        takes = [f"one {each.name}".upper().replace("ONE", "one") for each in parameters if _is_argument(each)]
+        name = error.ctx.command.name or ""
+        text = f"{error.message}. The command {name} takes {' and '.join(takes)}."
+        # A shell makes several sources of a glob.
+        given = [each for each in error.ctx.meta[_GIVEN][1:] if not each.startswith("-")]
+        if len(takes) == 2 and len(given) > 2:
+            *sources, target = given
+            commands = [command_line(error.ctx, name, each, _named_after(target, each)) for each in sources[:2]]
+            more = ", and so on" if len(sources) > 2 else ""
+            text += f" Write a command for each: {', and '.join(commands)}{more}"
         return click.UsageError(text, error.ctx)
     return error
+
+
+def _is_argument(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Argument)
+
+
+def _named_after(target: str, source: str) -> str:
+    """Return a name of a target for one of several sources."""
+    path = Path(target)
+    return str(path.with_name(f"{path.stem}-{Path(source).stem}{path.suffix}"))
 
 
 def _is_closed(stream: IO[str]) -> bool:
@@ -164,7 +208,7 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
         raise click.UsageError("--features specifies the features that --sample would infer: give one of them.")
 
 
-def keep_where(dataset: Dataset, conditions: Sequence[tuple[str, str, Any]], columns: list[str] | None) -> Dataset:
+def keep_where(dataset: Dataset, conditions: Alternatives | None, columns: list[str] | None) -> Dataset:
     """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
     if conditions:
         from dask_tfrecord.arrays.filters import as_stored
@@ -229,7 +273,7 @@ def inspect_sample(
 def inspect_matching(
     pattern: str | list[str],
     schema: Schema,
-    conditions: Sequence[tuple[str, str, Any]],
+    conditions: Alternatives,
     sample: int | str,
     threads: int,
     **reading: Any,

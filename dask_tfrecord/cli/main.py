@@ -9,7 +9,6 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import islice
@@ -35,6 +34,7 @@ from dask_tfrecord.cli.common import (
     STATUS,
     Commands,
     check_one_source_of_features,
+    command_line,
     find_schema,
     inspect_matching,
     inspect_sample,
@@ -56,6 +56,7 @@ from dask_tfrecord.options import (
 )
 
 if TYPE_CHECKING:
+    from dask_tfrecord.arrays.filters import Alternatives
     from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.metadata.splits import ResolvedPath
     from dask_tfrecord.schema import Schema
@@ -94,7 +95,7 @@ def info(
     split: str | None,
     message: str | None,
     sample: int | str | None,
-    where: list[tuple[str, str, Any]],
+    where: Alternatives,
     spec: bool,
     as_json: bool,
     compression: str | None,
@@ -206,7 +207,7 @@ def copy(
     source: str | list[str],
     target: str,
     features: str | None,
-    where: list[tuple[str, str, Any]],
+    where: Alternatives,
     errors: Literal["raise", "skip"],
     threads: int,
     begin: bool,
@@ -239,7 +240,8 @@ def copy(
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
-        raise click.UsageError(f"the last argument is TARGET, and {plain(target)} exists: add the name of a new file.")
+        written = command_line(click.get_current_context(), "copy", *source, target, "copied.tfrecord")
+        raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
     kept: dict[str, Any] = {"errors": errors}
     if where:
         from dask_tfrecord.arrays.filters import as_stored
@@ -336,7 +338,7 @@ def schema(
     format: str,
     features: str | None,
     sample: int | str | None,
-    where: list[tuple[str, str, Any]],
+    where: Alternatives,
     threads: int,
     **reading: Any,
 ) -> None:
@@ -406,7 +408,8 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     types that fit. With --json, candidates are pairs of a type and the value.
     """
     if not isinstance(pattern, str) and pattern[0].isdecimal() and not is_path(pattern[0]):
-        raise click.UsageError(f"-n {pattern[0]} is the number of records, and the files are {plain(pattern[1])} …")
+        written = command_line(click.get_current_context(), "head", "-n", *pattern)
+        raise click.UsageError(f"No file has the name {pattern[0]}. For that number of records, write {written}")
     with computing(threads):
         try:
             dataset = _open(pattern, threads, first=True, **reading)
@@ -557,7 +560,7 @@ def _open(
     pattern: str | list[str],
     threads: int,
     *,
-    where: Sequence[tuple[str, str, Any]] = (),
+    where: Alternatives | None = None,
     columns: list[str] | None = None,
     first: bool = False,
     **reading: Any,
@@ -649,6 +652,10 @@ def to_zarr(
     if repeat is not None and explode is None:
         raise click.UsageError("--repeat repeats features for each item of --explode: give --explode too.")
     check_one_source_of_features(given["features"], given["sample"])
+    if Path(store).is_file():
+        shards = [pattern] if isinstance(pattern, str) else pattern or []
+        written = command_line(click.get_current_context(), "to-zarr", *shards, store, "out.zarr")
+        raise click.UsageError(f"The last argument is the new store, and {plain(store)} is a file. Write {written}")
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
     if append and (overwrite or planned or begin):
@@ -703,7 +710,7 @@ def to_tfrecord(
     component: str | None,
     message: str | None,
     columns: list[str] | None,
-    where: list[tuple[str, str, Any]],
+    where: Alternatives,
     threads: int,
     begin: bool,
     parts: int | None,

@@ -14,6 +14,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple, Self
@@ -934,7 +935,7 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
     if spec.steps and spec.key in context:
         return "; it is a feature of the context: specify it in features"
     if not any(spec.key in part for part in parts):
-        return near_misses(spec.key, sorted(found))
+        return f"{near_misses(spec.key, sorted(found))}. If only some records have it, give it a default_value"
     if is_list and spec.steps:
         return "; other items of the record have it: a default_value fills it"
     what = "a feature of the items: specify it in example_features"
@@ -958,10 +959,11 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     found = refused.found
     match refused.fault:
         case Fault.MISSING:
-            return f"is missing where {feature} needs it"
+            return f"is missing, and {feature} needs it"
         case Fault.KIND:
             taken = "a float or int64 list" if spec.mixed else _kind_name(spec.kind)
-            return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}"
+            advice = _right_kind(feature, spec, Kind(found))
+            return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
         case Fault.SIZE:
             return f"holds {plural(found, 'byte')} where {feature} takes {spec.count}"
         case Fault.UTF8:
@@ -983,6 +985,17 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     listed = spec.layout == ValueLayout.FIXED
     advice = "" if spec.steps else feature.advice(found)
     return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
+
+
+def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
+    """Return the feature to write for values of another kind."""
+    dtype = {Kind.BYTES: "bytes", Kind.FLOATS: "float32", Kind.INT64: "int64"}.get(found)
+    if dtype is None or spec.mixed:
+        return ""
+    with suppress(TypeError, SchemaError):
+        other: Any = feature
+        return f"; write {replace(other, dtype=dtype)}"
+    return f"; its dtype is {dtype!r}"
 
 
 def _value(spec: KeySpec, found: int) -> str:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import checked_integer, checked_number
 from dask_tfrecord.arrays.counting import check_shards
 from dask_tfrecord.arrays.engine import da
-from dask_tfrecord.arrays.equivalents import EQUIVALENTS
+from dask_tfrecord.arrays.equivalents import of_dataset
 from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.arrays.filters import (
     Filters,
@@ -48,6 +48,7 @@ from dask_tfrecord.options import (
     ZarrOptions,
     ZarrTargetOptions,
     ZarrWriteOptions,
+    explain_arguments,
     unknown_option,
     with_options,
 )
@@ -129,16 +130,15 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            hint = f"; {EQUIVALENTS[name]}" if name in EQUIVALENTS else ""
             # A copy asks for attributes before it has any.
-            if not name.startswith("_") and name in self._rows.names:
-                hint = f"; its column is ds[{name!r}]"
+            hint = "" if name.startswith("_") else of_dataset(name, self._rows.schema)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
         # NumPy would make an array of the names of columns.
         raise TypeError(
-            "a data set has several columns: ds.compute() is a dict of arrays, ds['label'].compute() one array"
+            f"a data set has several columns: write ds.compute() for a dict of arrays, or "
+            f"ds[{next(iter(self._rows.names), 'label')!r}].compute() for one array"
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -149,11 +149,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
     def __setitem__(self, name: object, _: object) -> NoReturn:
         raise TypeError(
-            f"a data set does not change: ds = ds.assign({{{name!r:.100}: array}}) has the column, and the others"
+            f"a data set does not change: write ds = ds.assign({{{name!r:.100}: array}}) for one with the column"
         )
 
     def __delitem__(self, name: object) -> NoReturn:
-        raise TypeError(f"a data set does not change: ds = ds.drop({name!r:.100}) has the other columns")
+        raise TypeError(f"a data set does not change: write ds = ds.drop({name!r:.100}) for one without the column")
 
     @overload
     def __getitem__(self, key: str) -> da.Array: ...
@@ -167,7 +167,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             return self._rows.without_others([key]).array(key)
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
-                f"columns are picked by a name, a tuple or a list of names; got {key!r:.100}; {_rows_advice(key)}"
+                f"brackets pick columns, by a name, a tuple or a list of names; got {key!r:.100}: {_rows_advice(key)}"
             )
         self._check_names(key)
         if isinstance(key, list):
@@ -247,9 +247,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             if columns is not None:
                 raise TypeError("where: columns are those of a function; filters name theirs")
             if isinstance(condition, str):
-                condition = [as_stored(self.schema, every) for every in parse_expression(condition)]
+                condition = as_stored(self.schema, parse_expression(condition))
             elif isinstance(condition, da.Array | np.ndarray) or _is_mask(condition):
-                raise TypeError("where takes conditions or a function; ds.rows[mask] keeps the rows of a mask")
+                raise TypeError("where takes a condition or a function: write ds.rows[mask] to keep the rows of a mask")
             mask = Filters.parse(condition).resolve(self.schema)
             tested = mask.columns
         return Dataset(filter_rows(self._rows, mask, tested))
@@ -459,7 +459,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         from dask_tfrecord.inputs.inputs import aligned_column
 
         if variables is not None and not isinstance(variables, Mapping):
-            raise TypeError(f"columns are assigned by name, as in ds.assign(label=array); got {variables!r:.100}")
+            raise TypeError(f"a column needs a name: write ds.assign(name=array); got {variables!r:.100}")
         columns = {**(variables or {}), **arrays}
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in columns.items()}
         return Dataset(self._rows.assign(added))
@@ -627,7 +627,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return FirstRows(self._rows.head(checked_number("n", n)))
 
-    def compute(self, **kwargs: Any) -> dict[str, NDArray[Any]]:
+    def compute(self, *columns: str, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.
 
         The threaded scheduler decodes records directly into the results and needs little memory beyond them. Other
@@ -636,6 +636,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
         free the others, copy them.
         """
+        if columns:
+            one = f"ds[{columns[0]!r}]" if len(columns) == 1 else f"ds[{list(columns)}]"
+            raise TypeError(f"compute() takes no columns: write {one:.200}.compute()")
         return self._rows.compute(**kwargs)
 
     def persist(self, **kwargs: Any) -> Dataset:
@@ -777,6 +780,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return plan_zarr(self, **options)
 
+    @explain_arguments("ds.to_zarr('train.zarr')")
     @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
     def to_zarr(self, store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
         """Write all columns to a Zarr group; see `dask_tfrecord.to_zarr`.
@@ -790,6 +794,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_zarr(self, store, **options)
 
+    @explain_arguments("ds.to_tfrecord('train.tfrecord')")
     @with_options(ShardOptions, TFRecordOptions)
     def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Unpack[TFRecordOptions]) -> Delayed | None:
         """Write all columns to TFRecord shards; see `dask_tfrecord.to_tfrecord`.
@@ -803,6 +808,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_tfrecord(self, urlpath, **options)
 
+    @explain_arguments("ds.to_parquet('train')")
     @with_options(ParquetOptions)
     def to_parquet(self, path: str | os.PathLike[str], **options: Unpack[ParquetOptions]) -> Delayed | None:
         """Write all columns to Parquet files; see `dask_tfrecord.to_parquet`.
@@ -977,6 +983,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_polars(self._rows)
 
+    @explain_arguments("ds.to_xarray()")
     def to_xarray(
         self,
         coords: Sequence[str] = (),
@@ -1145,6 +1152,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return describe(self._rows)
 
+    @explain_arguments("ds.batches(2)")
     @with_options(BatchOptions)
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of rows, decoded ahead in threads.
@@ -1248,7 +1256,7 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
     def open_dataset(*args: _Arguments.args, **options: _Arguments.kwargs) -> Dataset:
         for option in options:
             if option not in signature.parameters:
-                raise unknown_option(name, option, signature.parameters)
+                raise unknown_option(name, option, signature.parameters, options[option])
         return Dataset(open_rows(*args, **options))
 
     open_dataset.__name__ = open_dataset.__qualname__ = name
@@ -1262,11 +1270,11 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
 def _rows_advice(key: Any) -> str:
     """Return how rows are picked by a key."""
     if isinstance(key, int | np.integer):
-        return f"ds.rows[{key}] picks a row"
+        return f"write ds.rows[{key}] to pick a row"
     if isinstance(key, slice):
         parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
-        return f"ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] picks rows"
-    return "ds.rows[…] picks rows by ints, a slice or a mask"
+        return f"write ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] to pick rows"
+    return "write ds.rows[key] to pick rows by ints, a slice or a mask"
 
 
 def _is_mask(given: Any) -> bool:

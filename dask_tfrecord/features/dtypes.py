@@ -43,7 +43,11 @@ def numpy_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
         known: np.dtype[Any] = np.dtype(dtype)
         return known
     except TypeError:
-        raise SchemaError(f"{owner}: expected a dtype such as 'int64', 'float32' or 'uint8'; got {dtype!r}") from None
+        is_shape = isinstance(dtype, tuple | list) and owner == "VarLenFeature"
+        advice = ": it takes no shape, because rows differ in length: write VarLenFeature('int64')" if is_shape else ""
+        raise SchemaError(
+            f"{owner}: expected a dtype such as 'int64', 'float32' or 'uint8'; got {dtype!r}{advice}"
+        ) from None
 
 
 def _bfloat16(owner: str) -> np.dtype[Any]:
@@ -138,9 +142,12 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool =
         sizes = tuple(-1 if size is None else operator.index(size) for size in shape)
     except TypeError:
         is_dtype = isinstance(shape, str | type | np.dtype)
-        advice = f": the shape comes before the dtype, as in {owner}((8, 8, 3), 'uint8')" if is_dtype else ""
+        given = shape if isinstance(shape, str) else getattr(shape, "__name__", "int64")
+        advice = f": the shape comes before the dtype: write {owner}((8, 8, 3), {given!r})" if is_dtype else ""
         if is_dtype and owner == "FixedLenFeature":
-            advice = ": the shape comes before the dtype, as in FixedLenFeature((), 'int64') for one value per record"
+            advice = (
+                f": the shape comes before the dtype: write FixedLenFeature((), {given!r}) for one value per record"
+            )
         raise SchemaError(f"{owner}: expected a sequence of ints as shape; got {shape!r}{advice}") from None
     known = [size for axis, size in enumerate(sizes) if size != -1 or axis >= open_sizes]
     if any(size < 0 for size in known):

@@ -134,7 +134,10 @@ def _open(
     if not file:
         raise ImageError("no bytes; expected an encoded image")
     *names, last = format_names()
-    raise ImageError(f"bytes that begin with {file[:8]!r}; expected a {', '.join(names)} or {last} image")
+    raise ImageError(
+        f"bytes that begin with {file[:8]!r}, which is no {', '.join(names)} or {last} image: read a feature of other "
+        f"bytes by FixedLenFeature((), 'bytes')"
+    )
 
 
 def check_shown(data: bytes, height: int, width: int) -> int:

@@ -139,9 +139,9 @@ class Inputs:
 
 _HINTS = {
     "DataArray": ": array.to_dataset(name='x') converts it to a Dataset",
-    "str": ": the arrays come before the path",
-    "PosixPath": ": the arrays come before the path",
-    "ndarray": ": give the array a name, as in {'x': array}",
+    "str": ": write the arrays before the path",
+    "PosixPath": ": write the arrays before the path",
+    "ndarray": ": give the array a name, and write {'x': array}",
     "Table": ": its method to_pandas converts it",
 }
 
@@ -226,6 +226,16 @@ _SPECIFY = (
 )
 
 
+def _unequal(rows: Mapping[str, float]) -> str:
+    """Return the error about arrays that are no columns of one data set, by their numbers of rows."""
+    if not rows:
+        return "records need at least one array: write {name: array}"
+    if unknown := [name for name, number in rows.items() if math.isnan(number)]:
+        return f"array {unknown[0]!r} has an unknown number of rows: call its compute_chunk_sizes() first"
+    given = ", ".join(f"{name!r} has {number:,}" for name, number in rows.items())
+    return f"all arrays need one number of rows, and they differ: {given}"
+
+
 def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
     """Convert array-likes with one number of rows to columns, in the chunks of the first dask array or parts of them.
 
@@ -237,7 +247,7 @@ def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], 
         found |= _exactly(forms, found)
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
-        raise SchemaError(f"records need one or more arrays of as many rows each, known in advance; got {rows}")
+        raise SchemaError(_unequal(rows))
     sizes = _sizes([array for _, array in found.values()])
     schema = Schema({name: feature for name, (feature, _) in found.items()})
     arrays = {name: array for name, (_, array) in found.items()}
@@ -487,7 +497,7 @@ def _ragged(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
     if all(issubclass(kind, str) for kind in kinds):
         return TextFeature(), as_text(rows, owner)
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
-        raise SchemaError(f"{owner} is of objects that are of no one feature; {_found(rows)}")
+        raise SchemaError(f"{owner} mixes {_found(rows)}")
     feature = form if form is not None and form.block_dtype.kind == "O" else _rows_feature(rows, owner)
     if feature.ragged_rank or feature.own_shapes:
         array[:] = list(to_array(conform(feature, rows, owner, lossless=True)))
@@ -532,7 +542,7 @@ def _rows_feature(rows: list[Any], owner: str) -> Feature:
             return TensorFeature((-1,) * some[0].ndim, dtype)
     if not some:
         raise SchemaError(f"{owner} has empty rows only: {_SPECIFY.split('; or')[0]}")
-    raise SchemaError(f"{owner} has rows that are of no one feature; {_found([a.dtype.name for a in some], str)}")
+    raise SchemaError(f"{owner} mixes rows of {_found([a.dtype.name for a in some], str)}")
 
 
 def _is_uneven(row: Any) -> bool:
@@ -557,8 +567,9 @@ def _row_array(row: Any) -> NDArray[Any]:
 
 def _found(items: Any, kind: Any = None) -> str:
     """List the kinds of some objects, and what is accepted."""
-    names = sorted({item if kind is str else type(item).__name__ for item in items})
-    return f"found {', '.join(names[:5])}; accepted are numbers, bytes, str, and lists or arrays of them"
+    names = sorted({item if kind is str else type(item).__name__ for item in items})[:5]
+    listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f"{listed}: give it values of one type, which are numbers, bytes, str, or lists or arrays of them"
 
 
 def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:

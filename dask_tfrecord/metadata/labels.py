@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import (
     Location,
     SchemaError,
-    ShardNotFoundError,
+    SchemaNotFoundError,
     Spelled,
     TFRecordError,
     describe_error,
     printable,
+    redact_url,
 )
 from dask_tfrecord.features import Feature, Partition
 from dask_tfrecord.metadata.tfds import schema_from_features
@@ -302,10 +303,15 @@ def read_schema(urlpath: str | os.PathLike[str], storage_options: Mapping[str, A
     location = Location(str(urlpath))
     text = read_text(urlpath, storage_options)
     if text is None:
-        raise ShardNotFoundError(
-            "features names a schema file that does not exist" + Spelled("; columns=[…] picks features by name", ""),
-            location,
-        )
+        name = str(urlpath)
+        missing: str = f"no schema file {redact_url(name)!r} exists"
+        if name.isidentifier():
+            missing += ". " + Spelled(
+                f"The argument features is a dict of features, or the path of such a file. To read only the column "
+                f"{name!r}, write columns=[{name!r}]",
+                f"To read only the column {name}, write --columns {name}",
+            )
+        raise SchemaNotFoundError(missing)
     try:
         return _parse_schema(text)
     except SchemaError as error:

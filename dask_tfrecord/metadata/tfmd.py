@@ -67,16 +67,22 @@ def from_tfmd(text: str) -> Schema:
     try:
         message = parse_metadata(text)
     except ParseError as error:
-        raise SchemaError(f"not a schema of TensorFlow Metadata: line {error}{_FORMATS}") from error
+        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, line {error})") from error
     except RecursionError:
         # The SchemaError is raised below: with this error as its context it could not be pickled.
         pass
     if message is None:
-        raise SchemaError("not a schema of TensorFlow Metadata: it is nested too deeply")
+        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, it is nested too deeply)")
     return _TFMDReader(message).schema()
 
 
-_FORMATS = "; other files of features are the JSON of Schema.to_json, and a features.json of TFDS; both begin with {"
+def _not_a_schema(text: str) -> str:
+    """Return the error about a text that is no schema, and what to write."""
+    return (
+        f"this is not a schema file: it begins with {text[:40]!r}. Pass a file that Schema.to_json or Schema.to_pbtxt "
+        f"has written, or the features.json of a TFDS data set; or write the features in Python, as in "
+        f"features={{'label': FixedLenFeature((), 'int64')}}"
+    )
 
 
 class _TFMDReader:

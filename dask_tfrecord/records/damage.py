@@ -63,7 +63,7 @@ _MAX_SHIFT = 64
 
 # Reasons of damage: of a header, and of a file without an intact record.
 _LENGTH_DAMAGED = "the CRC of the length does not hold"
-_NO_SHARD = "the file is not a TFRecord file, or its first header is damaged"
+_NO_SHARD = "the file is not a TFRecord file, or its start is damaged"
 
 
 def _lost_text(records: int | None) -> str:

@@ -316,36 +316,31 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
     location = Location(window.shard.path, record, window.offset)
     have = _fill_up_to(window, HEADER)
     if have < HEADER:
-        begins, advice = "", ""
+        text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file"
         if record == 0:
-            begins = f"; the file begins with {describe_head(window)}"
-            advice = _advise_glob(window.shard.path)
-        text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file{begins}"
+            return _not_a_shard(window, text, location)
         causes = "The file was truncated, is still being written, or has other data appended"
-        return CorruptRecordError(f"{text}. {causes}" + (advice or _REMEDY), location)
+        return CorruptRecordError(f"{text}. {causes}" + _REMEDY, location)
     length, stored = _HEAD.unpack(window.view(0, HEADER))
     computed = masked_crc32c(window.view(0, 8))
     if stored != computed:
         found = f"the CRC of the length does not hold (stored {stored:#010x}, computed {computed:#010x})"
         if record == 0:
-            inside = f", inflated from {window.compression}," if window.compression else ""
-            return CorruptRecordError(
-                f"this is not a TFRecord file, or its first header is damaged: {found}. The file{inside} begins with "
-                f"{describe_head(window)}{_advise_glob(window.shard.path)}",
-                location,
-            )
+            return _not_a_shard(window, found, location)
         return CorruptRecordError(
             f"{found}; the header declares {plural(length, 'byte')}. Fetch or write the file again" + _REMEDY, location
         )
     return _payload_error(window, length, location)
 
 
-def _advise_glob(path: str) -> str:
-    """Return the advice to pass a glob of the shards, if the file name is not typical of a shard."""
-    directory, _, name = path.rpartition("/")
-    if "tfrecord" in name or "::" in path:
-        return ""
-    return f". If the file is not a shard, pass only the shards, for example {directory}/*.tfrecord"
+def _not_a_shard(window: Window, found: str, location: Location) -> CorruptRecordError:
+    """Return the error about a file whose first header is refused: what it seems to be, what to do, what was found."""
+    directory, _, name = window.shard.path.rpartition("/")
+    inside = f", inflated from {window.compression}," if window.compression else ""
+    text = f"this is not a TFRecord file, or its start is damaged: it{inside} begins with {describe_head(window)}"
+    if "tfrecord" not in name and "::" not in window.shard.path:
+        text += f". Pass only TFRecord files, as in {directory}/*.tfrecord"
+    return CorruptRecordError(f"{text}. In detail: {found}", location)
 
 
 def _payload_error(window: Window, length: int, location: Location) -> CorruptRecordError:
@@ -410,7 +405,7 @@ def describe_head(window: Window) -> str:
     # The last character may be incomplete.
     text = head.decode(errors="ignore")
     if len(text.encode()) > len(head) - 4 and not set(text) & _CONTROLS:
-        return f"text: {text[:40]!r}"
+        return f"the text {text[:40]!r}"
     return f"bytes of an unknown format{shown}"
 
 

@@ -5,7 +5,9 @@ Each function states why no public API does the same and links to the definition
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import dask
@@ -74,3 +76,21 @@ def array_meta(array: Any) -> Any:
     https://github.com/dask/dask/blob/main/dask/array/core.py (`Array._meta`).
     """
     return array._meta
+
+
+# Functions of dask that a mean and a variance call for each chunk, and the methods of arrays that build them.
+_CHUNK_FUNCTIONS = {"mean_chunk": "mean", "moment_chunk": "std"}
+
+
+def reduction_name() -> str | None:
+    """Return the method of arrays, such as "mean", whose chunk dask computes in this thread; None if it is unknown.
+
+    A mean calls `numpy.add.reduce` as a sum does, and tasks do not know the method that a user called:
+    https://github.com/dask/dask/blob/main/dask/array/reductions.py (`mean_chunk`, `moment_chunk`).
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("dask.array"):
+            return _CHUNK_FUNCTIONS.get(frame.f_code.co_name)
+        frame = frame.f_back
+    return None

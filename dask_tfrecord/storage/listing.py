@@ -259,7 +259,11 @@ class _Search:
         if not files and _ZARR & {_base(info["name"]) for info in inside}:
             raise ShardNotFoundError(
                 "the directory is a Zarr store, not a directory of shards; "
-                + Spelled("open it with from_zarr", "view shows it, and to-tfrecord writes its rows to shards"),
+                + Spelled(
+                    f"write dtf.from_zarr({redact_url(self.given)!r})",
+                    f"write `dask-tfrecord view {redact_url(self.given)}` to look at it, or `dask-tfrecord to-tfrecord "
+                    f"{redact_url(self.given)} TARGET` to write its rows to shards",
+                ),
                 Location(self.url(self.path)),
             )
         if not files:
@@ -448,7 +452,7 @@ class _Search:
             return ShardNotFoundError(
                 f"{message} in {directory!r}; {pattern!r} opens the shards {parts[0]!r} to {parts[-1]!r}"
             )
-        return ShardNotFoundError(f"{message} in {directory!r}{near_misses(wanted, shown)}")
+        return ShardNotFoundError(f"{message}{near_misses(wanted, [n for n in shown if 'tfrecord' in n] or shown)}")
 
 
 def _list_together(searches: Sequence[_Search]) -> None:

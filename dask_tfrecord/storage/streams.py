@@ -738,7 +738,7 @@ class InflatedStream:
                 raise CorruptRecordError(
                     f"the file does not begin like {self.compression} data: leave out "
                     + Spelled("compression=", "--compression")
-                    + ", which is found from the bytes",
+                    + ", because reading detects the compression",
                     Location(self._stored.shard.path),
                 ) from error
             self._rescued = self._rescue()

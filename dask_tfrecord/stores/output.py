@@ -83,7 +83,7 @@ def check_mode(mode: str, what: str, *, resume: bool = False) -> Mode:
         if mode == known:
             return cast(Mode, mode)
     adds = mode in ("a", "append", "r+") and what == "the group"
-    advice = "; append_dim='record' of to_zarr adds rows to a store, and mode='a' columns" if adds else ""
+    advice = "; write append_dim='record' to add rows to a store, or mode='a' to add columns" if adds else ""
     raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}{advice}")
 
 

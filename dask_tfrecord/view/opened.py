@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from dask_tfrecord.storage.streams import ACCESS_SUFFIX
 
 # Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
 if TYPE_CHECKING:
+    from dask_tfrecord.arrays.filters import Alternatives
     from dask_tfrecord.arrays.rows import Rows
 
 # Stored bytes and most rows of a block; seconds between publications of a count, and between listings.
@@ -318,7 +319,9 @@ def check_format(opened: Opened) -> None:
     found = [foreign_head(opened.shards[number]) for number in (0, len(opened.shards) - 1)]
     if found[0] is not None and found[1] is not None:
         what, advice = found[0]
-        text = f"the file is {what}, without records to show" + (advice and f"; {advice}")
+        text = f"the file is {what}, not a TFRecord file: give the view TFRecord files or a Zarr store" + (
+            advice and f"; {advice}"
+        )
         raise CorruptRecordError(text, Location(opened.shards.paths[0]))
 
 
@@ -341,7 +344,7 @@ def open_path(
     features: str | None = None,
     message: str | None = None,
     split: str | None = None,
-    where: Sequence[tuple[str, str, Any]] = (),
+    where: Alternatives | None = None,
     compression: str | None = "infer",
     errors: Literal["raise", "skip", "fill"] = "raise",
 ) -> Opened:
@@ -381,14 +384,14 @@ def _opening(code: str) -> str:
     return f"import dask_tfrecord as dtf\n\nds = dtf.{code}"
 
 
-def filtered_code(code: str, filters: Sequence[Any]) -> str:
+def filtered_code(code: str, filters: Alternatives) -> str:
     """Return Python code that opens a data set and keeps some of its rows."""
-    condition = f"ds = ds.where({filters!r})"
+    condition = f"ds = ds.where({filters[0] if len(filters) == 1 else filters!r})"
     imported = "import numpy as np\n" if re.search(r"\bnp\.\w+64\(", condition) else ""
     return f"{imported}{code}\n{condition}"
 
 
-def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Sequence[Any]) -> Opened:
+def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Alternatives | None) -> Opened:
     if filters:
         from dask_tfrecord.arrays.filters import as_stored, where
 

@@ -77,10 +77,10 @@ class Search(Pass):
         schema = data.schema
         if schema is None:
             raise SchemaError("filters need features, and those of these records are unknown")
-        parsed = [as_stored(schema, each) for each in parse_expression(expression)]
+        parsed = as_stored(schema, parse_expression(expression))
         self.filters = Filters.parse(parsed).resolve(schema)
         super().__init__(data, self.filters.columns)
-        self.code = filtered_code(data.code, parsed[0] if len(parsed) == 1 else parsed)
+        self.code = filtered_code(data.code, parsed)
         self._found: list[np.ndarray[Any, np.dtype[np.int64]]] = []
         self.count = 0
 

@@ -419,7 +419,7 @@ def test_a_record_that_is_no_example(payload: bytes, message: str, tmp_path: Pat
 
 def test_a_feature_is_missing_from_a_record_that_is_damaged_elsewhere(tmp_path: Path) -> None:
     oracle.write_oracle(tmp_path / "x", [delimited(1, entry(b"other", delimited(3, delimited(1, b"\x80"))))])
-    with pytest.raises(FeatureError, match=r"'i' is missing .*; another part of the record is damaged"):
+    with pytest.raises(FeatureError, match=r"'i' is missing, .*; another part of the record is damaged"):
         read(tmp_path / "x", {"i": dtf.FixedLenFeature((), "int64")}, 1)
 
 

@@ -118,7 +118,7 @@ def test_a_missing_store_is_reported_with_suggestions(
     monkeypatch.chdir(tmp_path)
     for store, said in {
         "trian.zarr": ": the path does not exist; did you mean 'train.zarr'?",
-        shard: ", but a file; read_tfrecord opens TFRecord shards",
+        shard: f", but a file. If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord({str(shard)!r})",
         tmp_path: ", but a directory without one; component= names a group within a store",
     }.items():
         with pytest.raises(FileNotFoundError) as caught:
@@ -171,7 +171,7 @@ def test_mistakes_say_what_to_write(tmp_path: Path) -> None:
     ):
         dtf.read_tfrecord(tmp_path / "train-*.tfrecord", compression="gzip")
     done = run("info", tmp_path / "train-*.tfrecord", "--compression", "gzip")
-    assert "leave out --compression, which is found" in done.stderr
+    assert "leave out --compression, because reading detects" in done.stderr
     ds = dtf.read_tfrecord(tmp_path / "train-*.tfrecord")
     with pytest.raises(ValueError, match=r"called with no column 'lable'; did you mean 'label'\?$"):
         ds.map_blocks(lambda blocks: {"x": blocks["lable"]})

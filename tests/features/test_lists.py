@@ -127,7 +127,7 @@ ERRORS: dict[str, Callable[[ExampleListWithContext], object]] = {
     "feature 'examples/scores' in item 2 holds 3 values where FixedLenFeature((2,), 'float32') takes 2": at_item(
         2, "scores", lambda feature: feature.float_list.value.append(1)
     ),
-    "feature 'examples/pixels' in item 1 is missing where RawFeature((2, 2), 'uint8') needs it; other items of": (
+    "feature 'examples/pixels' in item 1 is missing, and RawFeature((2, 2), 'uint8') needs it; other items of": (
         lambda made: made.examples[1].features.feature.pop("pixels")
     ),
     "feature 'examples/pixels' in item 1 holds 3 bytes": at_item(

@@ -73,7 +73,7 @@ def test_one_size_makes_ragged_rows_and_one_key_may_be_two_sizes(tmp_path: Path)
         (3, r"holds 18 bytes where image/height, image/width make an array \(3, 3, 3\) of uint8"),
         (-2, r"make an array \(-2, 3, 3\)"),
         (1 << 62, "holds 18 bytes where"),
-        (None, "key 'image/height', is missing where RawFeature"),
+        (None, "key 'image/height', is missing, and RawFeature"),
     ],
 )
 def test_sizes_that_do_not_fit_are_errors_of_the_record(height: int | None, message: str, tmp_path: Path) -> None:

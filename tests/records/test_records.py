@@ -153,11 +153,11 @@ def test_a_length_that_is_signed_and_false(tmp_path: Path, compression: str | No
         (b"\xff\xd8\xff\xe0" + bytes(100), "a JPEG image"),
         (b"PK\x03\x04" + bytes(100), "a zip archive"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "a Git LFS pointer"),
-        (b"feature,label\n1,2\n3,4\n", "text: 'feature,label"),
-        ("größe,straße,".encode() * 10, "text: 'größe"),
+        (b"feature,label\n1,2\n3,4\n", "the text 'feature,label"),
+        ("größe,straße,".encode() * 10, "the text 'größe"),
         (bytes(1000), "zero bytes"),
         (b"\x00\x01\x02\x03" * 20, "unknown format"),
-        (b"hi", "text: 'hi'"),
+        (b"hi", "the text 'hi'"),
     ],
 )
 def test_files_of_other_formats(tmp_path: Path, data: bytes, said: str) -> None:

@@ -260,11 +260,11 @@ def test_copied_code_opens_the_rows_that_are_shown(golden: Path, tmp_path: Path)
     dtf.read_tfrecord(golden / "scalars.tfrecord").to_zarr(tmp_path / "store.zarr")
     cases: list[tuple[Path, dict[str, Any], str]] = [
         (times, {"message": message}, "at >= '1970-01-01T00:00:00.000000001Z' and took < '86400s'"),
-        (times, {"message": message, "where": [("took", ">", "0s")]}, "at < '2000'"),
+        (times, {"message": message, "where": [[("took", ">", "0s")]]}, "at < '2000'"),
         (hostile, {}, "'a == b' >= 3 and b == 1 or 'a == b' == 0"),
-        (hostile, {"compression": None, "where": [("b", "==", 1)]}, "'a == b' < 5"),
+        (hostile, {"compression": None, "where": [[("b", "==", 1)]]}, "'a == b' < 5"),
         (golden / "scalars.tfrecord", {"features": str(tmp_path / "i.json")}, "i > 0"),
-        (tmp_path / "store.zarr", {"where": [("i", ">", 0)]}, "i < 100"),
+        (tmp_path / "store.zarr", {"where": [[("i", ">", 0)]]}, "i < 100"),
     ]
     for path, options, expression in cases:
         with Server([open_path(str(path), BlockCache(MEMORY), **options)]) as server:
@@ -617,7 +617,7 @@ def test_damaged_rows_are_left_out_where_errors_are_skipped(tmp_path: Path) -> N
     torn = bytearray((tmp_path / "torn.tfrecord").read_bytes())
     torn[-6] ^= 1
     (tmp_path / "torn.tfrecord").write_bytes(torn)
-    for where, rows in (((), 8), ([("label", ">", 2)], 5)):
+    for where, rows in (([], 8), ([[("label", ">", 2)]], 5)):
         opened = open_path(str(tmp_path / "torn.tfrecord"), BlockCache(MEMORY), where=where, errors="skip")
         with Server([opened]) as server:
             page = Page(server)

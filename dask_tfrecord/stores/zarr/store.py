@@ -100,7 +100,7 @@ _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 # Bytes of a file name, on every common file system.
 _NAME_NBYTES = 255
 _NOT_A_GROUP = "exists and is not a Zarr group: " + Spelled(
-    "pass another path", "the last argument is the STORE to write; quote a glob of shards"
+    "write to another path", "name the new store as the last argument, after the shards"
 )
 
 # Function of an array, the number of a chunk or shard, and the entries to write.
@@ -195,15 +195,20 @@ class TargetGroup:
         if directory is None:
             return ""
         if directory.is_file():
-            return ", but a file; read_tfrecord opens TFRecord shards"
+            return f", but a file. {self._read_shards()}"
         if directory.exists():
             return ", but a directory without one; " + COMPONENT + " names a group within a store"
         if self.component and Path(self.store).exists():
             return f": the store exists, but does not have a group at {self.component!r}"
         if "tfrecord" in directory.name or set("*?[") & set(directory.name):
-            return "; read_tfrecord opens TFRecord shards"
+            return f". {self._read_shards()}"
         siblings = (path.name for path in directory.parent.iterdir()) if directory.parent.is_dir() else ()
         return f": the path does not exist{near_misses(directory.name, sorted(siblings))}"
+
+    def _read_shards(self) -> str:
+        path = Path(self.store)
+        name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return f"If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord({str(name)!r})"
 
     def create(
         self, mode: Literal["w", "w-"], own: Mapping[str, Any], others: Mapping[str, Any] | None = None
@@ -259,7 +264,7 @@ class TargetGroup:
             held: str = "exists: "
             if self.is_incomplete():
                 held = "holds an interrupted conversion: " + RESUME + " continues it, "
-            ways = OVERWRITE + " replaces it, " + COMPONENT + " writes next to it"
+            ways = OVERWRITE + " replaces it, " + COMPONENT + " writes a group within it"
             raise FileExistsError(f"{self} " + held + ways)
         if f"{_real_path(origin.get('store', ''))}/".startswith(f"{_real_path(str(self))}/"):
             raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
