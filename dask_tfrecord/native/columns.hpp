@@ -97,6 +97,34 @@ class Column {
         std::size_t values = 0, step_splits = 0, shapes = 0;
     };
 
+    // What the record has of the key.
+    enum class Entry : std::uint8_t {
+        absent,
+        scalar,  // the one value that take_one stored, so that marks are those of an earlier record
+        read,
+    };
+
+    // What is checked when a record ends. The forms from `tensor` on append to splits or shapes then.
+    enum class Form : std::uint8_t {
+        skipped,
+        unset,
+        plain,  // a fixed number of values, which need no further work
+        fixed,
+        ragged,
+        raw,
+        tensor,
+        steps,  // a feature list, or a key of items
+    };
+
+    // What happens to the values when a record, or a step or an item, ends.
+    enum class Finish : std::uint8_t {
+        none,
+        text,      // they must be UTF-8
+        booleans,  // raw bytes must be 0 or 1
+        cast,      // numbers are cast from `wide_`
+        mixed,     // the same of floats, or of integers that the type holds exactly
+    };
+
     // Form of a step that is read without a look at each of its fields.
     enum class QuickStep : std::uint8_t { none, floats, integers };
 
@@ -109,24 +137,20 @@ class Column {
     Mark record_;
     Mark feature_;
     Kind found_ = Kind::none;
-    bool is_scalar_ = false;     // take_one stored the value of the record, so that marks are those of an earlier one
-    bool list_present_ = false;  // the record has the feature list
-    // What follows from the spec.
-    bool needs_no_finish_ = false;  // a record with the expected values needs no further work
-    bool single_ = false;           // a record, or an item of a list of Examples, has one value that take_one stores
-    bool casts_ = false;            // numbers are cast at the end of a record
-    bool derived_ = false;          // something is computed at the end of a step or record
+    Entry entry_ = Entry::absent;
+    // What follows from the spec, chosen once.
+    Form form_ = Form::skipped;
+    Finish finish_ = Finish::none;
+    std::uint8_t scalar_tag_ = 0;  // of the list with the one value that take_one stores; 0 if there is none
     QuickStep quick_step_ = QuickStep::none;
     std::string float_head_;  // begin of the steps of QuickStep::floats
     ColumnSpec spec_;
 
 public:
     explicit Column(ColumnSpec spec) : spec_(std::move(spec)) {
-        casts_ = spec_.cast != Cast::none || spec_.mixed;
-        needs_no_finish_ = spec_.layout == ValueLayout::fixed && !spec_.list && !spec_.text && !casts_;
-        single_ = spec_.layout == ValueLayout::fixed && spec_.count == 1 && (stores_bytes() || !spec_.counted) &&
-                  (spec_.list ? !casts_ : !spec_.text);
-        derived_ = spec_.list || casts_ || has_shapes();
+        finish_ = finish_of(spec_);
+        form_ = form_of(spec_, finish_);
+        if (has_scalar()) scalar_tag_ = list_tag(spec_.kind);
         quick_step_ = quick_step();
         if (quick_step_ == QuickStep::floats) float_head_ = float_head();
         if (spec_.counted) values = Buffer::counter();
@@ -177,13 +201,12 @@ public:
     DTF_INLINE void open(std::uint64_t record) {
         if (seen_ == record) rollback_record();
         seen_ = record;
-        is_scalar_ = false;
+        entry_ = Entry::read;
         record_ = mark();
-        if (derived_) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
-        if (spec_.list) {
+        if (derives()) derived_from_ = {values.size(), step_splits.size(), shapes.size()};
+        if (form_ == Form::steps) {
             steps_ = 0;
             step_fault_ = Fault::none;
-            list_present_ = true;
         }
         feature_ = record_;
         found_ = Kind::none;
@@ -191,11 +214,11 @@ public:
     }
 
     // Tag of the list of a Feature with one value that take_one stores; 0 if there is none.
-    std::uint8_t tag_of_one() const { return single_ ? list_tag(spec_.kind) : std::uint8_t{0}; }
+    std::uint8_t tag_of_one() const { return scalar_tag_; }
 
     // Enter the one value of a Feature in its shortest form, if take_one stores it.
     DTF_INLINE bool is_one(Cursor feature, Cursor& value) const {
-        return single_ && feature.only_value(list_tag(spec_.kind), value);
+        return scalar_tag_ != 0 && feature.only_value(scalar_tag_, value);
     }
 
     // Store the common case: the first entry of the key in a record, with the single expected value, which ends
@@ -203,7 +226,7 @@ public:
     DTF_INLINE bool take_one(Kind kind, std::uint64_t record, Cursor feature, Cursor value) {
         if (seen_ == record || !store_one(kind, feature, value)) return false;
         seen_ = record;
-        is_scalar_ = true;
+        entry_ = Entry::scalar;
         return true;
     }
 
@@ -230,7 +253,7 @@ public:
         if (item_ != item) open_step();
         Problem problem;
         end_step(step_fault_ != Fault::none || complete_item(problem), problem);
-        if (spec_.mixed) wide_.truncate(0);
+        if (finish_ == Finish::mixed) wide_.truncate(0);
     }
 
     // Store the next step of a feature list if it has a common form: the expected number of packed floats, or a few
@@ -249,7 +272,7 @@ public:
 
     // End a step of a feature list. A later entry may override this one, so its fault is kept until the record ends.
     DTF_INLINE void close_step() {
-        if (spec_.mixed) return close_mixed_step();
+        if (finish_ == Finish::mixed) return close_mixed_step();
         Problem problem;
         end_step(step_fault_ != Fault::none || step_fits(problem), problem);
     }
@@ -262,7 +285,7 @@ public:
             values_found_ = 0;
             found_ = kind;
         }
-        return kind == spec_.kind || (spec_.mixed && kind == Kind::int64);
+        return kind == spec_.kind || (finish_ == Finish::mixed && kind == Kind::int64);
     }
 
     // Count values of the last list, which is not wanted.
@@ -323,22 +346,23 @@ public:
 
     // End the record: return whether its values are what the column expects.
     bool close(std::uint64_t record, Problem& problem) {
-        if (seen_ == record && (is_scalar_ || (needs_no_finish_ && found_ == spec_.kind && values_found_ == spec_.count))) return true;
-        if (seen_ != record) {
+        if (seen_ == record) {
+            if (entry_ == Entry::scalar) return true;
+            if (form_ == Form::plain && found_ == spec_.kind && values_found_ == spec_.count) return true;
+        } else {
             open(record);
-            list_present_ = false;
+            entry_ = Entry::absent;
         }
-        if (spec_.layout == ValueLayout::skipped) return true;
-        if (spec_.list) return close_list(problem);
+        if (form_ == Form::skipped) return true;
+        if (form_ == Form::steps) return close_list(problem);
         if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
-        if (spec_.layout == ValueLayout::ragged) {
+        if (form_ == Form::unset) return true;
+        if (form_ == Form::ragged) {
             if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
-            return check_text(problem) && end_row(values_found_) && finish(problem);
+            return end_row(values_found_) && finish(problem);
         }
-        if (values_found_ == 0 && (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0))) {
-            return fall_back(problem);
-        }
-        if (found_ == Kind::none) return spec_.layout == ValueLayout::unset || fail(problem, Fault::missing, 0);
+        if (values_found_ == 0 && falls_back()) return fall_back(problem);
+        if (found_ == Kind::none) return fail(problem, Fault::missing, 0);
         return close_one(problem);
     }
 
@@ -349,13 +373,46 @@ public:
     Buffer shapes;        // int64: shape of each row
 
 private:
+    static Finish finish_of(const ColumnSpec& spec) {
+        if (spec.mixed) return Finish::mixed;
+        if (spec.cast != Cast::none) return Finish::cast;
+        if (spec.boolean) return Finish::booleans;
+        return spec.text ? Finish::text : Finish::none;
+    }
+
+    static Form form_of(const ColumnSpec& spec, Finish finish) {
+        if (spec.layout == ValueLayout::skipped) return Form::skipped;
+        if (spec.list) return Form::steps;
+        switch (spec.layout) {
+            case ValueLayout::fixed: return finish == Finish::none ? Form::plain : Form::fixed;
+            case ValueLayout::ragged: return Form::ragged;
+            case ValueLayout::raw: return Form::raw;
+            case ValueLayout::tensor: return Form::tensor;
+            default: return Form::unset;
+        }
+    }
+
+    // Return whether a record, or an item of a list of Examples, has one value that take_one stores.
+    bool has_scalar() const {
+        if (spec_.layout != ValueLayout::fixed || spec_.count != 1) return false;
+        return (stores_bytes() || !spec_.counted) && (spec_.list ? !casts() : !spec_.text);
+    }
+
+    bool casts() const { return finish_ >= Finish::cast; }
+
+    // Return whether something is computed at the end of a step or record.
+    bool derives() const { return form_ >= Form::tensor || casts(); }
+
+    // Return whether a record or item may lack values.
+    bool falls_back() const { return !spec_.fallback.empty() || (spec_.optional && spec_.count == 0); }
+
     // Return whether the values are in a list of another kind. An empty one is as good as one of this kind.
     DTF_INLINE bool has_other_kind() const {
         return found_ != spec_.kind && found_ != Kind::none && refuses_kind();
     }
 
     DTF_APART bool refuses_kind() const {
-        if (spec_.mixed && found_ == Kind::int64) return false;
+        if (finish_ == Finish::mixed && found_ == Kind::int64) return false;
         return values_found_ > 0 || spec_.layout == ValueLayout::unset;
     }
 
@@ -367,7 +424,7 @@ private:
     }
 
     void rollback_record() {
-        if (is_scalar_) {
+        if (entry_ == Entry::scalar) {
             if (stores_bytes()) {
                 value_splits.truncate(value_splits.size() - sizeof(std::int64_t));
                 values.truncate(static_cast<std::size_t>(last(value_splits)));
@@ -377,14 +434,14 @@ private:
             return;
         }
         rollback(record_);
-        if (!derived_) return;
+        if (!derives()) return;
         values.truncate(derived_from_.values);
         step_splits.truncate(derived_from_.step_splits);
         shapes.truncate(derived_from_.shapes);
     }
 
     // Destination of numbers as they are read: the values, or a buffer to be cast from at the end of the record.
-    Buffer& target() { return casts_ ? wide_ : values; }
+    Buffer& target() { return casts() ? wide_ : values; }
 
     std::size_t item() const {
         if (spec_.cast != Cast::none) return item_size(spec_.cast);
@@ -405,19 +462,11 @@ private:
 
     // Check the one value, or the fixed number of values, of a record.
     bool close_one(Problem& problem) {
-        if (spec_.layout == ValueLayout::tensor) {
-            if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
-            return close_tensor(problem);
-        }
-        if (spec_.layout == ValueLayout::raw) {
-            if (values_found_ != 1) return fail(problem, Fault::count, values_found_);
-            if (bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
-            return check_boolean(values.data() + record_.target, values.size() - record_.target, problem);
-        }
-        if (spec_.layout == ValueLayout::fixed && values_found_ != spec_.count) {
-            return fail(problem, Fault::count, values_found_);
-        }
-        return check_text(problem) && finish(problem);
+        const bool is_value = form_ == Form::raw || form_ == Form::tensor;
+        if (values_found_ != (is_value ? 1 : spec_.count)) return fail(problem, Fault::count, values_found_);
+        if (form_ == Form::tensor) return close_tensor(problem);
+        if (form_ == Form::raw && bytes_found_ != spec_.count) return fail(problem, Fault::size, bytes_found_);
+        return finish(problem);
     }
 
     bool close_tensor(Problem& problem) {
@@ -436,7 +485,7 @@ private:
     }
 
     QuickStep quick_step() const {
-        if (!spec_.list || casts_ || spec_.counted) return QuickStep::none;
+        if (!spec_.list || casts() || spec_.counted) return QuickStep::none;
         if (spec_.layout == ValueLayout::fixed && spec_.kind == Kind::floats) return QuickStep::floats;
         return has_steps() && spec_.kind == Kind::int64 && spec_.count == 1 ? QuickStep::integers : QuickStep::none;
     }
@@ -487,7 +536,7 @@ private:
     // Steps may differ in their kinds, so that each is cast alone, and one that does not fit leaves nothing.
     DTF_APART void close_mixed_step() {
         Problem problem;
-        end_step(step_fault_ != Fault::none || (step_fits(problem) && finish(problem)), problem);
+        end_step(step_fault_ != Fault::none || (step_fits(problem) && cast(problem)), problem);
         wide_.truncate(0);
     }
 
@@ -509,10 +558,10 @@ private:
         if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         if (spec_.layout == ValueLayout::unset) return true;
         if (spec_.layout == ValueLayout::fixed && values_found_ == 0) {
-            if (!spec_.fallback.empty() || (spec_.optional && spec_.count == 0)) return fall_back(problem);
+            if (falls_back()) return fall_back(problem);
             if (found_ == Kind::none) return fail(problem, Fault::missing, 0);
         }
-        return step_fits(problem) && finish(problem);
+        return step_fits(problem) && cast(problem);
     }
 
     bool step_fits(Problem& problem) const {
@@ -525,13 +574,13 @@ private:
 
     bool close_list(Problem& problem) {
         const bool unset = spec_.layout == ValueLayout::unset;
-        if (!list_present_ && !spec_.optional && !unset) return fail(problem, Fault::missing, 0);
+        if (entry_ == Entry::absent && !spec_.optional && !unset) return fail(problem, Fault::missing, 0);
         if (step_fault_ != Fault::none) {
             problem.step = static_cast<std::int64_t>(bad_step_);
             return fail(problem, step_fault_, step_found_);
         }
         if (unset) return true;
-        return check_text(problem) && end_row(steps_) && finish(problem);
+        return end_row(steps_) && finish(problem);
     }
 
     // Store the fallback of a record without values.
@@ -545,9 +594,20 @@ private:
         return true;
     }
 
+    // Check or cast the values of a record.
+    DTF_INLINE bool finish(Problem& problem) { return finish_ == Finish::none || finish_values(problem); }
+
+    DTF_APART bool finish_values(Problem& problem) {
+        switch (finish_) {
+            case Finish::text: return check_text(problem);
+            case Finish::booleans: return check_booleans(problem);
+            default: return cast(problem);
+        }
+    }
+
     // Convert values of the stored type to the type of the column.
-    bool finish(Problem& problem) {
-        if (!casts_) return true;
+    bool cast(Problem& problem) {
+        if (!casts()) return true;
         const std::size_t stored = spec_.kind == Kind::int64 || found_ == Kind::int64 ? 8 : 4;
         std::uint64_t refused = 0;
         if (!values.reserve(wide_.size() / stored * item())) return fail(problem, Fault::full, 0);
@@ -558,14 +618,13 @@ private:
 
     // Cast the values of a record, or of a step or item if they are mixed.
     bool cast_found(std::uint64_t& refused) {
-        if (!spec_.mixed) return cast_values(spec_.cast, wide_, values, refused);
+        if (finish_ != Finish::mixed) return cast_values(spec_.cast, wide_, values, refused);
         if (found_ == Kind::int64) return cast_to_exact_floats(spec_.cast, wide_, values, refused);
         if (spec_.cast == Cast::none) return values.append(wide_.data(), wide_.size());
         return cast_values(spec_.cast, wide_, values, refused);
     }
 
-    bool check_text(Problem& problem) {
-        if (!spec_.text) return true;
+    DTF_APART bool check_text(Problem& problem) {
         constexpr std::size_t each = sizeof(std::int64_t);
         std::size_t begin = record_.target;
         for (std::size_t i = record_.value_splits / each; i < value_splits.size() / each; ++i) {
@@ -579,10 +638,9 @@ private:
         return true;
     }
 
-    bool check_boolean(const std::uint8_t* data, std::size_t size, Problem& problem) const {
-        if (!spec_.boolean) return true;
-        for (std::size_t i = 0; i < size; ++i) {
-            if (data[i] > 1) return fail(problem, Fault::boolean, data[i]);
+    DTF_APART bool check_booleans(Problem& problem) {
+        for (std::size_t i = record_.target; i < values.size(); ++i) {
+            if (values.data()[i] > 1) return fail(problem, Fault::boolean, values.data()[i]);
         }
         return true;
     }
@@ -609,10 +667,10 @@ private:
     }
 
     // Tag of field 1 with a size: a step of a feature list, and the values of a list.
-    static constexpr std::uint8_t one_tag = 0x0a;
+    static constexpr auto one_tag = static_cast<std::uint8_t>(length_delimited(1));
 
     static constexpr std::uint8_t list_tag(Kind kind) {
-        return static_cast<std::uint8_t>(static_cast<unsigned>(kind) << 3 | 2u);
+        return static_cast<std::uint8_t>(length_delimited(static_cast<std::uint32_t>(kind)));
     }
 
     // Store the one value of a feature, which ends it; on failure nothing of it remains.
@@ -621,12 +679,12 @@ private:
         if (kind == Kind::floats) {
             if (size != sizeof(float)) return false;
             const auto bits = load<std::uint32_t>(value.here());
-            return casts_ ? cast_one(bits) : values.push(bits);
+            return casts() ? cast_one(bits) : values.push(bits);
         }
         if (kind == Kind::int64) {
             std::uint64_t number;
             if (!feature.ends_in_varint(size, number)) return false;
-            return casts_ ? cast_one(number) : values.push(number);
+            return casts() ? cast_one(number) : values.push(number);
         }
         if (!values.append(value.here(), size)) return false;
         if (value_splits.push(static_cast<std::int64_t>(values.size()))) return true;

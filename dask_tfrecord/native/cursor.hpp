@@ -14,6 +14,13 @@ namespace dtf {
 // Upper bound of a count of values. Sizes in bytes computed from it cannot overflow.
 constexpr std::size_t most_values = std::size_t{1} << 59;
 
+enum class WireType : std::uint8_t { varint = 0, fixed64 = 1, delimited = 2, group = 3, end_group = 4, fixed32 = 5 };
+
+constexpr std::uint32_t tag_of(std::uint32_t number, WireType type) {
+    return number << 3 | static_cast<std::uint32_t>(type);
+}
+constexpr std::uint32_t length_delimited(std::uint32_t number) { return tag_of(number, WireType::delimited); }
+
 // Begin of a short map entry up to a length, whose bytes end the entry. The lengths before it follow from it.
 struct EntryHead {
     EntryHead() = default;  // no entry begins so
@@ -76,6 +83,7 @@ public:
         return taken;
     }
 
+    static constexpr std::size_t max_depth = 100;  // limit of protobuf for nested messages and groups
     static constexpr std::size_t few = 16;  // bytes of varints that are read one by one
 
     // protobuf accepts up to ten bytes per value and discards bits past the 64th.
@@ -277,9 +285,13 @@ public:
     }
 
 private:
-    static constexpr std::size_t max_depth = 100;  // limit of protobuf for nested messages and groups
-
     DTF_APART bool long_small_varint(std::uint32_t& value, std::uint64_t most) {
+        // Nearly every longer length has two bytes, of any value that is allowed.
+        if (left() >= 2 && at_[1] < 0x80) {
+            value = (*at_ & 0x7fu) | std::uint32_t{at_[1]} << 7;
+            at_ += 2;
+            return true;
+        }
         std::uint64_t wide;
         if (!long_varint(wide, 5) || wide > most) return false;
         value = static_cast<std::uint32_t>(wide);

@@ -404,7 +404,7 @@ private:
             if (!list.tag(tag)) return false;
             if (tag == length_delimited(1)) {
                 if (!list.delimited(packed) || !column.add_packed_int64(packed)) return false;
-            } else if (tag == (1u << 3)) {
+            } else if (tag == tag_of(1, WireType::varint)) {
                 if (!list.varint(value) || !column.add_int64(static_cast<std::int64_t>(value))) return false;
             } else if (!list.skip(tag, level)) {
                 return false;
@@ -420,7 +420,7 @@ private:
             if (!list.tag(tag)) return false;
             if (tag == length_delimited(1)) {
                 if (!list.delimited(packed) || !column.add_packed_float(packed)) return false;
-            } else if (tag == (1u << 3 | 5u)) {
+            } else if (tag == tag_of(1, WireType::fixed32)) {
                 const std::uint8_t* bits = list.take(4);
                 if (bits == nullptr || !column.add_float(bits)) return false;
             } else if (!list.skip(tag, level)) {
@@ -474,7 +474,6 @@ private:
         return spec;
     }
 
-    static constexpr std::uint32_t length_delimited(std::uint32_t field) { return field << 3 | 2; }
     static constexpr std::size_t longest_shown = 1000;
 
     Framing framing_;

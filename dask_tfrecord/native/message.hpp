@@ -41,8 +41,6 @@ enum class FieldType : int {
     sint64 = 18,
 };
 
-enum class WireType : std::uint8_t { varint = 0, fixed64 = 1, delimited = 2, group = 3, end_group = 4, fixed32 = 5 };
-
 constexpr std::uint32_t most_number = (1u << 29) - 1;
 
 struct MessageField {

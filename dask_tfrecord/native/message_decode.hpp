@@ -232,8 +232,8 @@ private:
         }
     };
 
-    static constexpr std::size_t max_depth = 100;        // limit of protobuf for nested messages and groups
-    static constexpr std::uint32_t most_dense = 1024;    // numbers of fields that are found by index
+    static constexpr std::size_t max_depth = Cursor::max_depth;
+    static constexpr std::uint32_t most_dense = 1024;  // numbers of fields that are found by index
 
     // ---- construction
 
@@ -300,9 +300,9 @@ private:
         const bool packed = field.repeated && field.packed && !is_bytes(field);
         op.next = static_cast<std::uint16_t>((field.repeated && !packed) || at + 1 == ops.size() ? at : at + 1);
         if (field.number > most_short) return;
-        const auto wire_type = static_cast<std::uint32_t>(packed ? WireType::delimited : wire_type_of(field.type));
-        const std::uint32_t tag = field.number << 3 | wire_type;
-        op.usual = op.actions[wire_type];
+        const WireType wire_type = packed ? WireType::delimited : wire_type_of(field.type);
+        const std::uint32_t tag = tag_of(field.number, wire_type);
+        op.usual = op.actions[static_cast<std::size_t>(wire_type)];
         op.tag_size = tag < 0x80 ? 1 : 2;
         op.tag_bytes = static_cast<std::uint16_t>(tag < 0x80 ? tag : ((tag & 0x7f) | 0x80 | tag >> 7 << 8));
         op.tag_mask = tag < 0x80 ? 0xff : 0xffff;

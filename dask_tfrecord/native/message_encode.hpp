@@ -134,9 +134,9 @@ private:
                 throw std::invalid_argument("a message is written from bytes or from a table, not both");
             }
             put.field = &field;
-            put.tag = field.number << 3 | static_cast<std::uint32_t>(wire_type_of(field.type));
-            put.packed_tag = field.number << 3 | static_cast<std::uint32_t>(WireType::delimited);
-            put.end_tag = field.number << 3 | static_cast<std::uint32_t>(WireType::end_group);
+            put.tag = tag_of(field.number, wire_type_of(field.type));
+            put.packed_tag = length_delimited(field.number);
+            put.end_tag = tag_of(field.number, WireType::end_group);
             put.text = is_bytes(field);
             put.width = width_of(field.type);
             put.blank = field.default_value;

@@ -63,13 +63,13 @@ public:
             std::uint32_t tag;
             std::uint64_t value;
             if (!rest.tag(tag)) return false;
-            if (tag == (field_dtype << 3 | 0)) {
+            if (tag == tag_of(field_dtype, WireType::varint)) {
                 if (!rest.varint(value)) return false;
                 dtype_ = static_cast<std::int32_t>(value);
-            } else if (tag == (field_shape << 3 | 2)) {
+            } else if (tag == length_delimited(field_shape)) {
                 Cursor shape(rest.here(), 0);
                 if (!rest.delimited(shape) || !scan_shape(shape)) return false;
-            } else if (tag == (field_content << 3 | 2)) {
+            } else if (tag == length_delimited(field_content)) {
                 if (!rest.delimited(content_)) return false;
             } else {
                 const bool own = tag >> 3 == list_;
@@ -175,10 +175,10 @@ private:
             std::uint32_t tag;
             std::uint64_t value;
             if (!shape.tag(tag)) return false;
-            if (tag == (2u << 3 | 2)) {
+            if (tag == length_delimited(2)) {
                 Cursor dim(shape.here(), 0);
                 if (!shape.delimited(dim) || !scan_dim(dim)) return false;
-            } else if (tag == (3u << 3 | 0)) {
+            } else if (tag == tag_of(3, WireType::varint)) {
                 if (!shape.varint(value)) return false;
                 unknown_rank_ = value != 0;
             } else if (!shape.skip(tag, in_shape)) {
@@ -195,10 +195,10 @@ private:
             std::uint64_t value;
             Cursor name(dim.here(), 0);
             if (!dim.tag(tag)) return false;
-            if (tag == (1u << 3 | 0)) {
+            if (tag == tag_of(1, WireType::varint)) {
                 if (!dim.varint(value)) return false;
                 size = static_cast<std::int64_t>(value);
-            } else if (tag == (2u << 3 | 2)) {
+            } else if (tag == length_delimited(2)) {
                 if (!dim.delimited(name) || !is_utf8(name.here(), name.left())) return false;
             } else if (!dim.skip(tag, in_dim)) {
                 return false;
@@ -324,7 +324,7 @@ private:
         for (Cursor rest = message_; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return;
-            if (tag != (list_ << 3 | 2)) {
+            if (tag != length_delimited(list_)) {
                 if (!rest.skip(tag, in_tensor)) return;
             } else if (rest.delimited(last)) {
                 values.append(last.here(), last.left());
