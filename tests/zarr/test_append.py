@@ -149,6 +149,14 @@ def test_what_does_not_fit_is_refused_by_both_sides(tmp_path: Path) -> None:
     assert_rows(store, OLD + NEW)
 
 
+def test_few_first_values_do_not_decide_the_chunks(tmp_path: Path) -> None:
+    dtf.to_zarr(columns(0, OLD) | {"data": [b"x" * row for row in range(OLD)]}, tmp_path / "x.zarr")
+    group: Any = zarr.open_group(tmp_path / "x.zarr", mode="r")
+    for name in ("tokens.values", "data.values"):
+        assert group[name].chunks[0] * group[name].dtype.itemsize == 128 << 10
+        assert group[name].shape[0] < 20
+
+
 def test_one_append_at_a_time(tmp_path: Path) -> None:
     store, refused = tmp_path / "x.zarr", []
     dtf.to_zarr(columns(0, OLD), store, chunks=4)

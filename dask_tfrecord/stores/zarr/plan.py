@@ -466,6 +466,9 @@ class GridOverrides:
             share = math.ceil(length / units) if length and units else max(1, default // item)
         parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
         most = math.ceil(share / parts) if self.grows else max(1, min(math.ceil(share / parts), length))
+        if units <= 1.0:
+            # The store may have been begun from few rows, and grow.
+            most = max(most, limits().flat_chunk_nbytes // item)
         chunk = max(1, (self.chunk_nbytes or default) // item)
         if not sharded:
             return (_even(most, chunk),) * 2
