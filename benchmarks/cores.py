@@ -1,8 +1,8 @@
 """Measure what threads of one process reach: the GIL, tasks, system calls, and speed beside as many processes.
 
-    python benchmarks/cores.py DATA [NAME …] [--tasks blocks compute to_zarr to_tfrecord batches]
-    [--parts gil counted tasks calls speed] [--versions old=DIRECTORY new] [--threads 1 2 4] [--turns 3] [--seconds 2]
-    [--json FILE]
+    python benchmarks/cores.py DATA [NAME …] [--tasks blocks compute to_zarr to_tfrecord batches filter rows]
+    [--parts gil counted tasks calls speed remote] [--versions old=DIRECTORY new] [--threads 1 2 4] [--turns 3]
+    [--seconds 2] [--json FILE]
 
 DATA is a directory that `make_data.py` wrote; `--make SCALE` writes the sets there first, with a process per set. The
 parts, each for one set and one task:
@@ -19,6 +19,13 @@ calls
 speed
     Passes of one process with 1, 2, … all threads, and of as many processes with one thread, each with a part of the
     shards: seconds, and times the speed of one thread.
+remote
+    Passes over the same shards on servers of this machine: an S3 service (`moto`), and a web server that waits for
+    20 ms before each answer. Share of the processor time for which the GIL is held with one thread, seconds with 1 and
+    with 16 threads, and how many times as fast 16 are. Servers share the processors with the passes, and moto is slow.
+
+A set NAME.numbers has the columns of numbers alone. The tasks filter and rows read 1 % of the records, by a condition
+and by their numbers.
 
 A version is a name, or a name and the directory of another installation (``pip install --target DIRECTORY``). Versions
 and turns alternate, and results are medians. Outputs are written to /dev/shm, if it
@@ -45,15 +52,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-TASKS = ("blocks", "compute", "to_zarr", "to_tfrecord", "batches")
-SETS = ("tabular", "vectors", "images_raw", "tokens")
-PARTS = ("gil", "counted", "tasks", "calls", "speed")
+TASKS = ("blocks", "compute", "to_zarr", "to_tfrecord", "batches", "filter", "rows")
+SETS = ("tabular", "tabular.numbers", "vectors", "vectors.numbers", "images_raw", "tokens", "tabular_gz")
+PARTS = ("gil", "counted", "tasks", "calls", "speed", "remote")
 MAPPING_CALLS = ("mmap", "munmap", "mremap", "mprotect", "madvise", "brk")
 # Seconds of a task of dask that counts.
 _LONG = 1e-3
 _PATIENCE = 600
 # Free bytes of /dev/shm for outputs.
 _LEAST = 16 << 30
+# Seconds before an answer of the web server, and threads that read from a server.
+_LATENCY = 0.02
+_READERS = 16
 
 
 class Version(importlib.abc.MetaPathFinder):
@@ -74,17 +84,34 @@ class Passes:
 
     def __init__(self, data: str, name: str, task: str, part: tuple[int, int] = (0, 1)) -> None:
         import dask
+        import numpy as np
         from pipelines import FEATURES, SEQUENCE_FEATURES, touch
 
         import dask_tfrecord as dtf
 
         number, parts = part
-        shards = sorted(Path(data).glob(f"{name}-*.tfrecord*"))[number::parts]
+        data, _, server = data.partition(" ")
+        base, _, columns = name.partition(".")
+        features = FEATURES[base]
+        if columns == "numbers":
+            features = {key: feature for key, feature in features.items() if feature.block_dtype.kind != "O"}
+        shards: list[Any] = shards_of(Path(data), base)[number::parts]
+        options = {}
+        if server:
+            # A server, and the options of its file system.
+            address, _, given = server.partition(" ")
+            shards, options = [f"{address}/{path.name}" for path in shards], json.loads(given)
         self._set = dask.config.set
         self._out = Path(
             tempfile.mkdtemp(prefix="cores-", dir="/dev/shm" if shutil.disk_usage("/dev/shm").free > _LEAST else None)
         )
-        ds = dtf.read_tfrecord(shards, FEATURES[name], sequence_features=SEQUENCE_FEATURES.get(name))
+        ds = dtf.read_tfrecord(
+            shards, features, sequence_features=SEQUENCE_FEATURES.get(base), storage_options=options or None
+        )
+
+        label = next(key for key, feature in features.items() if feature.block_dtype.kind == "i")
+        few = np.sort(np.random.default_rng(0).choice(ds.nrows, max(1, ds.nrows // 100), replace=False))
+        least = 10 if base.startswith("tabular") else 1
 
         def batches() -> None:
             for _ in ds.batches(1024, shuffle="full", seed=0):
@@ -96,6 +123,8 @@ class Passes:
             "to_zarr": lambda: ds.to_zarr(self._out / "zarr", mode="w"),
             "to_tfrecord": lambda: ds.to_tfrecord(self._out / "tfrecord", mode="w"),
             "batches": batches,
+            "filter": lambda: ds.where([(label, "<", least)]).compute(),
+            "rows": lambda: ds.rows[few].compute(),
         }
         self._work = works[task]
 
@@ -109,6 +138,11 @@ class Passes:
     def close(self) -> None:
         """Remove what was written."""
         shutil.rmtree(self._out, ignore_errors=True)
+
+
+def shards_of(data: Path, name: str) -> list[Path]:
+    """Return the shards of a set."""
+    return sorted(data.glob(f"{name.partition('.')[0]}-*.tfrecord*"))
 
 
 def count_for(seconds: float) -> float:
@@ -344,6 +378,114 @@ def calls_of(summary: str) -> dict[str, int]:
     return calls
 
 
+def serve_files(directory: str) -> None:
+    """Serve files of a directory with ranges, each answer after some time; print the address."""
+    import http.server
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            if not self._path().is_file():
+                self.send_error(404)
+                return
+            self._answer(b"", self._path().stat().st_size)
+
+        def do_GET(self) -> None:
+            if not self._path().is_file():
+                self.send_error(404)
+                return
+            with self._path().open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+                start, stop = int(first), min(int(last or size - 1) + 1, size)
+                file.seek(start)
+                self._answer(file.read(stop - start), size, f"bytes {start}-{stop - 1}/{size}")
+
+        def _path(self) -> Path:
+            return Path(directory, self.path.removeprefix("/shards/"))
+
+        def _answer(self, body: bytes, size: int, found: str = "") -> None:
+            time.sleep(_LATENCY)
+            self.send_response(206 if found else 200)
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Length", str(len(body) if found else size))
+            self.send_header("ETag", '"unchanged"')
+            if found:
+                self.send_header("Content-Range", found)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(f"http://127.0.0.1:{server.server_port}/shards", "{}", flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
+
+
+def serve_s3(directory: str) -> None:
+    """Serve files of a directory as objects of an S3 service; print the address, and the options of s3fs."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}", "key": "none", "secret": "none"}
+    fs = s3fs.S3FileSystem(**options)
+    fs.mkdir("cores")
+    for path in Path(directory).iterdir():
+        fs.put_file(str(path), f"cores/{path.name}")
+    print("s3://cores", json.dumps(options), flush=True)
+    sys.stdin.read()
+    server.stop()
+
+
+SERVERS: dict[str, Callable[[str], None]] = {"http": serve_files, "s3": serve_s3}
+
+
+@contextlib.contextmanager
+def serving(kind: str, paths: Sequence[Path]) -> Iterator[str]:
+    """Start a server of files in a process; return its address and options."""
+    with tempfile.TemporaryDirectory(prefix="cores-") as directory:
+        for path in paths:
+            Path(directory, path.name).symlink_to(path.absolute())
+        command = [sys.executable, __file__, "--serve-files", kind, directory]
+        # moto prints each request.
+        quiet = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=quiet, text=True)
+        try:
+            address = process.stdout.readline().strip()  # type: ignore[union-attr]
+            if not address:
+                raise ChildProcessError(f"the server {kind} did not start")
+            yield address
+        finally:
+            process.stdin.close()  # type: ignore[union-attr]
+            process.wait(_PATIENCE)
+
+
+def measure_remote(directory: str, arguments: Sequence[Any], seconds: float, turns: int) -> dict[str, Any]:
+    """Measure passes over shards on servers, with one thread and with many."""
+    data, name, task = arguments
+    found: dict[str, Any] = {}
+    for kind in SERVERS:
+        with (
+            serving(kind, shards_of(data, name)) as address,
+            children(directory, (f"{data} {address}", name, task)) as [child],
+        ):
+            share, _ = child.call("sampled", seconds)
+            times = {
+                threads: statistics.median([child.call("pass", threads) for _ in range(turns)])
+                for threads in (1, _READERS)
+            }
+        found |= {} if share is None else {f"gil_{kind}": share}
+        found |= {f"seconds_{kind}_{threads}": value for threads, value in times.items()}
+        found[f"speed_{kind}_{_READERS}"] = times[1] / times[_READERS]
+    return found
+
+
 def measure_speed(
     versions: dict[str, str], arguments: Sequence[object], threads: Sequence[int], turns: int
 ) -> dict[str, dict[str, Any]]:
@@ -390,7 +532,8 @@ def _cell(value: Any) -> str:
 
 def make(data: Path, names: Sequence[str], scale: float) -> None:
     """Write the sets that are missing."""
-    missing = [name for name in names if not list(data.glob(f"{name}-*.tfrecord*"))]
+    sets = dict.fromkeys(name.partition(".")[0] for name in names)
+    missing = [name for name in sets if not shards_of(data, name)]
     script = str(Path(__file__).with_name("make_data.py"))
     started = [
         subprocess.Popen([sys.executable, script, str(data), name, "--scale", str(scale)], stdout=subprocess.DEVNULL)
@@ -405,6 +548,9 @@ def main() -> None:
     """Measure what the command line names, and print a table."""
     if sys.argv[1:2] == ["--serve"]:
         serve(sys.argv[2], sys.argv[3:])
+        return
+    if sys.argv[1:2] == ["--serve-files"]:
+        SERVERS[sys.argv[2]](sys.argv[3])
         return
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -438,6 +584,8 @@ def main() -> None:
                     result |= measure_tasks(directory, work, max(threads))
                 if "calls" in arguments.parts:
                     result |= measure_calls(directory, work, (2, 8))
+                if "remote" in arguments.parts:
+                    result |= measure_remote(directory, work, arguments.seconds, arguments.turns)
                 results.append(result | speed.get(version, {}))
                 print(table(results[-1:]), flush=True)
             if arguments.json is not None:
