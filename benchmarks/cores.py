@@ -110,7 +110,8 @@ class Passes:
         )
 
         label = next(key for key, feature in features.items() if feature.block_dtype.kind == "i")
-        few = np.sort(np.random.default_rng(0).choice(ds.nrows, max(1, ds.nrows // 100), replace=False))
+        nrows = ds.nrows or 0
+        few = np.sort(np.random.default_rng(0).choice(nrows, max(1, nrows // 100), replace=False))
         least = 10 if base.startswith("tabular") else 1
 
         def batches() -> None:
