@@ -61,7 +61,7 @@ def assert_columns(store: Any, *, added: bool | None) -> None:
 @pytest.mark.parametrize(
     ("case", "options"),
     [
-        *mostly_slow([(case, [{}, {"chunks": 2, "shards": 4}][number % 2]) for number, case in enumerate(COLUMNS)], 4),
+        *mostly_slow([(case, [{}, {"chunks": 2, "shards": 4}][number % 2]) for number, case in enumerate(COLUMNS)], 7),
         pytest.param("every layout", {"chunks": 2}, marks=pytest.mark.slow),
     ],
 )
@@ -85,8 +85,8 @@ def test_added_columns_are_those_of_one_conversion(
     assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
 
 
-@pytest.mark.parametrize("every", rising(13, 5, 1))
-@pytest.mark.parametrize("kind", [Killed, FaultError])
+@pytest.mark.parametrize("every", rising(29, 5, 1))
+@pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
 def test_readers_find_the_old_columns_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, at = tmp_path / "x.zarr", 1
     dtf.to_zarr(old_columns(), tmp_path / "old.zarr", chunks=4)

@@ -194,7 +194,7 @@ class Pause(Faults):
                 self.act()
 
 
-@pytest.mark.parametrize("every", rising(11, 5, 1))
+@pytest.mark.parametrize("every", rising(23, 5, 1))
 @pytest.mark.parametrize("meanwhile", ["appended", "killed", "replaced"])
 def test_a_late_copy_of_a_task_changes_nothing(every: int, meanwhile: str, tmp_path: Path) -> None:
     """A copy of all tasks of an append stops, while the others complete it and another append is written or begun."""
