@@ -104,8 +104,9 @@ def killed() -> None:
             time.sleep(0.1)
         for process in doomed:
             process.kill()
-        ended = [os.wait4(process.pid, 0)[1:] for process in doomed]
-        parts = _reports(*running[args.kills :])
+        # A program that ended before is not counted: its part is written.
+        ended = [os.wait4(process.pid, 0)[1:] for process in doomed if process.returncode is None]
+        parts = _reports(*(process for process in running if process not in doomed))
         states = [part.state for part in job.status().parts]
         parts += _reports(*(_run("part", store / "job", "--part", part) for part in range(args.kills)))
         job.finish()

@@ -19,7 +19,7 @@ import pickle
 import platform
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -179,12 +179,18 @@ class JobPlan:
         """Return the range of the slices of a part."""
         return part * self.slices // parts, (part + 1) * self.slices // parts
 
+    def unit_ranges(self, part: int, parts: int) -> list[tuple[int, int]]:
+        """Return the ranges of the numbers of the units of a part, one of each kind."""
+        before = np.cumsum([0, *(borders[-1] for borders in self.units)]).tolist()
+        ranges = self.ranges(*self.of_part(part, parts))
+        return [(start + first, start + past) for start, (first, past) in zip(before, ranges, strict=False)]
+
     def count_written(self, part: int, parts: int, numbers: NDArray[np.int64]) -> tuple[int, int]:
         """Return the number of units of a part, and how many of them are among ascending numbers of units."""
-        units, written, before = 0, 0, 0
-        for (first, past), borders in zip(self.ranges(*self.of_part(part, parts)), self.units, strict=True):
-            low, high = np.searchsorted(numbers, [before + first, before + past]).tolist()
-            units, written, before = units + past - first, written + high - low, before + borders[-1]
+        units = written = 0
+        for first, past in self.unit_ranges(part, parts):
+            low, high = np.searchsorted(numbers, [first, past]).tolist()
+            units, written = units + past - first, written + high - low
         return units, written
 
 
@@ -239,8 +245,8 @@ class Job:
         """Return True if nothing is left to do after that."""
         raise NotImplementedError
 
-    def _written_units(self) -> NDArray[np.int64]:
-        """Return the numbers of the units that are recorded as written, ascending."""
+    def _written_units(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Return the numbers of the units that are recorded as written, ascending: those in some ranges, or more."""
         raise NotImplementedError
 
     def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
@@ -349,7 +355,10 @@ class Job:
             number, of = journal.name.rpartition("/")[2].split("-")[1:3]
             if int(of) == parts and (owner := journal.owner()) is not None:
                 writers.setdefault(int(number), []).append(owner)
-        numbers = self._written_units() if None in done.values() else np.zeros(0, np.int64)
+        # Of parts that are done, no record is read.
+        others = [part for part, record in enumerate(done.values()) if record is None]
+        within = [each for part in others for each in plan.unit_ranges(part, parts)]
+        numbers = self._written_units(within) if others else np.zeros(0, np.int64)
         found = []
         for part, record in enumerate(done.values()):
             units, written = plan.count_written(part, parts, numbers)

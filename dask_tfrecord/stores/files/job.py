@@ -141,7 +141,7 @@ class _FileJob(Job):
     def _is_complete(self) -> bool:
         return self._stored_record() is None
 
-    def _written_units(self) -> NDArray[np.int64]:
+    def _written_units(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         return np.flatnonzero(self._files.recorded())
 
     def _load(self, name: str) -> Any:

@@ -9,7 +9,7 @@ those of `to_zarr`: they skip units that are recorded, and several programs that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Unpack
@@ -220,8 +220,8 @@ class ZarrJob(Job):
     def _is_complete(self) -> bool:
         return bool(self._target.stored_attributes().get("complete"))
 
-    def _written_units(self) -> NDArray[np.int64]:
-        return self._checkpoint.numbers()
+    def _written_units(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        return self._checkpoint.numbers(within)
 
     def _complete(self, plan: JobPlan | None) -> None:
         complete_group(self._target, self._checkpoint, plan.nunits if plan else 0)
