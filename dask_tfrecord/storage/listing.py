@@ -452,7 +452,9 @@ class _Search:
             return ShardNotFoundError(
                 f"{message} in {directory!r}; {pattern!r} opens the shards {parts[0]!r} to {parts[-1]!r}"
             )
-        return ShardNotFoundError(f"{message}{near_misses(wanted, [n for n in shown if 'tfrecord' in n] or shown)}")
+        # Shards before other files, of which a long list shows the first.
+        shown.sort(key=lambda name: "tfrecord" not in name and re.search(r"-of-\d", name) is None)
+        return ShardNotFoundError(f"{message}{near_misses(wanted, shown)}")
 
 
 def _list_together(searches: Sequence[_Search]) -> None:

@@ -123,7 +123,7 @@ def test_files_are_found(here: Path, files: list[str], urlpath: Any, found: list
         (["x.idx"], "the list contains only sidecars"),
         ("", "empty string"),
         ("a\0b", "NUL"),
-        ("some.zarr", r"some\.zarr: the directory is a Zarr store, .*; open it with from_zarr"),
+        ("some.zarr", r"some\.zarr: the directory is a Zarr store, .*; write dtf.from_zarr"),
     ],
     ids=str,
 )
