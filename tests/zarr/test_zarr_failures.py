@@ -68,7 +68,7 @@ def test_paths_that_are_not_groups_are_refused(ds: dtf.Dataset, shards: Path, st
     zarr.create_array(store, data=np.full(3, 5))
     before = files_in(shards.parent)
     for path in (shards, shards / "part-0.tfrecord", store):
-        with pytest.raises(FileExistsError, match="exists and is not a Zarr group: pass another path"):
+        with pytest.raises(FileExistsError, match="exists and is not a Zarr group: write to another path"):
             ds.to_zarr(path, mode=mode)
     (store / "zarr.json").write_text('{"zarr_format": 3, "node_type')
     with pytest.raises(FileExistsError, match="is not a Zarr group"):
