@@ -805,7 +805,9 @@ class Checkpoint:
     def numbers(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         """Return the numbers of the units that are recorded in some ranges, ascending; others may be among them."""
         # A record is named by one of its units. Reading all of them takes a second for every 20,000.
-        found = np.array([int(Path(path).stem) for path in self.objects.names(self.path(_UNITS))], np.int64)
+        names = (Path(path).stem for path in self.objects.names(self.path(_UNITS)))
+        # Temporary files of records have longer names.
+        found = np.array([int(name) for name in names if name.isdecimal()], np.int64)
         inside = np.searchsorted(np.array(sorted(within)).ravel(), found, side="right") % 2 == 1
         records = self._units.read(map(str, found[inside].tolist()))
         return np.array(sorted(int(name) for units in records.values() for name in units or ()), np.int64)
