@@ -1012,7 +1012,7 @@ def import_library() -> None:
 
 
 def run_cluster() -> None:
-    """Sum a column of many shards on a cluster of two workers, beside as many chunks of `dask.array.zeros`.
+    """Sum a column of many shards on a cluster of two workers, and one of as many chunks of `dask.array.zeros`.
 
         python benchmarks/scale.py cluster [--shards 1000 20000 100000] [--directory DIRECTORY]
 

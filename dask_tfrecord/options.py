@@ -51,7 +51,8 @@ _EQUIVALENTS = {
     "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
     "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
     "column": "write columns=VALUE",
-    "dims": "leave it out, and rename the dimensions of the result: ds.to_xarray().rename(record='row')",
+    "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the dimension "
+    "'record', which ds.to_xarray().rename(record='row') renames",
     "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
     **dict.fromkeys(
         ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
@@ -65,7 +66,7 @@ _EQUIVALENTS = {
 def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
     """Return the error about an option that a function does not have: the equivalent, similar names, or all names."""
     text = _EQUIVALENTS.get(name)
-    # A function that has no columns has no use for this advice.
+    # The advice does not apply to a function without columns.
     is_column = name == "column" and "columns" not in (known := tuple(known))
     advice = near_misses(name, known) if text is None or is_column else f"; {text.replace('VALUE', f'{value!r:.100}')}"
     return TypeError(f"{function}() got an unexpected keyword argument {name!r}{advice}")

@@ -128,7 +128,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.__setitem__("x", 1), "write ds = ds.assign({'x': array})"),
     (lambda ds: ds.__delitem__("text"), "write ds = ds.drop('text')"),
     (lambda ds: ds.assign(np.arange(6)), "a column needs a name: write ds.assign(name=array)"),  # type: ignore[arg-type]
-    (lambda ds: ds.to_xarray(dims="row"), "rename the dimensions of the result: ds.to_xarray().rename(record='row')"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_xarray(dims="row"), "ds.to_xarray().rename(record='row') renames"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr(), "to_zarr() needs 'store': write ds.to_zarr('train.zarr')"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("stored.zarr"), "exists: mode='w' replaces it"),
     (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "write mode='w' to replace what exists"),  # type: ignore[call-arg]

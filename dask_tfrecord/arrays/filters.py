@@ -544,7 +544,7 @@ def parse_expression(text: str) -> Alternatives:
 
 
 def parse_expressions(texts: Iterable[str]) -> Alternatives:
-    """Parse texts that all hold; no text has no alternatives."""
+    """Parse texts that all hold. Without a text the result is empty."""
     parsed = list(map(parse_expression, texts))
     return [[*itertools.chain(*chosen)] for chosen in itertools.product(*parsed)] if parsed else []
 

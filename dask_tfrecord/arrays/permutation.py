@@ -38,7 +38,7 @@ def permutation(count: int, seed: int, epoch: int, *part: int) -> NDArray[np.int
 class Permutation(NDArray[np.int64]):
     """All row numbers in random order, which are sent to another process as a seed, and computed again there."""
 
-    # None for arrays that NumPy derives from a permutation, such as a part of it.
+    # None for arrays derived by NumPy, such as a part of a permutation.
     seed: int | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:

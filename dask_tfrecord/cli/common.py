@@ -71,7 +71,7 @@ class Commands(click.Group):
         except click.UsageError as error:
             name, same = args[0], _SYNONYMS.get(args[0], ())
             if same:
-                # The name of an output tells the command.
+                # The suffix of the output selects the command.
                 same = tuple(each for each in same if args[-1].endswith(each.removeprefix("to-"))) or same
                 commands = [command_line(ctx, *each.split(), *args[1:]) for each in same]
                 advice = f"No such command {name!r}. Write {', or '.join(commands)}"

@@ -409,8 +409,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Tasks get the order as its seed, and each process that reads rows computes it, in 8 bytes per row and about
         0.1 µs. A task reads rows of all shards. Training reads `batches` instead, which take the rows of an epoch in
-        one pass over the files, in another order each time. Unlike `tf.data.Dataset.shuffle`, it takes no size of a
-        buffer, and the order is the same in each pass.
+        one pass over the files, in another order each time. Unlike that of `tf.data.Dataset.shuffle`, the order does
+        not depend on a buffer, and is the same in each pass.
 
         Parameters
         ----------

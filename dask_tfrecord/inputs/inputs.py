@@ -227,7 +227,7 @@ _SPECIFY = (
 
 
 def _unequal(rows: Mapping[str, float]) -> str:
-    """Return the error about arrays that are no columns of one data set, by their numbers of rows."""
+    """Return the error about arrays of different numbers of rows."""
     if not rows:
         return "records need at least one array: write {name: array}"
     if unknown := [name for name, number in rows.items() if math.isnan(number)]:
@@ -620,7 +620,7 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     """Return the rows of each chunk: those of the first dask array, or of one that divides them; else up to 64 MiB."""
     lazy = [tuple(array.chunks[0]) for array in arrays if isinstance(array, da.Array)]
     if lazy:
-        # Columns of a store may have longer chunks than the large ones beside them.
+        # Small columns of a store may have longer chunks than its large ones.
         finest = lazy[0]
         for chunks in lazy[1:]:
             if len(chunks) > len(finest) and {*accumulate(finest)} < {*accumulate(chunks)}:

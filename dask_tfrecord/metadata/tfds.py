@@ -406,7 +406,7 @@ class TFDSMetadata:
     names: TFDSNames
     texts: Mapping[str, str]  # of `features.json` and of the label files, by file name
     template: str = TEMPLATE  # of the names of the shards, in the form of TFDS
-    listed: int | None = None  # shards that the split has, and to which others are added; None to replace the split
+    listed: int | None = None  # shards of the split before others are added; None to replace the split
 
     @classmethod
     def from_schema(cls, directory: str, names: TFDSNames, schema: Schema, formats: Mapping[str, str]) -> TFDSMetadata:

@@ -77,7 +77,7 @@ def from_tfmd(text: str) -> Schema:
 
 
 def _not_a_schema(text: str) -> str:
-    """Return the error about a text that is no schema, and what to write."""
+    """Return the error about a text other than a schema, and what to write."""
     return (
         f"this is not a schema file: it begins with {text[:40]!r}. Pass a file that Schema.to_json or Schema.to_pbtxt "
         f"has written, or the features.json of a TFDS data set; or write the features in Python, as in "

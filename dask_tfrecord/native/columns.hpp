@@ -97,14 +97,14 @@ class Column {
         std::size_t values = 0, step_splits = 0, shapes = 0;
     };
 
-    // What the record has of the key.
+    // State of the key in this record.
     enum class Entry : std::uint8_t {
         absent,
         scalar,  // the one value that take_one stored, so that marks are those of an earlier record
         read,
     };
 
-    // What is checked when a record ends. The forms from `tensor` on append to splits or shapes then.
+    // Check at the end of a record. The forms from `tensor` on append to splits or shapes then.
     enum class Form : std::uint8_t {
         skipped,
         unset,
@@ -116,7 +116,7 @@ class Column {
         steps,  // a feature list, or a key of items
     };
 
-    // What happens to the values when a record, or a step or an item, ends.
+    // Conversion of the values at the end of a record, step or item.
     enum class Finish : std::uint8_t {
         none,
         text,      // they must be UTF-8
@@ -138,10 +138,10 @@ class Column {
     Mark feature_;
     Kind found_ = Kind::none;
     Entry entry_ = Entry::absent;
-    // What follows from the spec, chosen once.
+    // Chosen once, by the spec.
     Form form_ = Form::skipped;
     Finish finish_ = Finish::none;
-    std::uint8_t scalar_tag_ = 0;  // of the list with the one value that take_one stores; 0 if there is none
+    std::uint8_t scalar_tag_ = 0;  // of the list with the one value that take_one stores; else 0
     QuickStep quick_step_ = QuickStep::none;
     std::string float_head_;  // begin of the steps of QuickStep::floats
     ColumnSpec spec_;

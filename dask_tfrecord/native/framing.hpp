@@ -48,7 +48,7 @@ public:
     // Set the byte of the stream where the next walk begins.
     void begin(std::uint64_t offset) { offset_ = offset; }
 
-    // Add a record that ends so many bytes after the begin.
+    // Add a record that ends `consumed` bytes after the begin.
     void add(std::uint64_t consumed) {
         if (left_ == 0) return;
         *next_++ = static_cast<std::int64_t>(offset_ + consumed);

@@ -116,7 +116,7 @@ public:
         for (MessageList& list : lists_) list.splits.preallocate(factor);
     }
 
-    // Decode at most `limit` records of the block. Compiled once, for all who call it.
+    // Decode at most `limit` records of the block. Compiled once, for all callers.
     DTF_APART Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
         return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
     }

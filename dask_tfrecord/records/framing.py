@@ -57,7 +57,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Expected(NamedTuple):
-    """What is known of all records that a decoder gets, by which it allocates memory after the first of them."""
+    """Sizes of all records of a decoder, known in advance; it allocates memory by them after the first record."""
 
     nbytes: int  # stored; 0 if memory is allocated
     rows: int | None

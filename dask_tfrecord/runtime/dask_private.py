@@ -83,7 +83,7 @@ _CHUNK_FUNCTIONS = {"mean_chunk": "mean", "moment_chunk": "std"}
 
 
 def reduction_name() -> str | None:
-    """Return the method of arrays, such as "mean", whose chunk dask computes in this thread; None if it is unknown.
+    """Return the name of the reduction that dask computes in this thread, for example "mean"; None if it is unknown.
 
     A mean calls `numpy.add.reduce` as a sum does, and tasks do not know the method that a user called:
     https://github.com/dask/dask/blob/main/dask/array/reductions.py (`mean_chunk`, `moment_chunk`).

@@ -452,7 +452,7 @@ class _Search:
             return ShardNotFoundError(
                 f"{message} in {directory!r}; {pattern!r} opens the shards {parts[0]!r} to {parts[-1]!r}"
             )
-        # Shards before other files, of which a long list shows the first.
+        # Shards come before other files: a long list is cut.
         shown.sort(key=lambda name: "tfrecord" not in name and re.search(r"-of-\d", name) is None)
         return ShardNotFoundError(f"{message}{near_misses(wanted, shown)}")
 

@@ -441,8 +441,8 @@ def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
 def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any], *, own: str = "") -> None:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
-    What belongs to a run with a claim stays: its client renews the claim. What belongs to an unfinished job and the
-    folder `own` stay, too. Temporary files of a process of this machine that has ended go at once.
+    Files of a run with a claim stay: its client renews the claim. Those of an unfinished job and the folder `own`
+    stay, too. Temporary files of a process of this machine that has ended go at once.
     """
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):

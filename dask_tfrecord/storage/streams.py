@@ -598,9 +598,9 @@ _TRUNCATED = "the {} data ends before its last block: the file is truncated"
 _UNCHECKED_NBYTES = 64 << 20
 
 _READ_SIZE = 256 << 10
-# The inflater copies its unused input, so small inputs are faster if gzip members are tiny. Each input of a member is
-# twice as large as the one before, because threads meet at the GIL between two inputs.
-_INPUT_SIZE, _MOST_INPUT = 16 << 10, 64 << 10
+# The inflater copies its unused input, so small inputs are faster if gzip members are tiny. An input inflates to 1,032
+# times its size at most, which is in memory before the ratio is checked.
+_INPUT_SIZE = 16 << 10
 _DISCARD_SIZE = 256 << 10
 # Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.
 _LOAD_ATTEMPTS = 3
@@ -667,7 +667,6 @@ class InflatedStream:
         self._member_count = 0
         self._read_buffer = memoryview(bytearray(_READ_SIZE))
         self._input = self._read_buffer[:0]  # read from the file, not passed to the inflater
-        self._input_size = _INPUT_SIZE
         self._rest: Any = b""  # passed to the inflater, but unused by it
         self._trailer = 0  # stored bytes to skip before the next member, after an access point
         self._member: tuple[int, int] | None = None  # start of the member: stored and inflated offset
@@ -773,7 +772,7 @@ class InflatedStream:
                 piece = memoryview(bytearray(min(_INPUT_SIZE, end - stored.position)))
                 piece = piece[: stored.readinto(piece)]
                 # Single bytes near the damage, so that all output before it is returned.
-                step = len(piece) if stored.position + 2 * _MOST_INPUT < end else 1
+                step = len(piece) if stored.position + 2 * _INPUT_SIZE < end else 1
                 for index in range(0, len(piece), step):
                     try:
                         data = inflater.decompress(piece[index : index + step])
@@ -787,8 +786,7 @@ class InflatedStream:
         """Return the next stored bytes for the inflater; empty at the end of the file."""
         if not self._input:
             self._input = self._read_buffer[: self._stored.readinto(self._read_buffer)]
-        piece, self._input = self._input[: self._input_size], self._input[self._input_size :]
-        self._input_size = min(2 * self._input_size, _MOST_INPUT)
+        piece, self._input = self._input[:_INPUT_SIZE], self._input[_INPUT_SIZE:]
         return piece
 
     def _enter_before(self, offset: int) -> None:
@@ -846,7 +844,7 @@ class InflatedStream:
             if not (self._codec.joins and self._codec.is_start(rest)):
                 raise self._error(f"other data follows the end of the {self.compression} data")
             self._rest = rest
-        self._inflater, self._input_size = self._codec.decompressor(), _INPUT_SIZE
+        self._inflater = self._codec.decompressor()
         self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
         self._member_count += 1
         return self._inflater

@@ -1,13 +1,13 @@
 """Conversions in parts that independent programs write: what the jobs of all outputs share.
 
 A job has a folder of objects next to what it writes: the plan, which divides the tasks into slices, what each slice
-needs, who writes which part, and which parts are done. No run owns the output between the steps. Each program that
-writes a part records itself in the folder, with a heartbeat. A run that would replace the output owns it, and is
-refused as long as one of these programs lives. Each side records itself before it searches for the other, so at least
-one of them finds the other.
+needs, which program writes which part, and which parts are done. No run owns the output between the steps. Each
+program that writes a part records itself in the folder, with a heartbeat. A run that would replace the output owns it,
+and is refused as long as one of these programs lives. Each side records itself before it searches for the other, so at
+least one of them finds the other.
 
-`Job` knows the steps. An output inherits from it, and says where these objects are, which units are written, how the
-tasks of a part are computed, and what completes it.
+`Job` has the steps. An output inherits from it, and adds the place of these objects, the units to write, the
+computation of the tasks of a part, and its completion.
 """
 
 from __future__ import annotations
@@ -550,14 +550,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pickled(value: Any, left_out: Mapping[str, Any]) -> bytes:
-    """Pickle a value for other programs, without the objects of `left_out`, such as options that hold credentials."""
+    """Pickle a value for other programs, without the objects of `left_out`: options may hold credentials."""
     file = io.BytesIO()
     _Pickler(file, left_out).dump(value)
     return file.getvalue()
 
 
 def unpickled(data: bytes, left_out: Mapping[str, Any]) -> Any:
-    """Load what `pickled` returned; raise ValueError if an object that it left out is None."""
+    """Load the result of `pickled`; raise ValueError if an object that was left out is None."""
     return _Unpickler(data, left_out).load()
 
 

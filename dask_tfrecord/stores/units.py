@@ -140,9 +140,9 @@ class RowTasks:
         return (_rows_of_chunks, chunks, borders, self.schema)
 
     def count_borders(self, units: Sequence[int], most_rows: int, before: int = 0) -> BorderCounts:
-        """Count the items of the flat features in one pass over them, at the ends of units of so many rows.
+        """Count the items of the flat features in one pass over them, at the ends of units.
 
-        The rows follow on `before` others.
+        `units` are lengths of units in rows; the rows follow on `before` others.
         """
         if not flat_levels(self.schema):
             return BorderCounts.concatenate(self.schema, [])

@@ -53,11 +53,11 @@ def test_signatures_and_documentation_have_each_option_once(function: Callable[.
         assert len(re.findall(rf"^{name} : .+\n    \S", section[1], re.MULTILINE)) == 1, name
 
 
-@pytest.mark.parametrize(("misspelt", "meant"), [("chunk", "chunks"), ("fill_value", "fill_values"), ("dims", None)])
+@pytest.mark.parametrize(("misspelt", "meant"), [("chunk", "chunks"), ("fill_value", "fill_values"), ("depth", None)])
 def test_an_unknown_option_is_refused_with_similar_names(misspelt: str, meant: str | None, tmp_path: Path) -> None:
     ds = dtf.Dataset.from_arrays({"x": np.arange(3)})
     said = rf"to_zarr\(\) got an unexpected keyword argument '{misspelt}'; "
-    said += rf"did you mean '{meant}'" if meant else "there are 'chunks', 'shards', 'compressors'"
+    said += rf"did you mean '{meant}'" if meant else "there are .*'chunks', 'shards', 'compressors'"
     for write in (ds.to_zarr, lambda *given, **options: dtf.to_zarr(ds, *given, **options)):
         with pytest.raises(TypeError, match=said):
             write(tmp_path / "x.zarr", **{misspelt: 1})

@@ -38,7 +38,7 @@ from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.job import shard_options, source_options
 
-# What a writer plans: the files, the identity of its inputs and options, and options of fsspec that are not stored.
+# The plan of a writer: the files, the identity of its inputs and options, and options of fsspec that are not stored.
 _Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
 
 
@@ -468,7 +468,7 @@ class ParquetJob(_FileJob):
         Parameters
         ----------
         path : str or os.PathLike
-            The directory, as it was given to `begin`.
+            Directory that was passed to `begin`.
         storage_options, source_options : mapping, optional
             As for `TFRecordJob.open`.
 
@@ -479,7 +479,7 @@ class ParquetJob(_FileJob):
         Raises
         ------
         FileNotFoundError
-            If no job writes to this directory, and it has no files.
+            If the directory has neither a job nor files.
         """
         return cls._open(ShardNames.from_directory(path, TEMPLATE, storage_options), source_options)
 

@@ -168,7 +168,7 @@ class ShardNames:
         return f"{RUN_PREFIX}{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}{suffix}"
 
     def unfinished_job(self, directory: str) -> dict[str, Any] | None:
-        """Return the record of a job that writes these files in parts; None if there is none."""
+        """Return the record of the job that writes these files in parts, if one does; else None."""
         name = self.hidden_name(".job")
         with suppress(NotADirectoryError):
             data = objects_in(directory, self.storage_options).get([name])[name]
@@ -488,7 +488,7 @@ class Files:
         return [f"{_record_name(path)}.json" in records for path in self.paths]
 
     def forget_changed(self) -> None:
-        """Delete the records of files that are no longer as this run wrote them."""
+        """Delete the records of files that changed after this run wrote them."""
         changed = [path for path in self.paths if self.published_report(path) is None]
         Units(self._objects).drop(map(_record_name, changed))
 

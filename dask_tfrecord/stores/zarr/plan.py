@@ -478,7 +478,7 @@ class GridOverrides:
 
 
 def unit_rows(grid: RowGrid, rows: int) -> int:
-    """Return the rows of a write unit of an array with chunks, or shards, of so many rows."""
+    """Return the rows of a write unit of an array whose chunks or shards have `rows` rows."""
     return rows if grid.unit % rows else grid.unit
 
 
@@ -782,7 +782,7 @@ class WriteUnit:
 
     # Number within the layout.
     number: int
-    # Flat array; None for a unit of rows, of all arrays that are chunked along rows and have such units.
+    # Flat array; None for a unit of rows, which belongs to all arrays with units of that length.
     array: ArraySpec | None
     # Range of entries of that array, or of rows of the group.
     start: int
@@ -1123,7 +1123,7 @@ class ChunkRequest:
 
 # Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
 _LONGEST, _LONGEST_GROWING = 128, 16
-# Number of objects from which on a store has shards by default, and their most write units.
+# A store of more objects has shards by default, of at most so many write units.
 MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
 
 

@@ -201,7 +201,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
 def _addition_to(
     target: TargetGroup, arrays: Mapping[str, Any], session: Any, options: ZarrWriteOptions
 ) -> Addition | None:
-    """Check what is added to a group by the arguments of `to_zarr`; None if there is no complete group yet."""
+    """Check the rows or columns to add to a group; return None if no complete group exists yet."""
     target.check_rewritable()
     target.check_format()
     if not target.stored_attributes().get("complete"):
@@ -650,7 +650,7 @@ class _CheckpointBuffer:
         self._asked, self._may_write = 0.0, True
 
     def may_write(self, *, again: bool) -> bool:
-        """Return whether this run may write now, as `_may_write` does: it is asked again after a second, or at once."""
+        """Return whether this run may write; unless `again`, an answer counts for a second."""
         # The clock that goes on while a machine sleeps.
         now = time.time()
         if again or abs(now - self._asked) > _OWNER_SECONDS:
@@ -790,7 +790,7 @@ def _output_buffer(
 
 
 class _RowEntries:
-    """Entries of the arrays with such units of rows: dense rows, splits and shapes."""
+    """Entries of arrays along rows with units of one length: dense rows, splits and shapes."""
 
     def __init__(self, writer: _UnitWriter, nspans: int) -> None:
         self.writer, self._nspans = writer, nspans
