@@ -407,3 +407,22 @@ def test_rules_of_snakemake_convert_in_parts(tmp_path: Path) -> None:
     done = run_program(*command, cwd=tmp_path, env=os.environ | own)
     assert done.returncode == 0, done.stdout + done.stderr
     np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "train.zarr")["label"], np.arange(ROWS))
+
+
+def test_the_status_of_a_part_that_is_being_recorded(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(ROWS)}, tmp_path / "a.tfrecord")
+    store = tmp_path / "store.zarr"
+    job = dtf.ZarrJob.begin(dtf.read_tfrecord(tmp_path / "a.tfrecord"), store, parts=2, chunks=5)
+    states = set()
+
+    def watched(call: Any) -> Any:
+        def watch(*arguments: Any, **options: Any) -> None:
+            states.add(tuple(part.state for part in dtf.ZarrJob.open(store).status().parts))
+            call(*arguments, **options)
+
+        return watch
+
+    with mock.patch("os.replace", watched(os.replace)), mock.patch("os.link", watched(os.link)):
+        job.write(1, 2)
+    assert {part for part, _ in states} <= {"running", "done"} and {part for _, part in states} == {"missing"}
+    assert [part.state for part in job.status().parts] == ["done", "missing"]
