@@ -70,16 +70,18 @@ def test_added_columns_are_those_of_one_conversion(
 ) -> None:
     build, argument = COLUMNS[case]
     ds = build(golden, argument)
+    # The store has a dimension of that name: a store of one conversion renames it, and here it is an error (see below).
+    ds = ds.drop("record") if "record" in ds.schema else ds
     names = list(ds.schema)
-    other = dtf.to_zarr({"number": np.arange(ds.nrows or 0)}, tmp_path / "x.zarr", **options)
+    other = dtf.to_zarr({"added number": np.arange(ds.nrows or 0)}, tmp_path / "x.zarr", **options)
     assert other is None
     for name in names:
         ds[[name]].to_zarr(tmp_path / "x.zarr", mode="a", **options)
     found = dtf.from_zarr(tmp_path / "x.zarr")
-    assert list(found.schema) == ["number", *names]
+    assert list(found.schema) == ["added number", *names]
     assert_same(found[names].compute(), ds.compute())
     # They grow together.
-    ds.assign({"number": np.arange(ds.nrows or 0)}).to_zarr(tmp_path / "x.zarr", append_dim="record")
+    ds.assign({"added number": np.arange(ds.nrows or 0)}).to_zarr(tmp_path / "x.zarr", append_dim="record")
     grown = dtf.from_zarr(tmp_path / "x.zarr")
     assert grown.nrows == 2 * (ds.nrows or 0)
     assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
