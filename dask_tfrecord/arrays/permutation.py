@@ -35,7 +35,7 @@ def permutation(count: int, seed: int, epoch: int, *part: int) -> NDArray[np.int
     return keys.astype(np.uint32 if count <= 1 << 32 else np.int64)
 
 
-class Permutation(NDArray[np.int64]):
+class Permutation(np.ndarray[tuple[int], np.dtype[np.int64]]):
     """All row numbers in random order, which are sent to another process as a seed, and computed again there."""
 
     # None for arrays derived by NumPy, such as a part of a permutation.
