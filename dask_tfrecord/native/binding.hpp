@@ -136,6 +136,57 @@ public:
         decoder_.preallocate(factor);
     }
 
+    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
+        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
+        });
+    }
+
+    using OnWindow = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t>;
+    using OnSelected = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t, std::size_t>;
+
+    OnWindow feed_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                     std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
+                     std::uint64_t nbytes, std::int64_t rows) {
+        dtf::View view{begin, end, position};
+        const dtf::Walk walk = decode_on(
+            origin, buffer, view, limit, offset, last, {nbytes, rows},
+            [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t) {
+                const dtf::Walk found = decoder_.feed(data, size, most);
+                return Fed{found, found.records};
+            });
+        return nb::make_tuple(walk, view.begin, view.end, view.position);
+    }
+
+    OnSelected feed_selected_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
+                                std::uint64_t position, std::uint64_t first, const Integers& selected,
+                                std::uint64_t offset, std::uint64_t nbytes, std::int64_t rows,
+                                const std::optional<OutputIntegers>& found_ends) {
+        dtf::View view{begin, end, position};
+        dtf::Ends ends;
+        if (found_ends) ends = dtf::Ends(found_ends->data(), found_ends->size());
+        std::size_t done = 0;
+        const dtf::Walk walk = decode_on(
+            origin, buffer, view, -1, offset, std::nullopt, {nbytes, rows},
+            [&](const std::uint8_t* data, std::size_t size, std::uint64_t, std::uint64_t at) {
+                ends.begin(offset + at);
+                const std::size_t before = done;
+                const dtf::Walk found = decoder_.feed_selected(data, size, first, selected.data() + done,
+                                                               selected.size() - done, &ends);
+                first += found.records;
+                while (done < selected.size() && static_cast<std::uint64_t>(selected.data()[done]) < first) ++done;
+                return Fed{found, done - before};
+            });
+        return nb::make_tuple(walk, view.begin, view.end, view.position, done);
+    }
+
+    dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
+                            const Integers& selected) {
+        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
+            return decoder_.feed_selected(data, size, first, selected.data(), selected.size());
+        });
+    }
+
     auto problem() {
         const ExclusiveUse use(busy_);
         return decoder_.problem();
@@ -188,46 +239,6 @@ protected:
         });
     }
 
-    using OnWindow = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t>;
-    using OnSelected = nb::typed<nb::tuple, dtf::Walk, std::size_t, std::size_t, std::uint64_t, std::size_t>;
-
-    // Decode consecutive records.
-    OnWindow decode_all_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                           std::uint64_t position, std::int64_t limit, std::uint64_t offset,
-                           std::optional<std::uint64_t> last, Expected expected) {
-        dtf::View view{begin, end, position};
-        const dtf::Walk walk = decode_on(
-            origin, buffer, view, limit, offset, last, expected,
-            [&](const std::uint8_t* data, std::size_t size, std::uint64_t most, std::uint64_t) {
-                const dtf::Walk found = decoder_.feed(data, size, most);
-                return Fed{found, found.records};
-            });
-        return nb::make_tuple(walk, view.begin, view.end, view.position);
-    }
-
-    // Decode selected records; `first` is the number of the first one in view.
-    OnSelected decode_selected_on(const Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                                  std::uint64_t position, std::uint64_t first, const Integers& selected,
-                                  std::uint64_t offset, Expected expected,
-                                  const std::optional<OutputIntegers>& found_ends) {
-        dtf::View view{begin, end, position};
-        dtf::Ends ends;
-        if (found_ends) ends = dtf::Ends(found_ends->data(), found_ends->size());
-        std::size_t done = 0;
-        const dtf::Walk walk = decode_on(
-            origin, buffer, view, -1, offset, std::nullopt, expected,
-            [&](const std::uint8_t* data, std::size_t size, std::uint64_t, std::uint64_t at) {
-                ends.begin(offset + at);
-                const std::size_t before = done;
-                const dtf::Walk found = decoder_.feed_selected(data, size, first, selected.data() + done,
-                                                               selected.size() - done, &ends);
-                first += found.records;
-                while (done < selected.size() && static_cast<std::uint64_t>(selected.data()[done]) < first) ++done;
-                return Fed{found, done - before};
-            });
-        return nb::make_tuple(walk, view.begin, view.end, view.position, done);
-    }
-
     void begin_feed() {
         if (taken_) throw nb::value_error((std::string("an output was already taken: create another ") + name_).c_str());
         fed_ = true;
@@ -253,6 +264,31 @@ private:
     const char* name_;
     bool fed_ = false;
 };
+
+// Add the methods that feed records to a decoder.
+template <class Decoder>
+void add_feeds(nb::class_<Decoder>& decoder) {
+    using namespace nb::literals;
+    decoder
+        .def("feed", &Decoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a,
+             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.")
+        .def("feed_on", &Decoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
+             "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
+             "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
+             "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
+             "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
+        .def("feed_selected_on", &Decoder::feed_selected_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a,
+             "position"_a, "first"_a, "selected"_a.noconvert(), "offset"_a, "nbytes"_a = 0, "rows"_a = -1,
+             "ends"_a.noconvert().none() = nb::none(),
+             "Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.\n\n"
+             "Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number\n"
+             "`first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a\n"
+             "damaged header. If a record ends beyond the origin, so does the position.")
+        .def("feed_selected", &Decoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
+             "selected"_a.noconvert(),
+             "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
+             "Other records are skipped by their headers.");
+}
 
 // An encoder of rows and the arrays that it views; `make` builds the encoder, and appends the arrays to a list.
 template <class Core>

@@ -162,31 +162,6 @@ public:
         outputs_.append(memory);
     }
 
-    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
-        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
-        });
-    }
-
-    auto feed_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                 std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
-                 std::uint64_t nbytes, std::int64_t rows) {
-        return decode_all_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows});
-    }
-
-    auto feed_selected_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                          std::uint64_t position, std::uint64_t first, const Integers& selected, std::uint64_t offset,
-                          std::uint64_t nbytes, std::int64_t rows, const std::optional<binding::OutputIntegers>& ends) {
-        return decode_selected_on(origin, buffer, begin, end, position, first, selected, offset, {nbytes, rows}, ends);
-    }
-
-    dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
-                            const Integers& selected) {
-        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed_selected(data, size, first, selected.data(), selected.size());
-        });
-    }
-
     void set_memory_limit(std::size_t nbytes) {
         const ExclusiveUse use(busy_);
         for (dtf::Column& column : decoder_.columns()) column.set_memory_limit(nbytes);
@@ -299,31 +274,16 @@ void binding::add_decoder(nb::module_& module) {
                "Read a TensorProto from each ``values[splits[i]:splits[i + 1]]``, to `out` if it is given.\n\n"
                "`limit` is the maximum memory of the values in bytes. The step of the problem is the number of the "
                "tensor.");
-    nb::class_<PyDecoder>(module, "Decoder", "Decodes records to columns.")
+    nb::class_<PyDecoder> decoder(module, "Decoder", "Decodes records to columns.");
+    decoder
         .def(nb::init<const ColumnSpecs&, bool, bool, dtf::Message>(), "columns"_a, "check_crc"_a, "closed"_a,
              "message"_a = dtf::Message::example)
         .def("set_output", &PyDecoder::set_output, "column"_a, "memory"_a.noconvert(),
              "Decode a dense column to `memory`, which holds all rows.")
         .def("offer_output", &PyDecoder::offer_output, "column"_a, "memory"_a.noconvert(),
-             "Decode the values of a ragged column to `memory`, or to memory of the decoder once they do not fit.")
-        .def("feed", &PyDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a,
-             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.")
-        .def("feed_on", &PyDecoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
-             "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
-             "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
-             "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
-             "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
-        .def("feed_selected_on", &PyDecoder::feed_selected_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a,
-             "position"_a, "first"_a, "selected"_a.noconvert(), "offset"_a, "nbytes"_a = 0, "rows"_a = -1,
-             "ends"_a.noconvert().none() = nb::none(),
-             "Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.\n\n"
-             "Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number\n"
-             "`first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a\n"
-             "damaged header. If a record ends beyond the origin, so does the position.")
-        .def("feed_selected", &PyDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
-             "selected"_a.noconvert(),
-             "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
-             "Other records are skipped by their headers.")
+             "Decode the values of a ragged column to `memory`, or to memory of the decoder once they do not fit.");
+    binding::add_feeds(decoder);
+    decoder
         .def("preallocate", &PyDecoder::preallocate, "factor"_a,
              "Allocate memory for about `factor` times the values decoded so far.")
         .def("set_memory_limit", &PyDecoder::set_memory_limit, "nbytes"_a,

@@ -86,31 +86,6 @@ public:
         outputs_.append(memory);
     }
 
-    dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
-        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
-        });
-    }
-
-    auto feed_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                 std::uint64_t position, std::int64_t limit, std::uint64_t offset, std::optional<std::uint64_t> last,
-                 std::uint64_t nbytes, std::int64_t rows) {
-        return decode_all_on(origin, buffer, begin, end, position, limit, offset, last, {nbytes, rows});
-    }
-
-    auto feed_selected_on(const binding::Origin& origin, const OutputBytes& buffer, std::size_t begin, std::size_t end,
-                          std::uint64_t position, std::uint64_t first, const Integers& selected, std::uint64_t offset,
-                          std::uint64_t nbytes, std::int64_t rows, const std::optional<binding::OutputIntegers>& ends) {
-        return decode_selected_on(origin, buffer, begin, end, position, first, selected, offset, {nbytes, rows}, ends);
-    }
-
-    dtf::Walk feed_selected(const Bytes& buffer, std::size_t begin, std::size_t end, std::uint64_t first,
-                            const Integers& selected) {
-        return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
-            return decoder_.feed_selected(data, size, first, selected.data(), selected.size());
-        });
-    }
-
     std::size_t feed_values(const Bytes& values, const Integers& splits) {
         const ExclusiveUse use(busy_);
         begin_feed();
@@ -264,7 +239,8 @@ void add_problem(nb::module_& module) {
 }
 
 void add_message_decoder(nb::module_& module) {
-    nb::class_<PyMessageDecoder>(module, "MessageDecoder", "Decodes records of any message type to columns.")
+    nb::class_<PyMessageDecoder> decoder(module, "MessageDecoder", "Decodes records of any message type to columns.");
+    decoder
         .def(nb::init<const Tables&, std::size_t, std::size_t, bool, const std::vector<std::size_t>&>(), "tables"_a,
              "ncolumns"_a, "nsplits"_a, "check_crc"_a, "counted"_a = nb::tuple(),
              "Validate the tables: a tree, the first is the root, each before the tables of its messages.\n\n"
@@ -273,25 +249,9 @@ void add_message_decoder(nb::module_& module) {
         .def("set_output", &PyMessageDecoder::set_output, "column"_a, "memory"_a.noconvert(),
              "Decode a column of numbers with one value per record to `memory`, which holds all rows.")
         .def("offer_output", &PyMessageDecoder::offer_output, "column"_a, "memory"_a.noconvert(),
-             "Decode the values of any other column to `memory`, or to memory of the decoder once they do not fit.")
-        .def("feed", &PyMessageDecoder::feed, "buffer"_a.noconvert(), "begin"_a, "end"_a, "limit"_a,
-             "Decode the records in ``buffer[begin:end]``, at most `limit` of them if it is not negative.")
-        .def("feed_on", &PyMessageDecoder::feed_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a, "position"_a,
-             "limit"_a, "offset"_a, "last"_a.none(), "nbytes"_a = 0, "rows"_a = -1,
-             "Decode the records in ``buffer[begin:end]`` and those that follow in the origin from `position` on.\n\n"
-             "Returns a Walk, and begin, end and position of what is in view then. The last record begins at byte `last`\n"
-             "of the stream at most. `nbytes` and `rows` are those of all records; 0 if memory is allocated for them.")
-        .def("feed_selected_on", &PyMessageDecoder::feed_selected_on, "origin"_a, "buffer"_a.noconvert(), "begin"_a, "end"_a,
-             "position"_a, "first"_a, "selected"_a.noconvert(), "offset"_a, "nbytes"_a = 0, "rows"_a = -1,
-             "ends"_a.noconvert().none() = nb::none(),
-             "Decode the records with the ascending numbers `selected`, in view and in the origin; others are skipped.\n\n"
-             "Returns the results of `feed_on`, and the number of decoded records. The first record in view has the number\n"
-             "`first`. The bytes of the stream up to the end of each record from there on are written to `ends`, up to a\n"
-             "damaged header. If a record ends beyond the origin, so does the position.")
-        .def("feed_selected", &PyMessageDecoder::feed_selected, "buffer"_a.noconvert(), "begin"_a, "end"_a, "first"_a,
-             "selected"_a.noconvert(),
-             "Decode the records with the ascending numbers `selected`; `first` is the number of the first record.\n\n"
-             "Other records are skipped by their headers.")
+             "Decode the values of any other column to `memory`, or to memory of the decoder once they do not fit.");
+    binding::add_feeds(decoder);
+    decoder
         .def("feed_values", &PyMessageDecoder::feed_values, "values"_a.noconvert(), "splits"_a.noconvert(),
              "Decode the messages ``values[splits[i]:splits[i + 1]]``, which are bytes values of other records.\n\n"
              "Returns the number of messages decoded: all of them, or those before the one that `problem` describes.")
