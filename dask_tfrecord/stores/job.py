@@ -561,6 +561,14 @@ def unpickled(data: bytes, left_out: Mapping[str, Any]) -> Any:
     return _Unpickler(data, left_out).load()
 
 
+def check_begin(parts: int | None, options: Mapping[str, Any]) -> None:
+    """Check the arguments of `begin` that all outputs have, before any row is read."""
+    if parts is not None:
+        check_number("parts", parts, 1)
+    if not options["compute"]:
+        raise ValueError("begin writes no row, write does: leave compute out")
+
+
 def check_number(name: str, value: Any, least: int) -> int:
     """Return a number that a user specified; raise ValueError for others."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:

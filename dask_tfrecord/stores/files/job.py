@@ -31,7 +31,7 @@ from dask_tfrecord.stores.files.parquet import TEMPLATE, plan_parquet
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames, sent_once
 from dask_tfrecord.stores.files.samples import is_samples
 from dask_tfrecord.stores.files.tfrecord import plan_copy, plan_tfrecord
-from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_number, pickled, unpickled
+from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
@@ -63,10 +63,7 @@ class _FileJob(Job):
         plan_write: Callable[[str], _Planned],
     ) -> Self:
         """Plan a write as the job of a token, prepare its files, and store the plan."""
-        if parts is not None:
-            check_number("parts", parts, 1)
-        if not options["compute"]:
-            raise ValueError("begin writes no row, write does: leave compute out")
+        check_begin(parts, options)
         if resume and options["mode"] != "w-":
             raise ValueError(f"resume=True continues a job, and mode={options['mode']!r} begins one: pass only one")
         if redact_url(names.template) != names.template:

@@ -26,7 +26,7 @@ from dask_tfrecord.runtime.progress import cancel_on_failure
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.objects import DirectoryObjects
 from dask_tfrecord.storage.shard import Shards, is_local
-from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_number, pickled, unpickled
+from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
@@ -128,13 +128,10 @@ class ZarrJob(Job):
         >>> dtf.ZarrJob.begin(ds, "begun.zarr", parts=4, chunks=5).status().missing
         (0, 1, 2, 3)
         """
-        if parts is not None:
-            check_number("parts", parts, 1)
         if session_of(store) is not None:
             raise ValueError("parts are written by several programs, and an Icechunk session belongs to one: to_zarr")
         options = complete(ZarrWriteOptions, options, "begin")
-        if not options["compute"]:
-            raise ValueError("begin writes no row, write does: leave compute out")
+        check_begin(parts, options)
         if options["append_dim"] is not None:
             raise ValueError("a job writes a group of its own: to_zarr(…, append_dim=…) appends to one")
         origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
