@@ -644,7 +644,8 @@ class Rows(HasRows):
         rebuilders = [part.__dask_postpersist__() for part in self._parts()]
         own = self.stored_schema.select(self.stored_names)
         features = {name: self.assigned[name].feature for name in self.names if name in self.assigned}
-        return _rebuild, (self.names, features, self.backend, rebuilders, (own, self.sizes, self.origin))
+        kept = {"selected": self.names, "backend": self.backend}
+        return _rebuild, (rebuilders, features, (own, self.sizes, self.origin), kept)
 
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
         assert self.blocks is not None
@@ -674,11 +675,10 @@ class Rows(HasRows):
 
 def _rebuild(
     dsk: Any,
-    names: tuple[str, ...],
-    features: Mapping[str, Feature],
-    backend: str | None,
     rebuilders: Sequence[tuple[Any, tuple[Any, ...]]],
-    state: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
+    features: Mapping[str, Feature],
+    stored: tuple[Schema, tuple[float, ...], Mapping[str, Any]],
+    kept: Mapping[str, Any],
     *,
     rename: Mapping[str, str] | None = None,
 ) -> Rows:
@@ -687,7 +687,7 @@ def _rebuild(
         name: Assigned(feature, without_empty_chunks(array))
         for (name, feature), array in zip(features.items(), arrays, strict=True)
     }
-    return replace(Rows.of_chunks(chunks, *state), selected=names, assigned=assigned, backend=backend)
+    return replace(Rows.of_chunks(chunks, *stored), assigned=assigned, **kept)
 
 
 def nonempty_chunks(sizes: Sequence[float]) -> list[int]:

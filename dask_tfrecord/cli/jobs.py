@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+import dask_tfrecord
 from dask_tfrecord.cli.command_options import plain, plain_lines
 from dask_tfrecord.cli.common import writing
 
@@ -30,11 +33,12 @@ _ARRAYS = {
 _STEPS = ("begin", "part", "finish", "status")
 # Options of steps that read the plan of --begin.
 _OF_STEPS = {"pattern", "source", "store", "target", "component", "compression", "threads", "verbose", "debug", *_STEPS}
-# Options of a command that has these steps.
+# Options of a command that has these steps, and of one that resumes nothing else.
 STEPS = ("begin", "parts", "part", "finish", "status")
+RESUMED_STEPS = (*STEPS, "begin_resume")
 
 
-def check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: bool = False) -> bool:
+def _check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: bool = False) -> bool:
     """Return True if the command continues a job; refuse options that do not belong together.
 
     `resume` is that of a command that resumes nothing else.
@@ -66,20 +70,56 @@ def check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: b
     return False
 
 
-def say_begun(place: str, parts: int | None) -> None:
-    """Print how a job that was begun is continued."""
-    which = "--part I/N for any N" if parts is None else f"--part 1/{parts} to {parts}/{parts}, or --part auto"
-    click.echo(f"{plain(place)} is planned: write it with {which}, and then --finish")
+def divisible(
+    job: str, *, begin: str = "begin", resumes: bool = True, place: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command divide its conversion among programs, as a class of jobs of this library does.
+
+    The command gets `begin`: a function that plans the conversion with the arguments of the one that writes it, or None
+    to write it at once. Other steps need only the job.
+
+    Parameters
+    ----------
+    job, begin : str
+        Name of the class, and of its method that plans.
+    resumes : bool
+        Whether ``--resume`` is about jobs only, as "begin_resume" of `RESUMED_STEPS` is.
+    place : sequence of str
+        Options that say where the job is, besides the target.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*, parts: int | None, part: str | None, **given: Any) -> None:
+            is_begun, finish, _ = (given.pop(step) for step in ("begin", "finish", "status"))
+            resume = {"resume": given.pop("resume")} if resumes else {}
+            read, target = (
+                each.name for each in click.get_current_context().command.params if isinstance(each, click.Argument)
+            )
+            cls = getattr(dask_tfrecord, job)
+            if _check_steps(given[read], parts, **resume):
+                opened = cls.open(given[target], **{name: given[name] for name in place})
+                # The command that reads a store has no shards to check.
+                shards = None if read == "store" else given[read]
+                _continue(opened, given[target], shards, given["threads"], part=part, finish=finish)
+                return
+
+            def plan(*arguments: Any, **named: Any) -> None:
+                getattr(cls, begin)(*arguments, parts=parts, **resume, **named)
+                which = (
+                    "--part I/N for any N" if parts is None else f"--part 1/{parts} to {parts}/{parts}, or --part auto"
+                )
+                click.echo(f"{plain(given[target])} is planned: write it with {which}, and then --finish")
+
+            command(begin=plan if is_begun else None, **given)
+
+        return run
+
+    return decorate
 
 
-def continue_job(
-    job: Job,
-    place: str,
-    pattern: str | list[str] | None,
-    threads: int,
-    *,
-    part: str | None,
-    finish: bool,
+def _continue(
+    job: Job, place: str, pattern: str | list[str] | None, threads: int, *, part: str | None, finish: bool
 ) -> None:
     """Write a part of a job, finish it, or print its status; check the shards of `pattern` if there is one."""
     from dask_tfrecord.storage.listing import find_shards

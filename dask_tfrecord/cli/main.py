@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict
 from itertools import islice
@@ -42,7 +43,7 @@ from dask_tfrecord.cli.common import (
     keep_where,
     writing,
 )
-from dask_tfrecord.cli.jobs import STEPS, check_steps, continue_job, say_begun
+from dask_tfrecord.cli.jobs import RESUMED_STEPS, STEPS, divisible
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
 from dask_tfrecord.options import (
     CopyOptions,
@@ -200,8 +201,9 @@ def _report_metadata(error: SchemaError) -> None:
 @click.argument("target")
 @options(
     *("features", "columns", "where", _shards("records_per_shard"), "written_compression"),
-    *(_shards("index"), "overwrite", _shards("errors"), "threads", *STEPS, "begin_resume"),
+    *(_shards("index"), "overwrite", _shards("errors"), "threads", *RESUMED_STEPS),
 )
+@divisible("TFRecordJob", begin="begin_copy")
 def copy(
     *,
     source: str | list[str],
@@ -210,12 +212,7 @@ def copy(
     where: Alternatives,
     errors: Literal["raise", "skip"],
     threads: int,
-    begin: bool,
-    parts: int | None,
-    resume: bool,
-    part: str | None,
-    finish: bool,
-    status: bool,
+    begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
     """Copy records: all or some, to other shard sizes, compression or features.
@@ -231,11 +228,6 @@ def copy(
     """
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord
 
-    if check_steps(source, parts, resume=resume):
-        from dask_tfrecord.stores.files.job import TFRecordJob
-
-        continue_job(TFRecordJob.open(target), target, source, threads, part=part, finish=finish)
-        return
     if features is not None and not where:
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
@@ -252,14 +244,7 @@ def copy(
         schema = found if isinstance(found, Schema) else Schema.read(found or "")
         kept |= {"features": schema, "filters": as_stored(schema, where)}
     with writing(threads):
-        if begin:
-            from dask_tfrecord.stores.files.job import TFRecordJob
-
-            given = {**kept, **write_arguments(**arguments)}
-            TFRecordJob.begin_copy(source, target, parts=parts, resume=resume, **given)
-            say_begun(target, parts)
-            return
-        copy_tfrecord(source, target, **kept, **write_arguments(**arguments))
+        (begin or copy_tfrecord)(source, target, **kept, **write_arguments(**arguments))
 
 
 @tfrecord.command()
@@ -609,6 +594,7 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
     *("append", *STEPS),
 )
+@divisible("ZarrJob", resumes=False, place=("component",))
 def to_zarr(
     *,
     pattern: str | list[str],
@@ -619,11 +605,7 @@ def to_zarr(
     planned: bool,
     threads: int,
     append: bool,
-    begin: bool,
-    parts: int | None,
-    part: str | None,
-    finish: bool,
-    status: bool,
+    begin: Callable[..., None] | None,
     **given: Any,
 ) -> None:
     """Convert shards to a Zarr store in bounded memory.
@@ -640,13 +622,10 @@ def to_zarr(
     Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
     --finish completes the store: these and --status need only the STORE.
     """
-    target: ZarrTargetOptions = {"component": given.pop("component"), "resume": given.pop("resume")}
-    if check_steps(pattern, parts):
-        from dask_tfrecord.stores.zarr.job import ZarrJob
+    from dask_tfrecord.stores.zarr.write import open_target
+    from dask_tfrecord.stores.zarr.write import to_zarr as write_zarr
 
-        job = ZarrJob.open(store, component=target["component"])
-        continue_job(job, store, pattern, threads, part=part, finish=finish)
-        return
+    target: ZarrTargetOptions = {"component": given.pop("component"), "resume": given.pop("resume")}
     if overwrite and target["resume"]:
         raise click.UsageError("--overwrite replaces the existing store and --resume continues it: give one of them.")
     if repeat is not None and explode is None:
@@ -669,8 +648,6 @@ def to_zarr(
     if planned and begin:
         raise click.UsageError("--plan writes nothing, and --begin creates the store: give one of them.")
     if not planned and not append:
-        from dask_tfrecord.stores.zarr.write import open_target
-
         # A wrong target is refused before records are read and counted.
         given_target: ZarrTargetOptions = {**target, "mode": arguments["mode"]}
         open_target(store, {}, complete(ZarrTargetOptions, given_target, "to_zarr"))
@@ -685,14 +662,8 @@ def to_zarr(
             del arguments["mode"]
             click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
             return
-        if begin:
-            from dask_tfrecord.stores.zarr.job import ZarrJob
-
-            ZarrJob.begin(dataset, store, parts=parts, **target, **arguments)
-            say_begun(store, parts)
-            return
-        dataset.to_zarr(store, **target, **arguments)
-    if not summaries:
+        (begin or write_zarr)(dataset, store, **target, **arguments)
+    if begin is None and not summaries:
         click.echo(f"{plain(store)} is complete: nothing was left to write")
 
 
@@ -701,8 +672,9 @@ def to_zarr(
 @click.argument("target")
 @options(
     *(_zarr("component"), "message", "columns", "where", _shards("records_per_shard"), "written_compression"),
-    *(_shards("index"), "overwrite", "threads", *STEPS, "begin_resume"),
+    *(_shards("index"), "overwrite", "threads", *RESUMED_STEPS),
 )
+@divisible("TFRecordJob")
 def to_tfrecord(
     *,
     store: str | list[str],
@@ -712,12 +684,7 @@ def to_tfrecord(
     columns: list[str] | None,
     where: Alternatives,
     threads: int,
-    begin: bool,
-    parts: int | None,
-    resume: bool,
-    part: str | None,
-    finish: bool,
-    status: bool,
+    begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
     """Write a Zarr store of to-zarr to TFRecord shards.
@@ -732,12 +699,8 @@ def to_tfrecord(
     from dask_tfrecord.dataset.reading import read_tfrecord
     from dask_tfrecord.dataset.reading_zarr import from_zarr
     from dask_tfrecord.storage.listing import find_shards, is_zarr_group
+    from dask_tfrecord.stores.files.tfrecord import to_tfrecord as write_tfrecord
 
-    if check_steps(store, parts, resume=resume):
-        from dask_tfrecord.stores.files.job import TFRecordJob
-
-        continue_job(TFRecordJob.open(target), target, None, threads, part=part, finish=finish)
-        return
     if not isinstance(store, str):
         raise click.UsageError(f"to-tfrecord reads one STORE; got {', '.join(map(plain, store))}")
     with writing(threads):
@@ -751,14 +714,7 @@ def to_tfrecord(
                 )
         dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)
-        if begin:
-            from dask_tfrecord.stores.files.job import TFRecordJob
-
-            given = {"message": message, **write_arguments(**arguments)}
-            TFRecordJob.begin(dataset, target, parts=parts, resume=resume, **given)
-            say_begun(target, parts)
-            return
-        dataset.to_tfrecord(target, message=message, **write_arguments(**arguments))
+        (begin or write_tfrecord)(dataset, target, message=message, **write_arguments(**arguments))
 
 
 @tfrecord.command()
@@ -795,8 +751,9 @@ def virtual(
 @click.argument("target")
 @options(
     *("split", "features", "message", "sample", "columns", "where"),
-    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads", *STEPS, "begin_resume"),
+    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads", *RESUMED_STEPS),
 )
+@divisible("ParquetJob")
 def to_parquet(
     *,
     pattern: str | list[str],
@@ -805,12 +762,7 @@ def to_parquet(
     overwrite: bool,
     compression: str,
     threads: int,
-    begin: bool,
-    parts: int | None,
-    resume: bool,
-    part: str | None,
-    finish: bool,
-    status: bool,
+    begin: Callable[..., None] | None,
     **reading: Any,
 ) -> None:
     """Convert shards to a directory of Parquet files, one per chunk.
@@ -822,21 +774,12 @@ def to_parquet(
     Without a scheduler, --begin plans the files, --part writes one part of them in any process of any machine, and
     --finish verifies all files: these and --status need only the TARGET.
     """
-    if check_steps(pattern, parts, resume=resume):
-        from dask_tfrecord.stores.files.job import ParquetJob
+    from dask_tfrecord.stores.files.parquet import to_parquet as write_parquet
 
-        continue_job(ParquetJob.open(target), target, pattern, threads, part=part, finish=finish)
-        return
     with writing(threads):
         dataset = _open(pattern, threads, chunks=chunks or "auto", compression="infer", **reading)
         arguments = write_arguments(overwrite, compression=compression)
-        if begin:
-            from dask_tfrecord.stores.files.job import ParquetJob
-
-            ParquetJob.begin(dataset, target, parts=parts, resume=resume, **arguments)
-            say_begun(target, parts)
-            return
-        dataset.to_parquet(target, **arguments)
+        (begin or write_parquet)(dataset, target, **arguments)
 
 
 @tfrecord.command("to-lerobot")
@@ -853,16 +796,10 @@ def to_lerobot(
     target: str,
     explode: str | list[str],
     repeat: list[str] | None,
-    fps: int,
-    task: str | None,
-    names: dict[str, str | None],
-    robot_type: str | None,
-    video: str,
     images: bool,
     overwrite: bool,
-    resume: bool,
     threads: int,
-    **reading: Any,
+    **given: Any,
 ) -> None:
     """Convert episodes to a LeRobot data set of format 3.0.
 
@@ -870,17 +807,11 @@ def to_lerobot(
     are those of the command to-zarr. After Ctrl-C, the same command with --resume continues one that was started with
     it. This needs pyarrow and av.
     """
-    if overwrite and resume:
+    if overwrite and given["resume"]:
         raise click.UsageError("--overwrite replaces the existing data set and --resume continues it: give one of them")
+    arguments = {name: given.pop(name) for name in options_of(LeRobotOptions) if name in given}
+    if images:
+        arguments["video"] = None
     with writing(threads):
-        dataset = _open(pattern, threads, **reading).explode(explode, repeat=repeat or ())
-        dataset.to_lerobot(
-            target,
-            fps=fps,
-            names=names,
-            task=task,
-            robot_type=robot_type,
-            video=None if images else video,
-            resume=resume,
-            **write_arguments(overwrite),
-        )
+        dataset = _open(pattern, threads, **given).explode(explode, repeat=repeat or ())
+        dataset.to_lerobot(target, **arguments, **write_arguments(overwrite))

@@ -63,22 +63,21 @@ def task_name(step: Callable[..., Any], token: str) -> str:
 def build_tasks(
     step: Callable[..., Any],
     arguments: Iterable[tuple[Any, ...]],
-    last: Callable[..., Any],
-    first: tuple[Any, ...],
+    last: tuple[Any, ...],
     *shared: Delayed,
     token: str,
     graph: Mapping[Any, Any] | None = None,
     start: int = 0,
 ) -> Delayed:
-    """Build a task ``step(*shared, *arguments)`` for each of many arguments, and ``last(*first, results)``.
+    """Build a task ``step(*shared, *arguments)`` for each of many arguments, and one that gets all results.
 
-    Tasks are numbered from `start`.
+    `last` is the function of that task and its other arguments. Tasks are numbered from `start`.
     """
     # A plain graph: a `Delayed` for each of many thousand tasks would take minutes.
-    name, end = task_name(step, token), task_name(last, token)
+    name, end = task_name(step, token), task_name(last[0], token)
     keys = [delayed.key for delayed in shared]
     tasks: dict[Any, Any] = {(name, number): (step, *keys, *values) for number, values in enumerate(arguments, start)}
-    whole = {**(graph or {}), **tasks, end: (last, *first, list(tasks))}
+    whole = {**(graph or {}), **tasks, end: (*last, list(tasks))}
     for delayed in shared:
         whole |= dict(delayed.__dask_graph__())
     return Delayed(end, whole)
@@ -107,18 +106,18 @@ class RowTasks:
         self,
         step: Callable[..., Any],
         arguments: Iterable[tuple[tuple[int, int], Sequence[str], tuple[Any, ...]]],
-        last: Callable[..., Any],
-        first: tuple[Any, ...],
+        last: tuple[Any, ...],
         *shared: Delayed,
     ) -> Delayed:
-        """Build a task ``step(*shared, *arguments, source)`` for each range of rows, and ``last(*first, results)``.
+        """Build a task ``step(*shared, *arguments, source)`` for each range of rows, and one that gets all results.
 
-        `arguments` holds the rows, the columns and the arguments of each task.
+        `arguments` holds the rows, the columns and the arguments of each task; `last`, the function of the last task
+        and its other arguments.
         """
         copies: dict[Any, Any] = {}
         own = [(*values, self._source(*rows, tuple(names), copies)) for rows, names, values in arguments]
         graph = {**self._read.__dask_graph__(), **copies}
-        return build_tasks(step, own, last, first, *shared, token=self.token, graph=graph)
+        return build_tasks(step, own, last, *shared, token=self.token, graph=graph)
 
     def _source(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> Any:
         """Return the source of a task, as in a graph; add tasks to `copies` that copy rows out of chunks."""
@@ -151,7 +150,7 @@ class RowTasks:
         borders_per_unit = min(_UNIT_BORDERS, max(1, _MAX_BORDERS * unit_rows // max(int(self.borders[-1]), 1)))
         every = *units, max(1, unit_rows // borders_per_unit)
         arguments = ((span, list(self.schema), (span, self.schema, every, before, most_rows)) for span in spans)
-        counting = self.build(count_items, arguments, BorderCounts.concatenate, (self.schema,))
+        counting = self.build(count_items, arguments, (BorderCounts.concatenate, self.schema))
         with (
             ProgressBar("Measuring", len(spans)) as bar,
             follow_tasks(task_name(count_items, self.token), lambda *_: bar.advance()),

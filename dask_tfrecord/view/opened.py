@@ -112,14 +112,10 @@ class Opened:
         Blocks of all data sets of the view.
     schema : Schema
         Features of the rows.
-    shards : Shards or None
-        Shards of records; None for other rows.
-    rows : Rows or None
-        Rows of a `Dataset`; None to read the shards.
-    report : Report or str or None
-        Report on a sample of the records, or the reason why their features are unknown.
-    found_damage : bool
-        Whether records of the sample were damaged.
+    shards_or_rows : Shards or Rows
+        Shards of records, which are counted and read, or the rows of a `Dataset`.
+    sample : tuple of (Report or str or None) and bool
+        Report on a sample of the records, or the reason why their features are unknown, and whether any is damaged.
     """
 
     def __init__(
@@ -128,13 +124,12 @@ class Opened:
         code: str,
         cache: BlockCache,
         schema: Schema | None,
-        shards: Shards | None = None,
-        rows: Rows | None = None,
-        report: Report | str | None = None,
-        found_damage: bool = False,
+        shards_or_rows: Shards | Rows,
+        sample: tuple[Report | str | None, bool] = (None, False),
     ) -> None:
-        self.name, self.cache, self.shards, self.report = name, cache, shards, report
-        self._code, self._found_damage = code, found_damage
+        shards, rows = (shards_or_rows, None) if isinstance(shards_or_rows, Shards) else (None, shards_or_rows)
+        self.name, self.cache, self.shards, self._code = name, cache, shards, code
+        self.report, self._found_damage = sample
         self._decoder = None if schema is None or shards is None else Decoder(schema)
         self.message = None if schema is None or shards is None else schema.message
         # Columns: a feature may have two of them.
@@ -377,7 +372,7 @@ def open_path(
         rows = read_rows(path, known, split=split, compression=compression, errors=errors)
         return _open_where(rows, cache, name, code, where)
     viewed = None if known is None else _with_encoded_images(known)
-    return Opened(name, code, cache, viewed, found.shards, report=report, found_damage=found_damage)
+    return Opened(name, code, cache, viewed, found.shards, (report, found_damage))
 
 
 def _opening(code: str) -> str:
@@ -409,9 +404,8 @@ def open_rows(rows: Rows, cache: BlockCache, name: str = "Dataset", code: str = 
         and set(source.schema) == set(rows.names)
     ):
         schema = _with_encoded_images(source.decoder.schema)
-        report, found_damage = _report(source.shards)
-        return Opened(name, code, cache, schema, source.shards, report=report, found_damage=found_damage)
-    return Opened(name, code, cache, rows.schema, rows=rows)
+        return Opened(name, code, cache, schema, source.shards, _report(source.shards))
+    return Opened(name, code, cache, rows.schema, rows)
 
 
 def _is_whole(source: UncountedSource | RecordSource) -> bool:

@@ -164,7 +164,7 @@ class _FileJob(Job):
         with show_progress(work):
             for first, past in pairwise(batches(0, len(arguments)).tolist()):
                 own = arguments[first:past] if source is None else [(*each, rows.key) for each in arguments[first:past]]
-                tasks = build_tasks(step, own, collect, (), *sent, token=token, graph=graph, start=first)
+                tasks = build_tasks(step, own, (collect,), *sent, token=token, graph=graph, start=first)
                 reports += dask.compute(tasks)[0]
         self._objects.put(_reports(plan, part), json.dumps(list(map(asdict, reports))).encode())
 

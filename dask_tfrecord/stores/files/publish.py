@@ -882,8 +882,8 @@ class FileWrite:
         if self.rows is not None:
             build, arguments = self.rows.build, ((*read, own) for read, own in zip(self.reads, arguments, strict=True))
         if not files.compute:
-            return build(self.step, arguments, Files.finish, (files,), *sent)
-        tasks = build(self.step, arguments, collect, (), *sent)
+            return build(self.step, arguments, (Files.finish, files), *sent)
+        tasks = build(self.step, arguments, (collect,), *sent)
         return run_write(files, lambda: (tasks, self.work()))
 
 

@@ -255,7 +255,7 @@ class ZarrJob(Job):
                     arguments = ((replace(task, number=done + each), rows.key) for each, task in enumerate(tasks))
                     graph = dict(rows.__dask_graph__())
                     dask.compute(
-                        build_tasks(write_units, arguments, collect, (), context, token=token, graph=graph, start=done)
+                        build_tasks(write_units, arguments, (collect,), context, token=token, graph=graph, start=done)
                     )
                     done += len(tasks)
 

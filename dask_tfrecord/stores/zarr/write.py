@@ -334,8 +334,8 @@ class GroupOutput:
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
         units = list(plan_units(self._layout, self._schema))
-        arguments = self.token, target, checkpoint, len(units)
-        return self._tasks(write_units, context, first, units, checkpoint.verified(), self._last_task(), *arguments)
+        last = self._last_task(), self.token, target, checkpoint, len(units)
+        return self._tasks(write_units, context, first, units, checkpoint.verified(), last)
 
     def _last_task(self) -> Callable[..., None]:
         """Return the function of the last task, which shows the rows to readers."""
@@ -348,8 +348,7 @@ class GroupOutput:
         shared: Delayed,
         units: Sequence[WriteUnit],
         completed: Mapping[int, WriteReport],
-        last: Callable[..., Any],
-        *first: Any,
+        last: tuple[Any, ...],
     ) -> tuple[Delayed, WriteWork]:
         """Build tasks for the units that are not completed, and describe their work."""
         layout, schema = self._layout, self._schema
@@ -373,7 +372,7 @@ class GroupOutput:
         )
         every = [task.rows for task in numbered(units)] if completed else []
         work = work.resumed(row_tasks.source, every, len(units), list(completed.values()))
-        return row_tasks.build(step, arguments, last, first, shared), work
+        return row_tasks.build(step, arguments, last, shared), work
 
     def unwritten(self) -> tuple[Checkpoint, ZarrLayout | None]:
         """Return the checkpoint of the group that has begun, and its layout; None if all units are written."""
@@ -971,7 +970,7 @@ class _SessionOutput(GroupOutput):
         )
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         units = list(plan_units(self._layout, self._schema))
-        return self._tasks(_write_in_fork, context, shared, units, {}, collect)
+        return self._tasks(_write_in_fork, context, shared, units, {}, (collect,))
 
     def finish(self, reports: Sequence[bytes]) -> None:
         """Merge the forks of the tasks, verify the number of chunks, and commit."""
