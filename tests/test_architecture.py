@@ -23,6 +23,7 @@ ORDER = [
     "markup",
     "settings",
     "activities",
+    "plugins",
     "messages",
     "message_types",
     "blocks",

@@ -27,8 +27,8 @@ from support.paths import REPOSITORY
 from support.programs import run_program, run_python
 
 import dask_tfrecord
-from dask_tfrecord.codecs import registry
-from dask_tfrecord.images import registry as images
+from dask_tfrecord.codecs.registry import COMPRESSIONS
+from dask_tfrecord.images.registry import FORMATS
 
 PAGES = sorted(
     str(path.relative_to(REPOSITORY)) for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
@@ -53,8 +53,8 @@ def workshop(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, xar
     monkeypatch.chdir(tmp_path)
     settings = copy.deepcopy(dask.config.get("tfrecord", {}))
     # A compression or a format that a page registers would be found by other tests of this process.
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(images, "_registered", dict(images._registered))
+    for registry in (COMPRESSIONS, FORMATS):
+        monkeypatch.setattr(registry, "added", dict(registry.added))
     # Processes, which compute bags by default, take seconds to start.
     with dask.config.set(scheduler="threads"):
         yield tmp_path

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from dask_tfrecord.codecs.registry import built_in_names, normalize_compression
+from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
 from dask_tfrecord.options import REQUIRED, LeRobotOptions, ParquetOptions, ShardOptions, options_of, summary
 
@@ -223,7 +223,7 @@ def _summary(name: str, *given: type) -> str:
 
 
 def _compression(default: str, help: str) -> Callable[[Command], Command]:
-    names = list(dict.fromkeys([default, "none", *built_in_names()]))
+    names = list(dict.fromkeys([default, "none", *COMPRESSIONS.built_in]))
 
     def checked(_ctx: click.Context, _option: click.Parameter, value: str) -> str | None:
         if value.lower() == "none":

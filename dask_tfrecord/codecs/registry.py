@@ -6,17 +6,12 @@ Packages add others to those of this library with `register_compression`, or by 
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Iterator
-from functools import cache
-
 from dask_tfrecord.codecs.compressions import ShardCompression
 from dask_tfrecord.codecs.deflate import GZIP, ZLIB
 from dask_tfrecord.codecs.zstandard import ZSTD
+from dask_tfrecord.plugins import Registry
 
-ENTRY_POINTS = "dask_tfrecord.compressions"
-_BUILT_IN = {each.name: each for each in (GZIP, ZLIB, ZSTD)}
-_registered: dict[str, ShardCompression] = {}
+COMPRESSIONS: Registry[ShardCompression] = Registry("dask_tfrecord.compressions", GZIP, ZLIB, ZSTD)
 
 
 def register_compression(compression: ShardCompression) -> None:
@@ -40,19 +35,23 @@ def register_compression(compression: ShardCompression) -> None:
     ShardCompression : What a compression offers, with an example.
     """
     name = compression.name
-    if name in _BUILT_IN or name in ("infer", "same", "none") or not (name.isidentifier() and name == name.lower()):
+    if (
+        name in COMPRESSIONS.built_in
+        or name in ("infer", "same", "none")
+        or not (name.isidentifier() and name == name.lower())
+    ):
         raise ValueError(f"expected an unused name in lower case for a compression; got {name!r}")
-    _registered[name] = compression
+    COMPRESSIONS.added[name] = compression
 
 
 def find_compression(name: str) -> ShardCompression:
     """Return a compression by its name; raise ValueError if it is unknown in this process."""
-    for compression in _known():
+    for compression in COMPRESSIONS:
         if compression.name == name:
             return compression
     raise ValueError(
         f"compression {name!r} is not registered in this process; register_compression does it for one process, and a "
-        f"package with an entry point of the group {ENTRY_POINTS!r} for all"
+        f"package with an entry point of the group {COMPRESSIONS.group!r} for all"
     )
 
 
@@ -63,13 +62,13 @@ def has_access_points(name: str) -> bool:
 
 def useless_index(name: str) -> str:
     """Return the reason that shards of a compression have no index."""
-    others = " or ".join(each.name for each in _known() if each.has_access_points)
+    others = " or ".join(each.name for each in COMPRESSIONS if each.has_access_points)
     return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
 
 
 def detect(head: bytes) -> str | None:
     """Return the name of the compression that the first bytes of a file begin."""
-    return next((compression.name for compression in _known() if compression.is_start(head)), None)
+    return next((compression.name for compression in COMPRESSIONS if compression.is_start(head)), None)
 
 
 def normalize_compression(compression: object, *others: str) -> str | None:
@@ -80,25 +79,7 @@ def normalize_compression(compression: object, *others: str) -> str | None:
     name = compression.lower() if isinstance(compression, str) else compression
     if name is None or name == "":
         return None
-    if isinstance(name, str) and (name in others or any(name == known.name for known in _known())):
+    if isinstance(name, str) and (name in others or any(name == known.name for known in COMPRESSIONS)):
         return name
-    accepted = [*map(repr, others), "None", *(repr(known.name) for known in _known())]
+    accepted = [*map(repr, others), "None", *(repr(known.name) for known in COMPRESSIONS)]
     raise ValueError(f"compression is one of {', '.join(accepted)}; got {compression!r}")
-
-
-def built_in_names() -> list[str]:
-    """Return the names of the compressions of this library."""
-    return [*_BUILT_IN]
-
-
-def _known() -> Iterator[ShardCompression]:
-    """Yield all compressions; entry points are searched only if no other one is the right one."""
-    yield from _BUILT_IN.values()
-    yield from [*_registered.values()]
-    yield from (each for name, each in _of_entry_points().items() if name not in _registered)
-
-
-@cache
-def _of_entry_points() -> dict[str, ShardCompression]:
-    loaded = (point.load() for point in importlib.metadata.entry_points(group=ENTRY_POINTS))
-    return {each.name: each for each in loaded}

@@ -6,16 +6,11 @@ Packages add others to those of this library with `register_image_format`, or by
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Iterator
-from functools import cache
-
 from dask_tfrecord.images.codecs import BMP, GIF, JPEG, ImageFormat, WebP
 from dask_tfrecord.images.png import PNG
+from dask_tfrecord.plugins import Registry
 
-ENTRY_POINTS = "dask_tfrecord.image_formats"
-_BUILT_IN: dict[str, ImageFormat] = {each.name: each for each in (JPEG(), PNG(), GIF(), BMP(), WebP())}
-_registered: dict[str, ImageFormat] = {}
+FORMATS: Registry[ImageFormat] = Registry("dask_tfrecord.image_formats", JPEG(), PNG(), GIF(), BMP(), WebP())
 
 
 def register_image_format(image_format: ImageFormat) -> None:
@@ -53,34 +48,21 @@ def register_image_format(image_format: ImageFormat) -> None:
     [[[7], [8]]]
     """
     name = image_format.name
-    if name in _BUILT_IN or name in ("tensor", "image") or not name.isalnum():
+    if name in FORMATS.built_in or name in ("tensor", "image") or not name.isalnum():
         raise ValueError(f"expected a word that is no name of another format for a format of images; got {name!r}")
-    _registered[name] = image_format
+    FORMATS.added[name] = image_format
 
 
 def detect_format(data: bytes) -> ImageFormat | None:
     """Return the format that the first bytes determine."""
-    return next((each for each in _known() if each.is_start(data)), None)
+    return next((each for each in FORMATS if each.is_start(data)), None)
 
 
 def format_names() -> list[str]:
     """Return the names of all formats."""
-    return [each.name for each in _known()]
+    return [each.name for each in FORMATS]
 
 
 def media_type(name: str) -> str | None:
     """Return the media type of a format; None if browsers do not display it."""
-    return next((each.media_type for each in _known() if each.name == name), None)
-
-
-def _known() -> Iterator[ImageFormat]:
-    """Yield all formats; entry points are searched only for bytes that begin in no other one."""
-    yield from _BUILT_IN.values()
-    yield from [*_registered.values()]
-    yield from (each for name, each in _of_entry_points().items() if name not in _registered)
-
-
-@cache
-def _of_entry_points() -> dict[str, ImageFormat]:
-    loaded = (point.load() for point in importlib.metadata.entry_points(group=ENTRY_POINTS))
-    return {each.name: each for each in loaded}
+    return next((each.media_type for each in FORMATS if each.name == name), None)

@@ -17,7 +17,7 @@ from support.images import noise
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.images import registry
+from dask_tfrecord.images.registry import FORMATS
 from extension.ppm import PPM
 
 FEATURES = {"image": dtf.ImageFeature((4, 6, 3)), "id": dtf.FixedLenFeature((), "int64")}
@@ -32,7 +32,7 @@ def ppm(pixels: Any) -> bytes:
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     # Other tests of this process list the formats.
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(FORMATS, "added", {})
     dtf.register_image_format(PPM())
 
 
