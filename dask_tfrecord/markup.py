@@ -44,7 +44,7 @@ _STYLE = f"""
   padding: 4px 12px 4px 0; border: 0; border-bottom: 1px solid var(--dtf-line); vertical-align: top;
   background: none; color: var(--dtf-text); max-width: 28em; overflow-wrap: break-word;
 }}
-.dtf th {{ vertical-align: bottom; white-space: nowrap; }}
+.dtf th {{ vertical-align: bottom; white-space: nowrap; max-width: none; }}
 .dtf-short {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .dtf-long {{ min-width: 18em; }}
 .dtf svg {{ display: block; color: var(--dtf-accent); overflow: visible; }}
@@ -53,6 +53,7 @@ _STYLE = f"""
 .dtf summary {{ cursor: pointer; color: var(--dtf-muted); }}
 .dtf-chunks, .dtf-sheet {{ display: flex; flex-wrap: wrap; gap: 14px; margin: 0.6em 0; align-items: flex-start; }}
 .dtf figure {{ margin: 0; max-width: 100%; }}
+.dtf-chunks figure {{ overflow-x: auto; }}
 .dtf-sheet figure {{ width: 132px; }}
 .dtf-sheet img {{
   display: block; max-width: 100%; margin: 0 0 4px; image-rendering: pixelated;

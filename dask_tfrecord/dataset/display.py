@@ -121,7 +121,16 @@ _CELL_VALUES, _CELL_LETTERS = 6, 60
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, np.ndarray) and value.size > _CELL_VALUES:
-        return f"{value.dtype} of shape {value.shape}"
-    text = str(value.tolist() if isinstance(value, np.ndarray) else value)
+    # Imported here: it loads protobuf.
+    from dask_tfrecord.inspection.payload_type import is_probably_text
+
+    if isinstance(value, np.ndarray) and value.ndim:
+        if value.size > _CELL_VALUES:
+            return f"{value.dtype} of shape {value.shape}"
+        # NumPy's own digits: a float32 as a Python float has those of a float64.
+        text = f"[{', '.join(map(_cell, value))}]"
+    elif isinstance(value, bytes):
+        text = value.decode() if is_probably_text(value) or not value else plural(len(value), "byte")
+    else:
+        text = str(value)
     return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")

@@ -686,3 +686,15 @@ def test_names_that_rename_and_drop_refuse(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a condition"):
         ds.where("label")
     assert ds.where("label == 2 or len(t) == 0")["x"].compute().tolist() == [1, 2]
+
+
+def test_first_rows_are_a_table_in_notebooks() -> None:
+    arrays = {
+        "photo": np.array([b"\xff\xd8\xff\x00", b"cat"], object),
+        "score": [np.float32([0.1, 2.5]), np.arange(9, dtype="float32")],
+        "a_name_that_is_long/and_nested": np.array([3, 4]),
+    }
+    html = dtf.Dataset.from_arrays(arrays).head()._repr_html_()
+    cells = re.findall("<td[^>]*>(.*?)</td>", html)
+    assert cells == ["4 bytes", "[0.1, 2.5]", "3", "cat", "float32 of shape (9,)", "4"]
+    assert "a_name_that_is_long/and_nested</th>" in html

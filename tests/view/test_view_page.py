@@ -336,6 +336,13 @@ def test_compare_shows_a_conversion_as_equal_and_a_changed_value(show: Show, gal
     assert "label" in row
 
 
+def test_compare_says_that_no_column_is_in_both(show: Show, gallery: Path, tmp_path: Path) -> None:
+    dtf.to_tfrecord({"another": [1, 2]}, tmp_path / "another.tfrecord")
+    tab = show(gallery, tmp_path / "another.tfrecord")
+    tab.open("compare")
+    tab.wait_for("no column has the same name in both")
+
+
 PAGES = ["overview", "rows", "rows?record=2", "filter", "episodes", "bytes", "compare"]
 
 

@@ -43,6 +43,10 @@ export async function comparePage({ main, query, set, signal, change, overviewOf
     });
   });
   const common = columns.filter(([one, other]) => one && other);
+  if (!common.length) {
+    state.textContent = "no column has the same name in both";
+    return { jump: focus };
+  }
   const wanted = { start, stop: start + ROWS, column: common.map(([column]) => column.name) };
   const answers = await Promise.all(pair.map((one) => get("rows", { data: one.data, ...wanted }, signal)));
   const body = table(["#row", "column", ...pair.map((one) => one.name)], rowLines(pair, common, answers));

@@ -1,7 +1,7 @@
 // Rows and Filter: the same grid, over all rows, a random sample, or the rows that meet an expression.
 
 import { follow, get, sampleStatistics } from "./api.js";
-import { columnHead, distribution } from "./overview.js";
+import { distribution } from "./overview.js";
 import {
   button, copy, count, data, debounce, dialog, ending, failure, h, notice, numberForm, plural, scrollable, title, visible,
 } from "./dom.js";
@@ -288,7 +288,8 @@ export function filterPage(page) {
     const chart = (column) => distribution(column, found[column.name], add).slice(0, -1);
     const offered = ({ name }) => [found[name]?.top, found[name]?.bins].flat().some((bar) => bar?.expression);
     const cards = set.columns.filter((column) => offered(column) && chart(column).length).slice(0, MOST_COLUMNS);
-    const card = (column) => h("article", { class: "panel card" }, columnHead(column)[0], chart(column));
+    const head = ({ name }) => h("h3", { title: visible(name) }, data(ending(name, 26)));
+    const card = (column) => h("article", { class: "panel card" }, head(column), chart(column));
     strip.replaceChildren(...cards.map(card));
     if (!cards.length) hide();
   };
