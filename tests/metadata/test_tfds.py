@@ -20,9 +20,9 @@ from oracle.partitions import objects
 from support.commands import shown
 from support.corpus import TRAX
 from support.paths import TESTS
+from support.tasks import tasks_of
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays import read
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError
 from dask_tfrecord.features import (
     Feature,
@@ -459,19 +459,16 @@ def test_slices_are_cut_from_the_records() -> None:
     assert dtf.read_tfrecord(EVERY, split="train[1:]", chunks="shard").chunks == (1, 3, 2)
 
 
-def scan(*arguments: Any, **options: Any) -> None:
-    raise AssertionError("shards are scanned")
-
-
-def test_counts_of_the_metadata_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan")["label"].compute()
-    monkeypatch.setattr(read, "index_shards", scan)
-    ds = dtf.read_tfrecord(EVERY, split="train", columns=["label"])
-    assert ds.nrows == 7
-    assert np.array_equal(ds["label"].compute(), wanted)
-    with pytest.raises(AssertionError, match="shards are scanned"):
-        dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan")
-    uncounted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts=None)
+def test_counts_of_the_metadata_are_used() -> None:
+    with tasks_of("tfrecord:counting") as counted:
+        wanted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts="scan")["label"].compute()
+    assert counted
+    with tasks_of("tfrecord:counting") as counted:
+        ds = dtf.read_tfrecord(EVERY, split="train", columns=["label"])
+        assert ds.nrows == 7
+        assert np.array_equal(ds["label"].compute(), wanted)
+        uncounted = dtf.read_tfrecord(EVERY, split="train", columns=["label"], counts=None)
+    assert not counted
     assert uncounted.nrows is None
     assert np.array_equal(uncounted["label"].compute(), wanted)
     with pytest.raises(ValueError, match="a part of a split needs counted records"):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from oracle import borders, framed, read_payloads, write_oracle
 from oracle.messages import Example
 from support.few import rising
+from support.tasks import tasks_of
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -228,19 +229,10 @@ def test_records_all_through_a_split_are_refused(tmp_path: Path, set_limits: Cal
     assert columns_of(source_of(tmp_path / "a", [0, 500, size])) == wanted(tmp_path / "a")
 
 
-def test_a_large_shard_is_counted_by_several_tasks(
-    examples: Path, monkeypatch: pytest.MonkeyPatch, set_limits: Callable[..., Limits]
-) -> None:
+def test_a_large_shard_is_counted_by_several_tasks(examples: Path, set_limits: Callable[..., Limits]) -> None:
     set_limits(count_task_nbytes=200)
-    tasks: list[ByteSplit] = []
-    mark = counting.split_entries
-
-    def noted(shard: Shard, split: ByteSplit, *, check_crc: bool) -> Any:
-        tasks.append(split)
-        return mark(shard, split, check_crc=check_crc)
-
-    monkeypatch.setattr(counting, "split_entries", noted)
-    looked, [index] = counting.index_shards(find_shards(examples), sidecars=True)
+    with tasks_of("tfrecord:counting") as tasks:
+        looked, [index] = counting.index_shards(find_shards(examples), sidecars=True)
     assert len(tasks) == -(-examples.stat().st_size // 200)
     assert (index.count, index.compression, looked[0].compression) == (12, None, None)
     assert dtf.read_tfrecord(examples, FEATURES)["id"].compute().tolist() == list(range(12))

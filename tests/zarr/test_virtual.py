@@ -674,11 +674,12 @@ def test_arguments(tmp_path: Path, virtual: VirtualZarr) -> None:
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path, virtual: VirtualZarr, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
 
-    def fail(*args: object) -> None:
+    def fail(*args: object, **options: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(VirtualZarr, "_parquet_file", fail)
+    monkeypatch.setattr(pandas.DataFrame, "to_parquet", fail)
     with pytest.raises(OSError, match="no space left"):
         virtual.to_parquet(tmp_path / "refs.parquet")
     monkeypatch.setattr(VirtualZarr, "references", fail)

@@ -25,13 +25,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.commands import run, shown
 from support.few import mostly_slow
-from support.images import png
 from support.store_round_trip import assert_same, files_of
+from support.tasks import tasks_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import UnknownFeatureError
-from dask_tfrecord.features import image as image_feature
-from dask_tfrecord.images.pixels import decode_image
+from dask_tfrecord.images.registry import FORMATS
 
 xr = pytest.importorskip("xarray")
 
@@ -87,18 +86,17 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", mostly_slow(OPTIONS, 5), ids=str)
-def test_what_is_planned_is_what_is_written(
-    ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = ds.plan_zarr(**options)
+def test_what_is_planned_is_what_is_written(ds: dtf.Dataset, tmp_path: Path, options: dict[str, Any]) -> None:
+    with tasks_of("tfrecord-count-items") as counted:
+        plan = ds.plan_zarr(**options)
+    assert counted
     ds.to_zarr(tmp_path / "at_once.zarr", **options)
-    # Rows are not counted again.
-    monkeypatch.delattr("dask_tfrecord.stores.units.count_items")
-    written = plan.to_zarr(tmp_path / "planned.zarr", compute=False)
-    assert written is not None
-    tasks = [key for key in dict(written.dask) if isinstance(key, tuple) and "write-units" in key[0]]
+    with tasks_of("tfrecord-count-items") as counted, tasks_of("tfrecord-write-units") as tasks:
+        written = plan.to_zarr(tmp_path / "planned.zarr", compute=False)
+        assert written is not None
+        written.compute()
+    assert not counted
     assert len(tasks) == plan.tasks <= plan.write_units
-    written.compute()
     assert files_of(tmp_path / "planned.zarr") == files_of(tmp_path / "at_once.zarr")
     group: Any = zarr.open_group(tmp_path / "planned.zarr", mode="r")
     assert json.loads(group.attrs["dask_tfrecord"])["unit_rows"] == plan.unit_rows
@@ -291,49 +289,67 @@ def test_the_command_prints_it_and_writes_nothing(shards: Path, tmp_path: Path) 
 # --------------------------------------------------------------------------------------------------------- images
 
 
-def picture(width: int, height: int) -> bytes:
-    return png(np.arange(width * height * 3, dtype=np.uint8).reshape(height, width, 3))
+class Counted(dtf.ImageFormat):
+    """Format whose decoded files are counted: a line of height and width, then pixels of RGB."""
+
+    name = "Counted"
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def is_start(self, data: bytes) -> bool:
+        return data.startswith(b"counted ")
+
+    def read_shape(self, data: bytes) -> tuple[int, int, int]:
+        _, height, width = data.split(b"\n")[0].split()
+        return int(height), int(width), 3
+
+    def decode(self, data: bytes) -> NDArray[np.uint8]:
+        self.decoded += 1
+        return np.frombuffer(data.split(b"\n", 1)[1], np.uint8).reshape(self.read_shape(data))
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note the bytes of every file that is decoded from now on."""
-    decoded: list[int] = []
+def counted_picture(width: int, height: int) -> bytes:
+    return b"counted %d %d\n" % (height, width) + bytes(range(width * height * 3))
 
-    def decode(data: memoryview, *how: Any) -> Any:
-        decoded.append(len(data))
-        return decode_image(data, *how)
 
-    monkeypatch.setattr(image_feature, "decode_image", decode)
-    return decoded
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    # Other tests of this process list the formats.
+    monkeypatch.setattr(FORMATS, "added", {})
+    dtf.register_image_format(found := Counted())
+    return found
 
 
 @pytest.mark.parametrize(
     "feature", [dtf.ImageFeature(), dtf.ImageFeature((-1, 4, 5, 3)), dtf.ImageFeature(size=(7, 3))], ids=str
 )
-def test_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feature: dtf.ImageFeature) -> None:
-    files = [[picture(5, 4)] * (row % 3) if feature.ragged_rank else [picture(row + 1, 4)] for row in range(30)]
+def test_images_are_decoded_once(tmp_path: Path, counted: Counted, feature: dtf.ImageFeature) -> None:
+    files = [
+        [counted_picture(5, 4)] * (row % 3) if feature.ragged_rank else [counted_picture(row % 20 + 1, 4)]
+        for row in range(30)
+    ]
     dtf.to_tfrecord({"image": files}, tmp_path / "shard", features={"image": dtf.VarLenFeature("bytes")})
     ds = dtf.read_tfrecord(tmp_path / "shard", {"image": feature})
     wanted = ds["image"].compute()
     # Rows across the end of a task would be read by two tasks.
     plan = ds.plan_zarr(chunks={"image": 7, "image.values": 100_000})  # looks at the first rows
-    decoded = counted(monkeypatch)
+    counted.decoded = 0
     with dask.config.set(scheduler="sync"):
         plan.to_zarr(tmp_path / "store.zarr")
-    assert len(decoded) == sum(map(len, files))
+    assert counted.decoded == sum(map(len, files))
     found = dtf.from_zarr(tmp_path / "store.zarr")["image"].compute()
     for one, other in zip(found, wanted, strict=True):
         assert np.array_equal(one, other)
 
 
-def test_counting_decodes_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [picture(row % 9 + 1, 3) for row in range(200)]
+def test_counting_decodes_no_image(tmp_path: Path, counted: Counted) -> None:
+    files = [counted_picture(row % 9 + 1, 3) for row in range(200)]
     dtf.to_tfrecord({"image": files}, tmp_path / "shard")
     ds = dtf.read_tfrecord(tmp_path / "shard", {"image": dtf.ImageFeature()})
-    decoded = counted(monkeypatch)
     plan = ds.plan_zarr()
     # Of the first rows the bytes are measured.
-    assert len(decoded) <= 64
+    assert counted.decoded <= 64
     assert {array.name: array.shape for array in plan.arrays} == {
         "image.values": (sum((row % 9 + 1) * 9 for row in range(200)),),
         "image.row_splits": (201,),
