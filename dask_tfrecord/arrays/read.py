@@ -37,7 +37,14 @@ from dask_tfrecord.arrays.counting import (
 )
 from dask_tfrecord.arrays.filters import Filters, filter_rows, where
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import FilledSource, RecordSource, UncountedSource, decoded_ratio, probe_rows
+from dask_tfrecord.arrays.sources import (
+    FilledSource,
+    PartitionedSource,
+    RecordSource,
+    UncountedSource,
+    decoded_ratio,
+    probe_rows,
+)
 from dask_tfrecord.arrays.value_errors import ValueErrors, checked_modes
 from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural
@@ -50,6 +57,7 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, iterate_payloads
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
+from dask_tfrecord.storage.listing import find_partitions, within_folders
 from dask_tfrecord.storage.shard import Shards
 
 # Stored bytes that a task reads, and that it decodes at once.
@@ -107,6 +115,7 @@ def read_rows(
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     split: str | None = None,
+    partitioning: str | None = None,
     chunks: str | int = "auto",
     counts: str | Sequence[int] | None = "auto",
     compression: str | None = "infer",
@@ -152,6 +161,10 @@ def read_rows(
     split : str, optional
         Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
         ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
+    partitioning : {None, "hive"}
+        ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, such as ``date=2024-01-31``, as
+        Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys. It cannot be
+        combined with ``counts=None`` or `value_errors`.
     chunks : "auto", "shard", int or str, default "auto"
         Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds dask's ``array.chunk-size`` are
         split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
@@ -218,14 +231,19 @@ def read_rows(
     _check_columns(columns)
     tolerated = checked_modes(value_errors, counts)
     _check_errors(errors, tolerated, fill_values, check_crc, counts)
+    _check_partitioning(partitioning, tolerated, counts)
     if filters is not None:
         Filters.parse(filters)
+    if partitioning is not None:
+        urlpath = within_folders(urlpath, storage_options)
     found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
+    partitions = {} if partitioning is None else find_partitions(found.shards)
     given = wanted_schema(features, sequence_features, example_features, message, storage_options)
-    # Filters may test columns that are not read.
-    picked = columns if filters is None else None
+    # Filters may test columns that are not read, and directories are columns too.
+    whole = filters is not None or bool(partitions)
+    picked = None if whole else columns
     if errors == "raise":
-        rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes)
+        rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes, partitions)
     else:
         collection, reports = intact_records(found.shards)
         warn_of_damage(collection.shards, reports, errors)
@@ -235,13 +253,11 @@ def read_rows(
         if errors == "fill":
             source = FilledSource.from_reports(records, reports, fill_values)
         found.check(source.collection.counts)
-        rows = _plan_chunks(source, found, rows_or_bytes)
+        rows = _plan_chunks(source, found, rows_or_bytes, partitions)
     if tolerated != "raise":
         return _tolerant(rows, tolerated, fill_values, columns, filters)
-    if filters is None:
-        return rows
-    kept = where(rows, filters)
-    return kept if columns is None else kept.select_columns(columns)
+    kept = rows if filters is None else where(rows, filters)
+    return kept.select_columns(columns) if whole and columns is not None else kept
 
 
 def _tolerant(
@@ -265,7 +281,12 @@ def _tolerant(
 
 
 def _open(
-    found: ResolvedPath, schema: Schema, counts: str | Sequence[int] | None, check_crc: bool, chunks: str | int | float
+    found: ResolvedPath,
+    schema: Schema,
+    counts: str | Sequence[int] | None,
+    check_crc: bool,
+    chunks: str | int | float,
+    partitions: Mapping[str, Sequence[str]],
 ) -> Rows:
     """Open records without damage, counted or not."""
     known = found.counts(counts)
@@ -282,7 +303,7 @@ def _open(
     _warn_of_examples(collection, schema)
     schema = _count_lengths(collection, schema, check_crc)
     source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
-    return _plan_chunks(source, found, chunks)
+    return _plan_chunks(source, found, chunks, partitions)
 
 
 def _warn_of_examples(collection: Collection, schema: Schema) -> None:
@@ -311,14 +332,19 @@ def open_lengths(schema: Schema) -> dict[str, Feature]:
     return {name: feature for name, feature in schema.items() if feature.needs_length}
 
 
-def _plan_chunks(source: RecordSource | FilledSource, found: ResolvedPath, chunks: str | int | float) -> Rows:
+def _plan_chunks(
+    source: RecordSource | FilledSource,
+    found: ResolvedPath,
+    chunks: str | int | float,
+    partitions: Mapping[str, Sequence[str]],
+) -> Rows:
     """Plan the chunks of all rows; a part of a split keeps the borders that its shards have."""
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
     borders = _borders(source, chunks)
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
-    every = Rows.of_source(source, borders)
+    every = Rows.of_source(PartitionedSource.from_values(source, partitions) if partitions else source, borders)
     return every if rows is None else every.select(rows)
 
 
@@ -361,6 +387,17 @@ def _check_columns(columns: Sequence[str] | None) -> None:
         raise SchemaError(f"columns is a list of names; got the string {columns!r}")
     if columns is not None and len(set(columns)) < len(columns):
         raise SchemaError(f"columns are picked once each; got {list(columns)}")
+
+
+def _check_partitioning(
+    partitioning: str | None, tolerated: Mapping[str, str] | str, counts: str | Sequence[int] | None
+) -> None:
+    if partitioning not in (None, "hive"):
+        raise ValueError(f"partitioning is None or 'hive'; got {partitioning!r}")
+    if partitioning is not None and counts is None:
+        raise ValueError("partitioning='hive' needs counted records: it cannot be combined with counts=None")
+    if partitioning is not None and tolerated != "raise":
+        raise ValueError("partitioning='hive' cannot be combined with value_errors: filter the rows by a function")
 
 
 def _check_errors(

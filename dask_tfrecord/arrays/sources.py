@@ -4,6 +4,7 @@ A source is small, picklable and tokenised. It is sent to each worker once, and 
 Rows either have numbers (`CountedRows`), or are read in chunks of any number of rows (`UncountedChunks`).
 `RecordSource` reads TFRecord shards, `FilledSource` adds rows for lost records, and `UncountedSource` reads ranges of
 bytes. `MappedSource`, `RenamedSource` and `ExplodedSource` read another source, and each has a twin for chunks.
+`PartitionedSource` adds columns of the names of directories.
 The reader of Zarr groups is in `stores/`.
 """
 
@@ -76,7 +77,7 @@ from dask_tfrecord.errors import (
     redact,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, VarLenFeature, default_array
+from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature, default_array
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.damage import ShardReport
@@ -1054,6 +1055,106 @@ class _Mapped(Source):
     def _call(self, blocks: Mapping[str, Block], names: Sequence[str], describe: Callable[[], str]) -> dict[str, Block]:
         with note_rows_on_error(describe):
             return apply(self.function, blocks, self.schema, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionedSource(DerivedRows):
+    """Rows of records, with columns of text that are the same for all records of a shard.
+
+    An example of shards with two and one records and the values "mon" and "tue": the rows are "mon", "mon" and "tue",
+    and no shard is read for them.
+    """
+
+    source: RecordSource | FilledSource
+    partitions: Mapping[str, NDArray[Any]]  # text of each shard, by column
+    schema: Schema
+
+    @classmethod
+    def from_values(cls, source: RecordSource | FilledSource, values: Mapping[str, Sequence[str]]) -> PartitionedSource:
+        """Add the values of each shard; a column of the records with one of these names is a SchemaError."""
+        for name in values:
+            if name in source.schema:
+                raise SchemaError(
+                    f"{name!r} is a feature of the records and the name of directories: leave out "
+                    f"partitioning='hive', or read the others by features="
+                )
+        texts = {name: np.array(texts, np.dtypes.StringDType()) for name, texts in values.items()}
+        columns = {**source.schema, **dict.fromkeys(values, TextFeature())}
+        schema = source.schema.replaced(columns, records=source.schema.records)
+        return cls(source, texts, schema)
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.PartitionedSource", self.source, self.derivation))
+
+    @property
+    def derivation(self) -> object:
+        """Values by column."""
+        return [(name, texts.tolist()) for name, texts in self.partitions.items()]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the records."""
+        return tuple(self.source.schema)
+
+    @property
+    def rows(self) -> RowNumbers:
+        """Rows of the source."""
+        return self.source.rows
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the source."""
+        return self.source.images
+
+    def encoded(self, names: Sequence[str]) -> PartitionedSource:
+        """Return a source that reads images of the records as bytes."""
+        source = self.source.encoded([name for name in names if name not in self.partitions])
+        assert isinstance(source, RecordSource | FilledSource)
+        return replace(self, source=source, schema=self.schema.replaced({**self.schema, **source.schema}))
+
+    def measure(self) -> PartitionedSource:
+        """Measure the records."""
+        return replace(self, source=self.source.measure())
+
+    def select(self, key: Any) -> PartitionedSource:
+        """Return a source of the selected rows."""
+        return replace(self, source=self.source.select(key))
+
+    def _joined(self, names: Sequence[str], blocks: Mapping[str, Block], key: Any) -> dict[str, Block]:
+        """Return the blocks of the records, and the text of the shards of the rows of `key`."""
+        made = dict(blocks)
+        if wanted := [name for name in names if name in self.partitions]:
+            numbers = row_numbers(pick_rows(self.rows, key))
+            shards = np.searchsorted(self.source.collection.starts, numbers, side="right") - 1
+            made |= {name: self.partitions[name][shards] for name in wanted}
+        return {name: made[name] for name in names}
+
+    def _own(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in self.partitions)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows; the shards are opened only for columns of the records."""
+        own = self._own(names)
+        into = {name: array for name, array in (out or {}).items() if name in own}
+        blocks = self.source.read(own, key, into) if own else {}
+        return fill([self._joined(names, blocks, key)], out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span, read in one pass."""
+        own = self._own(names)
+        spans, again = tee(spans)
+        into = {name: array for name, array in (out or {}).items() if name in own}
+        read = self.source.read_spans(own, spans, into) if own else ({} for _ in spans)
+        for blocks, (key, filled) in zip(read, parts(again, out), strict=True):
+            yield fill([self._joined(names, blocks, key)], filled)
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows that a mask keeps; without columns of directories, the records test it."""
+        if self.partitions.keys().isdisjoint([*names, *where[0]]):
+            return self.source.read_where(names, key, where)
+        return _kept(partial(self.read, key=key), names, where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ from glob import escape
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
@@ -25,6 +26,7 @@ from fsspec.utils import stringify_path
 from dask_tfrecord.codecs.registry import normalize_compression
 from dask_tfrecord.errors import (
     Location,
+    SchemaError,
     ShardNotFoundError,
     Spelled,
     StorageError,
@@ -35,7 +37,14 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.storage.object_store import StoreFileSystem
-from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, is_denied, list_directory, with_retries
+from dask_tfrecord.storage.remote import (
+    MIN_LOOKUPS_TO_LIST,
+    file_system,
+    is_denied,
+    is_directory,
+    list_directory,
+    with_retries,
+)
 from dask_tfrecord.storage.shard import TIME_KEYS, Shard, Shards, is_local, split_chain, split_name, version_of
 
 # Files next to shards that are not shards: hidden files, files of Spark and Hadoop (_SUCCESS, _temporary), indexes and
@@ -121,6 +130,38 @@ def find_changes(shards: Shards) -> dict[str, str]:
         elif version_of(info) != shard.version or info["size"] != shard.size:
             changes[shard.path] = "grew" if info["size"] > shard.size else "changed"
     return changes
+
+
+def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
+    """Return the values of the directories ``KEY=VALUE`` above each shard, by key, as Hive and Spark name them.
+
+    Raises SchemaError if a shard has no such directory, or not those of the first shard.
+    """
+    pairs = [_partition(path) for path in shards.paths]
+    for path, found in zip(shards.paths, pairs, strict=True):
+        if not found or list(found) != list(pairs[0]):
+            wanted = ", ".join(f"{key}=…" for key in pairs[0]) or "KEY=VALUE, such as date=2024-01-31"
+            raise SchemaError(
+                f"expected directories {wanted} in the path, found {', '.join(f'{key}=…' for key in found) or 'none'}; "
+                f"leave out partitioning='hive', or choose the shards that have them",
+                Location(path),
+            )
+    return {key: tuple(found[key] for found in pairs) for key in pairs[0]}
+
+
+def _partition(path: str) -> dict[str, str]:
+    """Return the keys and values of the directories of a path, without the escapes that Spark writes."""
+    parts = (part.partition("=") for part in path.split("/")[:-1])
+    return {unquote(key): unquote(value) for key, is_pair, value in parts if is_pair and key and "?" not in key}
+
+
+def within_folders(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage_options: Mapping[str, Any] | None
+) -> str | os.PathLike[str] | Sequence[str | os.PathLike[str]]:
+    """Return a pattern of all files below a directory; other paths as they are."""
+    if isinstance(urlpath, str | os.PathLike) and is_directory(urlpath, storage_options):
+        return f"{os.fspath(urlpath).rstrip('/')}/**/*"
+    return urlpath
 
 
 def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -> bool:

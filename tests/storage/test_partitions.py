@@ -1,0 +1,141 @@
+"""Columns of the names of directories: ``partitioning="hive"``."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dask_tfrecord as dtf
+from dask_tfrecord.errors import SchemaError
+
+# Rows of each shard, by its path: of several depths of directories, without rows, and with the escapes of Spark.
+SHARDS = {
+    "date=2024-01-30/country=a%2Fb/part-0.tfrecord": [3, 1, 4],
+    "date=2024-01-30/country=c d/part-0.tfrecord": [],
+    "date=2024-01-30/country=c d/part-1.tfrecord": [1, 5],
+    "date=2024-01-31/country=__HIVE_DEFAULT_PARTITION__/part-0.tfrecord": [9],
+}
+DATES = ["2024-01-30"] * 5 + ["2024-01-31"]
+COUNTRIES = ["a/b"] * 3 + ["c d"] * 2 + ["__HIVE_DEFAULT_PARTITION__"]
+CLICKS = [3, 1, 4, 1, 5, 9]
+FEATURES = {"clicks": dtf.FixedLenFeature((), "int64"), "seen": dtf.VarLenFeature("int64")}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for name, clicks in SHARDS.items():
+        path = tmp_path / "logs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = {"clicks": np.array(clicks, np.int64), "seen": [list(range(click)) for click in clicks]}
+        dtf.to_tfrecord(rows, path, features=FEATURES)
+    (tmp_path / "logs" / "_SUCCESS").touch()
+    return tmp_path / "logs"
+
+
+def read(logs: Any, **options: Any) -> dtf.Dataset:
+    return dtf.read_tfrecord(logs, FEATURES, partitioning="hive", **options)
+
+
+def check(found: Mapping[str, Any], rows: Any = slice(None)) -> None:
+    expected = {"clicks": CLICKS, "date": DATES, "country": COUNTRIES}
+    assert {*found} >= {*expected}
+    for name, values in expected.items():
+        assert found[name].tolist() == np.array(values, object)[rows].tolist(), name
+
+
+def test_directories_are_columns_of_text(logs: Path) -> None:
+    ds = read(logs)
+    assert list(ds) == ["clicks", "seen", "date", "country"]
+    assert ds.schema["date"] == dtf.TextFeature()
+    check(ds.compute())
+    check(pickle.loads(pickle.dumps(ds)).compute())
+    check({name: ds[name].compute() for name in ("clicks", "date", "country")})
+    check(dict(zip(("date", "country", "clicks"), map(np.asarray, ds["date", "country", "clicks"]), strict=True)))
+    check(ds.rows[[5, 0, 2]].compute(), [5, 0, 2])
+    check(ds.rows[np.array(CLICKS) > 3].compute(), np.array(CLICKS) > 3)
+    check(ds.head(4), slice(4))
+    check(read(logs, chunks=4).compute())
+    check(read(logs / "*" / "*" / "*.tfrecord").compute())
+    check(read([logs / name for name in SHARDS]).compute())
+    batches = list(read(logs).batches(4, pad={"seen": None}))
+    check({name: np.concatenate([batch[name] for batch in batches]) for name in ("clicks", "date", "country")})
+
+
+def test_columns_and_filters_name_directories(logs: Path) -> None:
+    assert list(read(logs, columns=["date"])) == ["date"]
+    assert read(logs, columns=["date"])["date"].compute().tolist() == DATES
+    assert list(read(logs, columns=["clicks"])) == ["clicks"]
+    ds = read(logs, filters=[("date", "==", "2024-01-30"), ("clicks", ">", 1)], columns=["country", "clicks"])
+    assert ds["clicks"].compute().tolist() == [3, 4, 5]
+    assert ds["country"].compute().tolist() == ["a/b", "a/b", "c d"]
+    assert read(logs).where("country == 'c d'")["clicks"].compute().tolist() == [1, 5]
+
+
+def test_a_filter_of_directories_reads_no_record(logs: Path) -> None:
+    ds = read(logs)
+    damaged = logs / "date=2024-01-30/country=c d/part-1.tfrecord"
+    data = bytearray(damaged.read_bytes())
+    data[14] ^= 1
+    stat = damaged.stat()
+    damaged.write_bytes(data)
+    os.utime(damaged, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    kept = ds.where("date == '2024-01-31'")
+    assert kept.nrows == 1
+    assert kept["clicks"].compute().tolist() == [9]
+
+
+def test_outputs_hold_the_columns(logs: Path, tmp_path: Path) -> None:
+    ds = read(logs)
+    ds.to_zarr(tmp_path / "logs.zarr", resume=True)
+    ds.to_zarr(tmp_path / "logs.zarr", resume=True)
+    stored = dtf.from_zarr(tmp_path / "logs.zarr")
+    check(stored.compute())
+    assert [row.tolist() for row in stored["seen"].compute()] == [list(range(click)) for click in CLICKS]
+    ds.to_tfrecord(tmp_path / "flat.tfrecord")
+    check(
+        dtf.read_tfrecord(
+            tmp_path / "flat.tfrecord", {**FEATURES, **dict.fromkeys(["date", "country"], dtf.TextFeature())}
+        ).compute()
+    )
+    doubled = ds.map_blocks(lambda blocks: {**blocks, "clicks": blocks["clicks"] * 2})
+    assert doubled["country"].compute().tolist() == COUNTRIES
+    steps = ds.explode(["seen"], repeat=["date"])
+    assert steps["date"].compute().tolist() == [
+        date for date, click in zip(DATES, CLICKS, strict=True) for _ in range(click)
+    ]
+
+
+def test_lost_records_have_the_directory_of_their_shard(logs: Path) -> None:
+    damaged = logs / "date=2024-01-30/country=c d/part-1.tfrecord"
+    data = bytearray(damaged.read_bytes())
+    data[14] ^= 1
+    damaged.write_bytes(data)
+    skipped = read(logs, errors="skip").compute()
+    check(skipped, [0, 1, 2, 4, 5])
+    filled = read(logs, errors="fill", fill_values={"clicks": -1, "seen": []}).compute()
+    assert filled["clicks"].tolist() == [3, 1, 4, -1, 5, 9]
+    assert filled["country"].tolist() == COUNTRIES
+
+
+def test_what_cannot_be_read_so_is_an_error(logs: Path) -> None:
+    with pytest.raises(ValueError, match="partitioning is None or 'hive'"):
+        dtf.read_tfrecord(logs, FEATURES, partitioning="spark")
+    with pytest.raises(ValueError, match="counts=None"):
+        read(logs, counts=None)
+    with pytest.raises(ValueError, match="value_errors"):
+        read(logs, value_errors="skip")
+    with pytest.raises(SchemaError, match="expected directories date=…, country=… in the path, found date=…"):
+        dtf.to_tfrecord({"clicks": [1]}, logs / "date=2024-02-01/part-0.tfrecord")
+        read(logs)
+    with pytest.raises(SchemaError, match="expected directories KEY=VALUE, such as date=2024-01-31"):
+        dtf.to_tfrecord({"clicks": [1]}, logs.parent / "plain.tfrecord")
+        read(logs.parent / "plain.tfrecord")
+    with pytest.raises(SchemaError, match="'clicks' is a feature of the records and the name of directories"):
+        dtf.to_tfrecord({"clicks": [1]}, logs.parent / "clicks=1/part.tfrecord")
+        dtf.read_tfrecord(logs.parent / "clicks=1", partitioning="hive")
