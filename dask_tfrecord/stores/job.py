@@ -44,6 +44,7 @@ from dask_tfrecord.schema import align_columns
 from dask_tfrecord.storage.objects import Objects
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.journal import Journal, Owner
+from dask_tfrecord.stores.output import check_number
 
 # Slices of a plan without a number of parts; a part consists of several.
 _SLICES = 256
@@ -567,10 +568,3 @@ def check_begin(parts: int | None, options: Mapping[str, Any]) -> None:
         check_number("parts", parts, 1)
     if not options["compute"]:
         raise ValueError("begin writes no row, write does: leave compute out")
-
-
-def check_number(name: str, value: Any, least: int) -> int:
-    """Return a number that a user specified; raise ValueError for others."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is a number, {least} or more; got {value!r:.100}")
-    return int(value)

@@ -75,6 +75,13 @@ def collect(reports: Sequence[Any]) -> list[Any]:
     return list(reports)
 
 
+def check_number(name: str, value: Any, least: int, of: str = "") -> int:
+    """Return a number that a user specified; raise ValueError for others."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} is a number{of}, {least} or more; got {value!r:.100}")
+    return int(value)
+
+
 def check_mode(mode: str, what: str, *, resume: bool = False) -> Mode:
     """Return the mode; refuse any but the two of all writers, and ``"w"`` to resume."""
     if resume and mode == "w":

@@ -61,7 +61,7 @@ from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.storage.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
-from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode
+from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode, check_number
 from dask_tfrecord.stores.units import RowTasks, check_group_lengths, task_name
 
 # Decoded bytes of the blocks that a task reads at once.
@@ -247,12 +247,8 @@ def check_options(options: ShardOptions) -> str | None:
         if not has_access_points(compression):
             raise ValueError(useless_index(compression))
         indexing_library()
-    if records_per_shard is not None and (
-        isinstance(records_per_shard, bool)
-        or not isinstance(records_per_shard, int | np.integer)
-        or records_per_shard < 1
-    ):
-        raise ValueError(f"records_per_shard is a number of records, 1 or more; got {records_per_shard!r}")
+    if records_per_shard is not None:
+        check_number("records_per_shard", records_per_shard, 1, " of records")
     return compression
 
 

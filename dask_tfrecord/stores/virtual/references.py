@@ -34,6 +34,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.shard import Shards, is_local
 from dask_tfrecord.storage.streams import write_file
+from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import BorderCounts, Levels, flat_levels
 from dask_tfrecord.stores.virtual.scan import (
     Chunks,
@@ -289,8 +290,7 @@ class VirtualZarr:
         >>> import dask_tfrecord as dtf
         >>> dtf.virtual_zarr("train-*.tfrecord", columns=["image", "label"]).to_parquet("train.parquet")
         """
-        if isinstance(record_size, bool) or not isinstance(record_size, int) or record_size < 1:
-            raise ValueError(f"record_size is a number of chunks, 1 or more; got {record_size!r}")
+        check_number("record_size", record_size, 1, " of chunks")
         fs, root = check_target(urlpath, PARQUET_SUFFIXES, storage_options)
         fs.makedirs(root)
         try:
