@@ -388,6 +388,10 @@ class CopyOptions(ShardOptions, total=False):
     target_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
 
+# Compressions of the pages of Parquet files.
+PARQUET_CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
+
+
 class ParquetOptions(TypedDict, total=False):
     """Options of `to_parquet`.
 

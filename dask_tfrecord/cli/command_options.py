@@ -20,7 +20,15 @@ from click.core import ParameterSource
 
 from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
-from dask_tfrecord.options import REQUIRED, LeRobotOptions, ParquetOptions, ShardOptions, options_of, summary
+from dask_tfrecord.options import (
+    PARQUET_CODECS,
+    REQUIRED,
+    LeRobotOptions,
+    ParquetOptions,
+    ShardOptions,
+    options_of,
+    summary,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -401,7 +409,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "written_compression": _compression("none", _summary("compression", ShardOptions)),
     "parquet_compression": click.option(
         "--compression",
-        type=click.Choice(["snappy", "zstd", "gzip", "brotli", "lz4", "none"], case_sensitive=False),
+        type=click.Choice(PARQUET_CODECS, case_sensitive=False),
         default="snappy",
         show_default=True,
         help=_summary("compression", ParquetOptions),

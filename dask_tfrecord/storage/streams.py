@@ -601,6 +601,8 @@ _READ_SIZE = 256 << 10
 # The inflater copies its unused input, so small inputs are faster if gzip members are tiny. An input inflates to 1,032
 # times its size at most, which is in memory before the ratio is checked.
 _INPUT_SIZE = 16 << 10
+# Bytes that tell whether data are of a compression: of a damaged file, more may not inflate.
+_MAGIC_NBYTES = 4
 _DISCARD_SIZE = 256 << 10
 # Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.
 _LOAD_ATTEMPTS = 3
@@ -735,7 +737,7 @@ class InflatedStream:
         try:
             data = inflater.decompress(piece, len(buffer))
         except ValueError as error:
-            if self.compression == "gzip" and not self.position and bytes(piece[:2]) != b"\x1f\x8b":
+            if not self.position and not self._codec.is_start(bytes(piece[:_MAGIC_NBYTES])):
                 raise CorruptRecordError(
                     f"the file does not begin like {self.compression} data: leave out "
                     + Spelled("compression=", "--compression")

@@ -549,6 +549,8 @@ def test_inferred_and_given_features(folder: Path, wanted: Columns) -> None:
         ({"features": {"label": "int64"}}, SchemaError, "feature 'label': expected a feature of this library or of tf"),
         ({"features": {3: LABEL}}, SchemaError, "expected a string as feature name; got 3"),
         ({"compression": "gzip"}, CorruptRecordError, "does not begin like gzip data"),
+        ({"compression": "zlib"}, CorruptRecordError, "does not begin like zlib data"),
+        ({"compression": "zstd"}, CorruptRecordError, "does not begin like zstd data"),
         ({"urlpath": "nothing"}, ShardNotFoundError, "nothing"),
         ({"urlpath": "nothing-*"}, ShardNotFoundError, "nothing"),
         ({"urlpath": "nothing@3"}, ShardNotFoundError, "nothing"),

@@ -278,7 +278,7 @@ class TestInflate:
             touch("x.tfrecord", data=packed)
             assert read("x.tfrecord") == read(golden / name) == UNPACK[compression](packed)
             assert read("x.tfrecord", compression=None) == packed
-            with pytest.raises(CorruptRecordError, match=f"does not begin like gzip|the {compression} data is damaged"):
+            with pytest.raises(CorruptRecordError, match=f"(does not begin like|the) {compression} data"):
                 read(golden / "scalars.tfrecord", compression=compression)
         touch("x.gz", data=plain)
         assert read("x.gz") == plain

@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.options import ParquetOptions, complete, with_options
+from dask_tfrecord.options import PARQUET_CODECS, ParquetOptions, complete, with_options
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 # The names of dask; readers sort files by name, so numbers have leading zeros.
 TEMPLATE = "part.{shard:05d}.parquet"
-CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
 # Footers that are read at the same time.
 _FOOTER_THREADS = 8
 
@@ -113,8 +112,10 @@ def _checked_codec(compression: str | None) -> str:
     import pyarrow as pa
 
     codec = "none" if compression is None else compression
-    if codec not in CODECS or (codec != "none" and not pa.Codec.is_available(codec)):
-        raise ValueError(f"compression is None or one of {', '.join(CODECS)} that pyarrow has; got {compression!r}")
+    if codec not in PARQUET_CODECS or (codec != "none" and not pa.Codec.is_available(codec)):
+        raise ValueError(
+            f"compression is None or one of {', '.join(PARQUET_CODECS)} that pyarrow has; got {compression!r}"
+        )
     return codec
 
 
