@@ -433,11 +433,13 @@ class LeRobotOptions(TypedDict, total=False):
         Episodes of a file, by default whole ones of up to 1 GiB of decoded frames.
     episode : str, default "record"
         Column of numbers that change where an episode begins.
-    mode : {"w-", "w"}
-        ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
+    mode : {"w-", "w", "a"}
+        ``"w-"`` raises if the data set exists, ``"w"`` replaces it. ``"a"`` adds the episodes to those of the data set,
+        and creates it if it does not exist. `fps`, columns and encoder must be those of the data set, and so must
+        `robot_type` if it is given.
     resume : bool, default False
         Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same.
-        If the same conversion is complete, nothing is written.
+        If the same conversion is complete, nothing is written; with ``mode="a"``, if it was the last one.
     """
 
     fps: Required[Annotated[int, Option(REQUIRED)]]
@@ -447,7 +449,7 @@ class LeRobotOptions(TypedDict, total=False):
     video: Annotated[str | Mapping[str, Any] | None, Option("libx264")]
     episodes_per_file: Annotated[int | None, Option(None)]
     episode: Annotated[str, Option("record", "NAME")]
-    mode: Annotated[Mode, Option("w-")]
+    mode: Annotated[AddingMode, Option("w-")]
     resume: Annotated[bool, Option(False)]
     storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 

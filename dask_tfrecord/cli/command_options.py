@@ -364,6 +364,10 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "append": click.option(
         "--append", is_flag=True, help="Append the shards that the store does not hold yet; refuse shards that changed."
     ),
+    "append_episodes": click.option("--append", is_flag=True, help="Add the episodes to those of TARGET."),
+    "add_columns": click.option(
+        "--add-columns", is_flag=True, help="Add the columns that the store does not hold yet to its rows."
+    ),
     "begin": click.option(
         "--begin", is_flag=True, help="Plan a conversion in parts, which programs write without a scheduler."
     ),

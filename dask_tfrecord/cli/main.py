@@ -585,6 +585,15 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     return shards_to_append(target, found.shards)
 
 
+def _columns_not_held(schema: Schema, store: str, component: str | None) -> list[str]:
+    """Return the columns that a store does not hold."""
+    from dask_tfrecord.stores.zarr.store import TargetGroup
+
+    stored = TargetGroup.from_arguments(store, component, None).stored_attributes().get("schema", {})
+    held = {each["name"] for each in stored.get("features", ())}
+    return [name for name in schema if name not in held]
+
+
 @tfrecord.command("to-zarr")
 @pattern_argument(required=False)
 @click.argument("store")
@@ -592,7 +601,7 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
     *(_zarr("memory_limit"), _zarr("encoded_images"), "compression", "errors", "value_errors", "threads"),
-    *("append", *STEPS),
+    *("append", "add_columns", *STEPS),
 )
 @divisible("ZarrJob", resumes=False, place=("component",))
 def to_zarr(
@@ -605,6 +614,7 @@ def to_zarr(
     planned: bool,
     threads: int,
     append: bool,
+    add_columns: bool,
     begin: Callable[..., None] | None,
     **given: Any,
 ) -> None:
@@ -618,6 +628,9 @@ def to_zarr(
 
     With --append, the shards that the store does not hold yet are appended, with the features of the store; others are
     left as they are. The store is created if it does not exist.
+
+    With --add-columns, the columns that the store does not hold yet are added to its rows: give the shards that the
+    store was converted from, in their order. --columns selects columns, and one that the store holds is an error.
 
     Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
     --finish completes the store: these and --status need only the STORE.
@@ -639,6 +652,12 @@ def to_zarr(
     arguments = write_arguments(overwrite, **layout)
     if append and (overwrite or planned or begin):
         raise click.UsageError("--append adds rows to the store: give it without --overwrite, --plan and --begin.")
+    if add_columns and (append or overwrite or planned or begin):
+        raise click.UsageError(
+            "--add-columns adds columns to the store: give it without --append, --overwrite, --plan and --begin."
+        )
+    if add_columns:
+        arguments["mode"] = "a"
     if append:
         arguments["append_dim"] = "record"
         pattern = _not_held(pattern, store, target["component"], given)
@@ -647,7 +666,7 @@ def to_zarr(
             return
     if planned and begin:
         raise click.UsageError("--plan writes nothing, and --begin creates the store: give one of them.")
-    if not planned and not append:
+    if not (planned or append or add_columns):
         # A wrong target is refused before records are read and counted.
         given_target: ZarrTargetOptions = {**target, "mode": arguments["mode"]}
         open_target(store, {}, complete(ZarrTargetOptions, given_target, "to_zarr"))
@@ -655,6 +674,12 @@ def to_zarr(
         dataset = _open(pattern, threads, **given)
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
+        if add_columns and given["columns"] is None:
+            new = _columns_not_held(dataset.schema, store, target["component"])
+            if not new:
+                click.echo(f"{plain(store)} holds all of these columns: nothing is left to add")
+                return
+            dataset = dataset[new]
         if planned:
             from dask_tfrecord.stores.zarr.zarr_plan import text_plan
 
@@ -787,8 +812,8 @@ def to_parquet(
 @click.argument("target")
 @options(
     *("split", "features", "sample", "columns", "where", "steps", "repeat", _lerobot("fps")),
-    *(_lerobot("task"), "rename", _lerobot("robot_type"), "video", "images", "overwrite", _lerobot("resume")),
-    *("compression", "errors", "value_errors", "threads"),
+    *(_lerobot("task"), "rename", _lerobot("robot_type"), "video", "images", "overwrite", "append_episodes"),
+    *(_lerobot("resume"), "compression", "errors", "value_errors", "threads"),
 )
 def to_lerobot(
     *,
@@ -798,6 +823,7 @@ def to_lerobot(
     repeat: list[str] | None,
     images: bool,
     overwrite: bool,
+    append: bool,
     threads: int,
     **given: Any,
 ) -> None:
@@ -806,7 +832,12 @@ def to_lerobot(
     TARGET is a directory: Parquet files of frames and episodes, metadata, statistics, and a video per camera. Features
     are those of the command to-zarr. After Ctrl-C, the same command with --resume continues one that was started with
     it. This needs pyarrow and av.
+
+    With --append, the episodes are added to those of TARGET, which is created if it does not exist. --fps, the columns
+    and the encoder have to be those of TARGET.
     """
+    if overwrite and append:
+        raise click.UsageError("--overwrite replaces the existing data set and --append adds to it: give one of them")
     if overwrite and given["resume"]:
         raise click.UsageError("--overwrite replaces the existing data set and --resume continues it: give one of them")
     arguments = {name: given.pop(name) for name in options_of(LeRobotOptions) if name in given}
@@ -814,4 +845,4 @@ def to_lerobot(
         arguments["video"] = None
     with writing(threads):
         dataset = _open(pattern, threads, **given).explode(explode, repeat=repeat or ())
-        dataset.to_lerobot(target, **arguments, **write_arguments(overwrite))
+        dataset.to_lerobot(target, **arguments, **({"mode": "a"} if append else write_arguments(overwrite)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ from support.robot import LENGTHS, ROWS, steps_of
 from support.store_round_trip import files_in
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import CorruptRecordError, SchemaError, UnknownFeatureError
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    IncompleteStoreError,
+    SchemaError,
+    StoreInUseError,
+    UnknownFeatureError,
+    UnsupportedFormatError,
+)
 
 av, pq, image = (pytest.importorskip(name) for name in ("av", "pyarrow.parquet", "PIL.Image"))
 
@@ -286,6 +294,229 @@ def test_a_failed_conversion_leaves_nothing_or_is_resumed(robot: Path, tmp_path:
     assert same.items() <= files_in(tmp_path / "reference").items()
 
 
+# -- episodes that are added
+
+
+def episodes_of(folder: Path, *numbers: int) -> dtf.Dataset:
+    ends = np.cumsum([0, *LENGTHS])
+    return steps_of(folder).rows[[row for each in numbers for row in range(ends[each], ends[each + 1])]]
+
+
+def assert_same_data_set(found: Path, wanted: Path) -> None:
+    """Compare everything except the borders of files, and the last digits of statistics."""
+    assert read_json(found / "meta/info.json") == read_json(wanted / "meta/info.json")
+    assert table(found, "data") == table(wanted, "data")
+    tasks = [pq.read_table(folder / "meta/tasks.parquet").to_pandas() for folder in (found, wanted)]
+    assert tasks[0].equals(tasks[1])
+    places = re.compile(r".*_index|.*_timestamp")
+    episodes = [table(folder, "meta/episodes") for folder in (found, wanted)]
+    assert [*episodes[0]] == [*episodes[1]]
+    for name in episodes[0]:
+        assert episodes[0][name] == episodes[1][name] or (places.fullmatch(name) and "/" in name), name
+    for key in read_json(wanted / "meta/info.json")["features"]:
+        if key.startswith("observation.images."):
+            assert np.array_equal(pictures(found, key), pictures(wanted, key))
+    statistics = [read_json(folder / "meta/stats.json") for folder in (found, wanted)]
+    assert [*statistics[0]] == [*statistics[1]]
+    for key, wanted_values in statistics[1].items():
+        assert [*statistics[0][key]] == [*wanted_values]
+        for name, values in wanted_values.items():
+            assert np.allclose(statistics[0][key][name], values, rtol=1e-12, atol=1e-12), (key, name)
+
+
+@pytest.mark.parametrize("video", [LOSSLESS, None])
+def test_added_episodes_are_those_of_one_conversion(robot: Path, tmp_path: Path, video: Any) -> None:
+    options: dict[str, Any] = {"fps": FPS, "video": video, "robot_type": "arm"}
+    out, parts = tmp_path / "out", [(0, 2), (1, 4), (3,)]
+    for number, part in enumerate(parts):
+        before = files_in(out) if out.exists() else {}
+        # The encoder and the type of the robot stay.
+        given = {**options, "robot_type": "arm" if number != 1 else None}
+        episodes_of(robot, *part).to_lerobot(out, episodes_per_file=number or None, mode="a", **given)
+        after = files_in(out)
+        changed = {name for name, data in before.items() if after.get(name) != data}
+        assert changed == ({"meta/info.json", "meta/stats.json", "meta/tasks.parquet"} if number else set())
+        assert not [name for name in after if "/." in name]
+    episodes_of(robot, *(number for part in parts for number in part)).to_lerobot(tmp_path / "one", **options)
+    assert_same_data_set(out, tmp_path / "one")
+    assert table(out, "meta/episodes")["data/file_index"] == [0, 0, 1, 2, 3]
+
+
+def small(first: int, past: int, **columns: Any) -> dtf.Dataset:
+    """Return episodes of two frames."""
+    rows = np.arange(2 * first, 2 * past)
+    tasks = [f"task {row // 2 % 3}" for row in rows]
+    return dtf.Dataset.from_arrays({"record": rows // 2, "x": rows * 1.0, "say": tasks, **columns})
+
+
+@pytest.mark.parametrize("place", ["directory", "memory"])
+def test_an_addition_is_repeated_as_the_caller_says(place: str, tmp_path: Path) -> None:
+    out = f"{tmp_path}/out" if place == "directory" else f"memory://added-{tmp_path.name}/out"
+    options: dict[str, Any] = {"fps": 2, "task": "say", "mode": "a"}
+    fs, inside = fsspec.url_to_fs(out)
+
+    def found() -> tuple[int, int, list[float]]:
+        info = json.loads(fs.cat_file(f"{inside}/meta/info.json"))
+        files = sorted(fs.glob(f"{inside}/data/*/*"))
+        return (
+            info["total_episodes"],
+            info["total_tasks"],
+            [x for f in files for x in pq.read_table(fs.open(f))["x"].to_pylist()],
+        )
+
+    for _ in range(2):
+        small(0, 2).to_lerobot(out, resume=True, **options)
+        assert found() == (2, 2, [0, 1, 2, 3])
+    for _ in range(2):
+        small(2, 4).to_lerobot(out, resume=True, **options)
+        assert found() == (4, 3, [*range(8)])
+    small(2, 4).to_lerobot(out, **options)
+    assert found() == (6, 3, [*range(8), *range(4, 8)])
+    # The data set is not the one that the first call wrote.
+    with pytest.raises(FileExistsError, match="of another data set or conversion"):
+        small(0, 2).to_lerobot(out, **{**options, "mode": "w-", "resume": True})
+
+
+DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "fps": ({}, {"fps": 3}, "fps is 2 in the data set, and 3 here"),
+    "robot": ({}, {"robot_type": "hand"}, "robot_type is 'arm' in the data set, and 'hand' here"),
+    "shape": (
+        {"x": np.zeros((4, 2))},
+        {},
+        r"'x' is float64 of shape \(1,\) in the data set, and float64 of shape \(2,\)",
+    ),
+    "dtype": ({"x": np.zeros(4, np.float32)}, {}, "'x' is float64 .* in the data set, and float32 "),
+    "more": ({"y": np.zeros(4)}, {}, "'y' is missing in the data set, and float64"),
+    "less": ({}, {"names": {"x": None}}, "'x' is float64 .* in the data set, and missing here"),
+    "encoder": ({}, {"video": LOSSLESS}, "h264, yuv420p in the data set, and .*rgb24 here"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_episodes_that_differ_are_refused_with_both_sides(tmp_path: Path, case: str) -> None:
+    columns, options, said = DIFFERENT[case]
+    images = {"camera": np.zeros((4, 4, 4, 3), np.uint8)}
+    given: dict[str, Any] = {"fps": 2, "task": "say", "robot_type": "arm"}
+    small(0, 2, **images).to_lerobot(tmp_path / "out", **given)
+    before = files_in(tmp_path / "out")
+    with pytest.raises(SchemaError, match=rf"info\.json: cannot add episodes that differ: .*{said}"):
+        small(2, 4, **{**images, **columns}).to_lerobot(tmp_path / "out", **{**given, **options}, mode="a")
+    assert files_in(tmp_path / "out") == before
+
+
+def test_data_sets_that_cannot_grow_are_refused(tmp_path: Path) -> None:
+    info_file = tmp_path / "out/meta/info.json"
+    small(0, 2).to_lerobot(tmp_path / "out", fps=2, task="say")
+    info = read_json(info_file)
+    for change, error, said in [
+        (
+            {"codebase_version": "v2.1"},
+            UnsupportedFormatError,
+            "has format v2.1, and episodes are added to format v3.0",
+        ),
+        ({"data_path": "x.parquet"}, UnsupportedFormatError, r"data_path is 'x\.parquet'; expected"),
+        ({"total_episodes": 3}, IncompleteStoreError, "the last of 3 episodes with 4 frames"),
+        ({"total_frames": 5}, IncompleteStoreError, "the last of 2 episodes with 5 frames"),
+    ]:
+        info_file.write_text(json.dumps({**info, **change}))
+        before = files_in(tmp_path / "out")
+        with pytest.raises(error, match=said):
+            small(2, 4).to_lerobot(tmp_path / "out", fps=2, task="say", mode="a")
+        assert files_in(tmp_path / "out") == before
+    info_file.write_text("[")
+    with pytest.raises(IncompleteStoreError, match=r"info\.json.*no JSON object"):
+        small(2, 4).to_lerobot(tmp_path / "out", fps=2, task="say", mode="a")
+
+
+def test_episodes_are_added_to_a_data_set_of_other_software(tmp_path: Path) -> None:
+    """Columns in another order, other statistics and more columns of episodes, tasks without numbers from 0, a gap."""
+    out = tmp_path / "out"
+    small(0, 3).to_lerobot(out, fps=2, task="say")
+    info = read_json(out / "meta/info.json")
+    info["features"] = {key: info["features"][key] for key in reversed(info["features"])}
+    info |= {"chunks_size": 2, "splits": {"train": "0:2", "test": "2:3"}, "robot_type": None}
+    info["features"]["x"]["names"] = ["motor"]
+    (out / "meta/info.json").write_text(json.dumps(info))
+    statistics = read_json(out / "meta/stats.json")
+    basic = {key: {name: value for name, value in each.items() if name[0] != "q"} for key, each in statistics.items()}
+    (out / "meta/stats.json").write_text(json.dumps(basic))
+    pandas = pytest.importorskip("pandas")
+    tasks = pandas.DataFrame({"task_index": [4, 1, 2]}, index=["task 0", "task 1", "task 2"])
+    tasks.to_parquet(out / "meta/tasks.parquet")
+    [old] = (out / "meta/episodes").rglob("*.parquet")
+    rows = pq.read_table(old)
+    kept = [name for name in rows.column_names if "/q" not in name]
+    rows = rows.select(kept).append_column("quality", [[1.0, 2.0, 3.0]])
+    rows = rows.set_column(rows.column_names.index("data/file_index"), "data/file_index", [[1, 1, 1]])
+    old.unlink()
+    pq.write_table(rows, old)
+    data = out / "data/chunk-000/file-000.parquet"
+    moved = pq.read_table(data)
+    at = moved.column_names.index("task_index")
+    moved = moved.set_column(at, "task_index", [[4, 4, 1, 1, 2, 2]])
+    pq.write_table(
+        moved.select([key for key in info["features"] if key in moved.column_names]), data.with_name("file-001.parquet")
+    )
+    data.unlink()
+    small(3, 5).to_lerobot(out, fps=2, task="say", mode="a", robot_type=None)
+    small(5, 6, say=["new", "task 1"]).to_lerobot(out, fps=2, task="say", mode="a")
+    assert sorted(path.relative_to(out).as_posix() for path in out.rglob("data/*/*")) == [
+        "data/chunk-000/file-001.parquet",
+        "data/chunk-001/file-000.parquet",
+        "data/chunk-001/file-001.parquet",
+    ]
+    files = [pq.read_table(path) for path in sorted(out.rglob("data/*/*"))]
+    assert {tuple(each.column_names) for each in files} == {tuple(info["features"])}
+    rows = [row for each in files for row in each.to_pylist()]
+    assert [row["x"] for row in rows] == [row["index"] for row in rows] == [*range(12)]
+    assert [row["task_index"] for row in rows] == [4, 4, 1, 1, 2, 2, 4, 4, 1, 1, 5, 1]
+    found = pq.read_table(out / "meta/tasks.parquet").to_pandas()
+    assert found["task_index"].to_dict() == {"task 0": 4, "task 1": 1, "task 2": 2, "new": 5}
+    schemas = [pq.read_schema(path) for path in sorted((out / "meta/episodes").rglob("*.parquet"))]
+    assert all(schema.remove_metadata().equals(schemas[0].remove_metadata()) for schema in schemas)
+    episodes = table(out, "meta/episodes")
+    assert episodes["quality"] == [1.0, 2.0, 3.0, None, None, None]
+    assert episodes["data/chunk_index"] == [0, 0, 0, 1, 1, 1] and episodes["data/file_index"] == [1, 1, 1, 0, 0, 1]
+    assert episodes["dataset_from_index"] == [*range(0, 12, 2)]
+    now = read_json(out / "meta/info.json")
+    assert now["splits"] == {"train": "0:2", "test": "2:6"} and now["features"]["x"]["names"] == ["motor"]
+    assert (now["total_episodes"], now["total_frames"], now["total_tasks"]) == (6, 12, 4)
+    stats = read_json(out / "meta/stats.json")["x"]
+    assert {*stats} == {"min", "max", "mean", "std", "count"}
+    assert stats["count"] == [12] and np.isclose(stats["mean"], 5.5) and np.isclose(stats["std"], np.arange(12).std())
+
+
+def test_one_addition_at_a_time_and_none_to_a_data_set_that_has_changed(robot: Path, tmp_path: Path) -> None:
+    out, options = tmp_path / "out", {"fps": FPS, "mode": "a", "episodes_per_file": 1}
+    episodes_of(robot, 0).to_lerobot(out, **options)
+    info, seen = out / "meta/info.json", list[str]()
+    steps = episodes_of(robot, 1, 2).drop("steps/language_instruction")
+
+    def meanwhile(blocks: dict[str, Any], how: str) -> dict[str, Any]:
+        if how not in seen and [*out.rglob(".*.claim")]:
+            seen.append(how)
+            if how == "another run":
+                with pytest.raises(StoreInUseError):
+                    small(0, 1).to_lerobot(out, fps=FPS, mode="w")
+                with pytest.raises(StoreInUseError):
+                    episodes_of(robot, 4).to_lerobot(out, **options)
+            else:
+                info.write_text(info.read_text().replace('"total_episodes": 1', '"total_episodes": 9'))
+        return blocks
+
+    before = files_in(out)
+    with dask.config.set(scheduler="synchronous"):
+        mapped = steps.map_blocks(partial(meanwhile, how="other software"), dict(steps.schema))
+        with pytest.raises(IncompleteStoreError, match="had 1 episode when this run began, and now has 9"):
+            mapped.to_lerobot(out, **options)
+        info.write_bytes(before["meta/info.json"])
+        mapped = steps.map_blocks(partial(meanwhile, how="another run"), dict(steps.schema))
+        mapped.to_lerobot(out, **options)
+    assert seen == ["other software", "another run"]
+    assert read_json(info)["total_episodes"] == 3
+    assert table(out, "data")["episode_index"] == [*[0] * LENGTHS[0], *[1] * LENGTHS[1], *[2] * LENGTHS[2]]
+
+
 def test_the_command(robot: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ["to-lerobot", robot, out, "--fps", FPS]
@@ -298,6 +529,14 @@ def test_the_command(robot: Path, tmp_path: Path) -> None:
     assert refused.exit_code == 1 and "exists, of another data set" in refused.output
     shown(*command, "--images", "--overwrite", "--columns", "steps/observation/top,steps/action")
     assert read_json(out / "meta/info.json")["features"]["observation.images.top"]["dtype"] == "image"
+    before = read_json(out / "meta/info.json")["total_episodes"]
+    for option in ("--append", "--resume"):
+        shown(*command, "--images", "--append", option, "--columns", "steps/observation/top,steps/action")
+    assert read_json(out / "meta/info.json")["total_episodes"] == 2 * before
+    refused = run(*command, "--append")
+    assert refused.exit_code == 1 and "cannot add episodes that differ" in refused.stderr
+    wrong = run(*command, "--overwrite", "--append")
+    assert wrong.exit_code == 2 and "--append adds to it" in wrong.stderr
     wrong = run(*command, "--overwrite", "--resume")
     assert wrong.exit_code == 2 and "resume" in wrong.output
 

@@ -462,6 +462,99 @@ def test_a_kill_while_an_output_is_replaced(
     assert at > 30
 
 
+def added_episodes(target: Path) -> list[tuple[float, str]]:
+    """Return the frames that a reader like LeRobot finds: as many as `meta/info.json` counts; compare all metadata."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    info = json.loads((target / "meta/info.json").read_text())
+
+    def rows(part: str, count: int) -> list[dict[str, Any]]:
+        files = sorted(target.glob(f"{part}/*/*.parquet"))
+        found = [row for file in files for row in parquet.read_table(file).to_pylist()][:count]
+        assert len(found) == count
+        return found
+
+    frames, episodes = rows("data", info["total_frames"]), rows("meta/episodes", info["total_episodes"])
+    tasks = parquet.read_table(target / "meta/tasks.parquet").to_pydict()
+    numbers = dict(zip(tasks["task_index"], tasks["task"], strict=True))
+    assert [frame["index"] for frame in frames] == [*range(len(frames))]
+    assert [episode["episode_index"] for episode in episodes] == [*range(len(episodes))]
+    assert episodes[-1]["dataset_to_index"] == len(frames)
+    for episode in episodes:
+        of = frames[episode["dataset_from_index"] : episode["dataset_to_index"]]
+        assert {frame["episode_index"] for frame in of} == {episode["episode_index"]}
+        assert {numbers[frame["task_index"]] for frame in of} == {*episode["tasks"]}
+        assert [frame["frame_index"] for frame in of] == [*range(episode["length"])]
+    return [(frame["x"], numbers[frame["task_index"]]) for frame in frames]
+
+
+@pytest.mark.parametrize("every", rising(71, 7, 1))
+@pytest.mark.parametrize("place", ["directory", pytest.param("memory", marks=pytest.mark.slow)])
+def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path) -> None:
+    """Readers find the old episodes or all; the run is continued, or another one adds them, each once."""
+    pytest.importorskip("av")
+    pytest.importorskip("pyarrow")
+
+    def frames(first: int, past: int) -> list[tuple[float, str]]:
+        return [(float(row), f"task {row // 4}") for row in range(first, past)]
+
+    def write(target: str, first: int, past: int, **options: Any) -> None:
+        x, tasks = zip(*frames(first, past), strict=True)
+        columns = {"record": np.arange(first, past) // 2, "x": np.array(x), "task": list(tasks)}
+        ds = dtf.Dataset.from_arrays(columns)
+        ds.to_lerobot(target, fps=10, episodes_per_file=1, task="task", mode="a", **options)
+
+    fs = fsspec.filesystem("file" if place == "directory" else "memory")
+    root = f"{tmp_path}/kills" if place == "directory" else f"/kills/{tmp_path.name}"
+    url = root if place == "directory" else f"memory:/{root}"
+
+    def found() -> list[tuple[float, str]]:
+        if place == "directory":
+            return added_episodes(Path(root))
+        copied = tmp_path / "copied"
+        shutil.rmtree(copied, ignore_errors=True)
+        for name in fs.find(root):
+            path = copied / name.removeprefix(f"{root}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(fs.cat_file(name))
+        return added_episodes(copied)
+
+    at, before, after = 1, frames(0, 6), frames(0, 10)
+    write(str(tmp_path / "one"), 0, 10)
+    wanted = {path.relative_to(tmp_path / "one").as_posix() for path in (tmp_path / "one").rglob("*") if path.is_file()}
+    statistics = json.loads((tmp_path / "one/meta/stats.json").read_text())["x"]
+    with dask.config.set(scheduler="synchronous"):
+        while True:
+            write(url, 0, 6)
+            faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(root)), at // every % 2 == 0
+            with suppress(Killed), faults.injected():
+                write(url, 6, 10, resume=resumes)
+            if found() == before:
+                if at // every % 3 == 0:
+                    # Another addition goes first, with files of the same numbers.
+                    write(url, 20, 22)
+                    assert found() == before + frames(20, 22)
+                    fs.rm(root, recursive=True)
+                    if faults.calls < at:
+                        break
+                    at += every
+                    continue
+                write(url, 6, 10, resume=resumes)
+            if resumes:
+                # What is added already is not added again.
+                write(url, 6, 10, resume=True)
+            assert found() == after
+            names = {name.removeprefix(f"{root}/") for name in fs.find(root)}
+            assert {name for name in names if not name.endswith(".partial") and "/." not in name} == wanted
+            assert resumes is False or not [name for name in names if "/." in name and not name.endswith(".partial")]
+            info = json.loads(fs.cat_file(f"{root}/meta/stats.json"))["x"]
+            assert all(np.allclose(info[name], value) for name, value in statistics.items())
+            fs.rm(root, recursive=True)
+            if faults.calls < at:
+                break
+            at += every
+    assert at > 60
+
+
 def holds(read: Callable[[Path], list[int]], target: Path, rows: list[int]) -> bool:
     try:
         return read(target) == rows

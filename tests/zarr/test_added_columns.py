@@ -12,7 +12,7 @@ import pytest
 import xarray
 import zarr
 from cases import COLUMNS
-from support.commands import shown
+from support.commands import run, shown
 from support.faults import FaultError, Faults, Killed
 from support.few import mostly_slow, rising
 from support.store_round_trip import assert_same
@@ -181,3 +181,18 @@ def test_shards_are_appended_with_the_features_of_added_columns(tmp_path: Path) 
         found = dtf.from_zarr(tmp_path / "x.zarr").compute()
         assert found["x"].tolist() == [*range(12)]
         assert found["y"].tolist() == [0.0, 1.0, 2.0, 3.0] * 3
+
+
+def test_the_command_adds_columns(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"x": np.arange(5), "y": np.arange(5) * 2, "z": np.arange(5) * 3}, tmp_path / "0.tfrecord")
+    shard, store = tmp_path / "0.tfrecord", tmp_path / "x.zarr"
+    shown("to-zarr", shard, store, "--columns", "x")
+    shown("to-zarr", shard, store, "--columns", "z", "--add-columns")
+    refused = run("to-zarr", shard, store, "--columns", "y,x", "--add-columns")
+    assert refused.exit_code == 1 and "has a column 'x' already" in refused.stderr
+    shown("to-zarr", shard, store, "--add-columns", "--resume")
+    found = dtf.from_zarr(store).compute()
+    assert as_lists(found) == {"x": [*range(5)], "z": [*range(0, 15, 3)], "y": [*range(0, 10, 2)]}
+    assert "holds all of these columns: nothing is left to add" in shown("to-zarr", shard, store, "--add-columns")
+    wrong = run("to-zarr", shard, store, "--add-columns", "--append")
+    assert wrong.exit_code == 2 and "--add-columns adds columns to the store" in wrong.stderr

@@ -8,6 +8,11 @@ A write unit is a number of whole episodes. Its task reads the frames once and p
 
 The client writes ``meta/stats.json`` from the statistics of the episodes, ``meta/tasks.parquet`` and, last,
 ``meta/info.json``. Files depend on the rows and the options alone: a resumed conversion has the bytes of another one.
+
+A run that adds episodes writes files with the next numbers, and these three again. LeRobot takes the number of frames
+from ``meta/info.json``, and the borders of episodes from all files below ``meta/episodes``. So the tasks write the rows
+of the new episodes into the run folder, and the client publishes them when all frames are verified. A run that ends
+early leaves files that ``meta/info.json`` does not count; the next run that adds episodes continues or removes them.
 """
 
 from __future__ import annotations
@@ -16,9 +21,10 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import Any, BinaryIO, Unpack
 
@@ -36,22 +42,25 @@ from dask_tfrecord.errors import (
     Location,
     SchemaError,
     UnknownFeatureError,
+    UnsupportedFormatError,
     explain_missing,
     near_misses,
     plural,
+    redact_url,
 )
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.options import LeRobotOptions, complete, with_options
+from dask_tfrecord.options import LeRobotOptions, Mode, complete, with_options
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.remote import join, url_to_fs
-from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
-from dask_tfrecord.stores.output import check_mode
+from dask_tfrecord.storage.objects import RUN_PREFIX, directory_of, objects_in
+from dask_tfrecord.storage.remote import files_below, join, url_to_fs
+from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport, written
+from dask_tfrecord.stores.output import ShardWriteReport, check_mode
 from dask_tfrecord.stores.units import RowTasks
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
 
 _VERSION = "v3.0"
 # Files of a directory.
@@ -61,9 +70,12 @@ _DATA = f"data/{_NUMBERED}.parquet"
 _VIDEO = f"videos/{{video_key}}/{_NUMBERED}.mp4"
 _EPISODES = f"meta/episodes/{_NUMBERED}.parquet"
 _INFO, _STATISTICS, _TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
-_FILE = re.compile(r"(data|videos/[^/]+|meta/episodes)/chunk-\d+/file-\d+\.(parquet|mp4)|meta/[a-z]+\.(json|parquet)")
-# Key in the metadata of the tasks: the conversion that wrote them.
-_CONVERSION = b"dask_tfrecord.conversion"
+_FILE = re.compile(
+    r"(data|videos/[^/]+|meta/episodes)/chunk-(?P<chunk>\d+)/file-(?P<file>\d+)\.(parquet|mp4)|meta/[a-z]+\.(json|parquet)"
+)
+# Keys in the metadata of the tasks: the conversion that wrote them, and the episodes before and after it, with the
+# tasks before.
+_CONVERSION, _GREW = b"dask_tfrecord.conversion", b"dask_tfrecord.episodes"
 # Decoded bytes of a unit: a video of some ten MB per camera.
 _UNIT_NBYTES = 1 << 30
 _COPIED_NBYTES = 1 << 20
@@ -96,14 +108,18 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     FileExistsError
         If files of another conversion exist under ``mode="w-"``.
     IncompleteStoreError
-        If the size or checksum of a written file is wrong, or a video lacks frames.
+        If the size or checksum of a written file is wrong, or a video lacks frames. With ``mode="a"``, if the data set
+        lacks episodes that its metadata count, or another program has added some meanwhile.
     ImportError
         If pyarrow or av is not installed.
     SchemaError
         If a column is ragged, bytes or complex, or images differ in size. Also if a video cannot store the images:
-        those of one channel, or of an odd size under ``yuv420p``.
+        those of one channel, or of an odd size under ``yuv420p``. With ``mode="a"``, if columns, `fps`, encoder or
+        `robot_type` differ from those of the data set.
     UnknownFeatureError
         If `names`, `task` or `episode` names no column.
+    UnsupportedFormatError
+        If episodes are added to a data set of another format than 3.0.
     ValueError
         If rows are not counted, there is no row, or an argument has an invalid value.
 
@@ -114,6 +130,11 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     episodes are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in
     which they appear, after one pass over their column. Videos are encoded in one thread per task, so that they are
     equal in each run; they are lossy unless `video` selects a lossless encoder.
+
+    ``mode="a"`` writes new files and rewrites none but ``meta/stats.json``, ``meta/tasks.parquet`` and, last,
+    ``meta/info.json``. Numbers of episodes and frames go on, and tasks keep theirs. The result is that of one
+    conversion, except for the borders of files. LeRobot finds the old episodes until ``meta/info.json`` counts the new
+    ones. If the run is killed, ``resume=True`` continues it, and another call starts it again.
 
     Examples
     --------
@@ -128,7 +149,8 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     for package in ("pyarrow", "av"):
         with explain_missing("LeRobot data sets need", package, "lerobot"):
             __import__(package)
-    check_mode(mode, "a data set", resume=options["resume"])
+    if mode != "a":
+        check_mode(mode, "a data set", resume=options["resume"])
     rows = Inputs.from_arrays(arrays, exact=True).rows
     for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
@@ -140,20 +162,31 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     described = {name: options[name] for name in ("fps", "robot_type", "episodes_per_file")}
     described["columns"] = repr(columns)
     conversion = Fingerprint.from_rows(rows, rows.schema, described).token
-    place = _Names.from_root(path, _INFO, options["storage_options"], columns.videos)
-    resumable = conversion if options["resume"] else None
-    if UnitFiles(uuid.uuid4().hex, place, 1, mode, compute=True, resumable=resumable).is_complete():
+    names = _Names.from_root(path, _INFO, options["storage_options"], columns.videos)
+    resumes = options["resume"]
+    last = _run_identity(conversion, names.grew()[0] if mode == "a" else 0)
+    if UnitFiles(uuid.uuid4().hex, names, 1, "w-", compute=True, resumable=last if resumes else None).is_complete():
         return
-    tasks = _all_tasks(rows, columns.task)
+    base = _Base.read(names) if mode == "a" else None
+    tasks = _numbered({} if base is None else base.tasks, _all_tasks(rows, columns.task))
+    info = columns.info(rows.schema, fps, options["robot_type"], lengths, len(tasks))
+    if base is not None:
+        info = base.with_episodes(info, names)
     ends = np.cumsum(lengths)
     units = joined_parts(([0, *ends.tolist()], max(1, _UNIT_NBYTES // columns.row_nbytes(rows.schema))))
     if episodes_per_file is not None:
         units = [*range(0, len(lengths), episodes_per_file), len(lengths)]
-    info = columns.info(rows.schema, fps, options["robot_type"], lengths, tasks)
-    plan = _Plan(place, columns, fps, {text: number for number, text in enumerate(tasks)}, info, conversion)
-    row_tasks = RowTasks(rows, uuid.uuid4().hex)
     count = len(units) - 1
-    files = _LeRobotFiles(row_tasks.token, place, count, mode, compute=True, resumable=resumable, plan=plan)
+    row_tasks = RowTasks(rows, uuid.uuid4().hex)
+    identity = _run_identity(conversion, 0 if base is None else base.episodes)
+    resumable = identity if resumes else None
+    kind: Mode = "w-" if mode == "a" else mode
+    if base is not None:
+        # Files that the data set does not count are replaced, and no others.
+        kind, folder = "w", join(directory_of(names.last), f"{RUN_PREFIX}{resumable or row_tasks.token}")
+        names = replace(names, first=base.files, episodes=base.episodes, chunk_files=base.chunk_files, folder=folder)
+    plan = _Plan(names, columns, fps, tasks, info, identity, base)
+    files = _LeRobotFiles(row_tasks.token, names, count, kind, compute=True, resumable=resumable, plan=plan)
     files.check_free()
     starts = [0, *ends.tolist()]
     spans = [(starts[first], starts[past]) for first, past in pairwise(units)]
@@ -162,7 +195,21 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
         (span, read, (unit, span[0], first, lengths[first:past]))
         for unit, (span, (first, past)) in enumerate(zip(spans, pairwise(units), strict=True))
     ]
-    FileWrite.of_rows(files, row_tasks, write_lerobot_unit, (), arguments, place.root).run()
+    FileWrite.of_rows(files, row_tasks, write_lerobot_unit, (), arguments, names.root).run()
+
+
+def _numbered(tasks: Mapping[str, int], added: Sequence[str]) -> dict[str, int]:
+    """Return tasks with their numbers, and after them new ones with the next numbers."""
+    numbers, number = dict(tasks), max(tasks.values(), default=-1) + 1
+    for text in added:
+        if text not in numbers:
+            numbers[text], number = number, number + 1
+    return numbers
+
+
+def _run_identity(conversion: str, episodes: int) -> str:
+    """Return the identity of a run that writes or adds a conversion after some episodes."""
+    return digest([conversion, episodes])[:32] if episodes else conversion
 
 
 def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:
@@ -247,7 +294,7 @@ class _Columns:
         return max(1, sum(sizes))
 
     def info(
-        self, schema: Schema, fps: int, robot_type: str | None, lengths: NDArray[np.int64], tasks: Sequence[str]
+        self, schema: Schema, fps: int, robot_type: str | None, lengths: NDArray[np.int64], tasks: int
     ) -> dict[str, Any]:
         """Return the content of ``meta/info.json``."""
         features: dict[str, Any] = {}
@@ -280,7 +327,7 @@ class _Columns:
             "robot_type": robot_type,
             "total_episodes": len(lengths),
             "total_frames": int(lengths.sum()),
-            "total_tasks": len(tasks),
+            "total_tasks": tasks,
             "chunks_size": _CHUNK_FILES,
             "data_files_size_in_mb": 100,
             "video_files_size_in_mb": 200,
@@ -350,30 +397,235 @@ class _Names(UnitNames):
     """Files of a LeRobot data set. Their claim and their run folder are next to ``meta/info.json``."""
 
     cameras: tuple[str, ...] = ()
+    # Number of the episodes before those of this run, and the files of a directory.
+    episodes: int = 0
+    chunk_files: int = _CHUNK_FILES
+    # Run folder, where the rows of added episodes wait.
+    folder: str = ""
+
+    @property
+    def adds(self) -> bool:
+        """True if the files are added to those of a data set."""
+        return bool(self.first)
+
+    def place(self, unit: int) -> tuple[int, int]:
+        """Return the numbers of the directory and the file of a unit."""
+        return divmod(self.first + unit, self.chunk_files)
+
+    def episodes_of_unit(self, unit: int) -> str:
+        """Return the path of the file with the episodes of a unit, as readers find it."""
+        chunk, file = self.place(unit)
+        return join(self.root, _EPISODES.format(chunk_index=chunk, file_index=file))
 
     def of_unit(self, unit: int) -> list[str]:
         """Return the paths of the files of a unit: the data, the episodes, and the video of each camera."""
-        chunk, file = divmod(unit, _CHUNK_FILES)
-        templates = [_DATA, _EPISODES, *(_VIDEO for _ in self.cameras)]
-        keys = ["", "", *self.cameras]
-        return [
+        chunk, file = self.place(unit)
+        data, *videos = [
             join(self.root, template.format(chunk_index=chunk, file_index=file, video_key=key))
-            for template, key in zip(templates, keys, strict=True)
+            for template, key in [(_DATA, ""), *((_VIDEO, key) for key in self.cameras)]
         ]
+        episodes = join(self.folder, f"episodes-{unit}.parquet") if self.adds else self.episodes_of_unit(unit)
+        return [data, episodes, *videos]
 
     def is_own(self, name: str) -> bool:
-        """Return whether a LeRobot data set has files of this name below its directory."""
-        return _FILE.fullmatch(name) is not None
+        """Return whether a file of this name belongs to such a data set; when files are added, beyond its own."""
+        found = _FILE.fullmatch(name)
+        if found is None or not self.adds:
+            return found is not None
+        return found["chunk"] is not None and self.number(name) >= self.first
+
+    def number(self, path: str) -> int:
+        """Return the number of a file of a unit, counted over all directories."""
+        found = _FILE.fullmatch(path.removeprefix(f"{self.root}/"))
+        assert found is not None
+        return int(found["chunk"]) * self.chunk_files + int(found["file"])
+
+    def existing(self, paths: Sequence[str]) -> list[str]:
+        """List the existing files; when files are added, those that the data set does not count."""
+        if self.adds and self.info().get("total_episodes") != self.episodes:
+            # Another run, or this one, has added them.
+            return []
+        return UnitNames.existing(self, paths)
+
+    def files_of_episodes(self) -> list[str]:
+        """List the files with the rows of episodes, in their order."""
+        folder = join(self.root, "meta/episodes")
+        fs, inside = url_to_fs(folder, **self.storage_options)
+        fs.invalidate_cache()
+        found = (join(folder, name.removeprefix(inside).lstrip("/")) for name in files_below(fs, inside))
+        return sorted((path for path in found if _FILE.fullmatch(path.removeprefix(f"{self.root}/"))), key=self.number)
+
+    def info(self) -> dict[str, Any]:
+        """Return the content of ``meta/info.json``; empty if it does not exist."""
+        data = objects_in(self.root, self.storage_options).get([_INFO])[_INFO]
+        if data is None:
+            return {}
+        try:
+            return dict(json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise IncompleteStoreError(f"the file is no JSON object ({error})", Location(self.last)) from error
+
+    def grew(self) -> tuple[int, int, int]:
+        """Return the number of episodes before and after the last run that wrote the tasks, and the tasks before.
+
+        They are zeros if other software wrote them.
+        """
+        episodes, after, tasks = json.loads(self._metadata_of_tasks().get(_GREW, b"[0, 0, 0]"))
+        return int(episodes), int(after), int(tasks)
 
     def conversion(self) -> str | None:
         """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""
+        found = self._metadata_of_tasks()
+        # A run that adds episodes replaces the tasks before it completes the data set.
+        if _GREW in found and self.info().get("total_episodes") != self.grew()[1]:
+            return None
+        return found[_CONVERSION].decode() if _CONVERSION in found else None
+
+    def _metadata_of_tasks(self) -> dict[bytes, bytes]:
         from pyarrow import parquet
 
         fs, inside = url_to_fs(self.root, **self.storage_options)
         if not (fs.exists(f"{inside}/{_INFO}") and fs.exists(f"{inside}/{_TASKS}")):
-            return None
+            return {}
         with fs.open(f"{inside}/{_TASKS}", "rb") as file:
-            return ((parquet.read_metadata(file).metadata or {}).get(_CONVERSION) or b"").decode()
+            return dict(parquet.read_metadata(file).metadata or {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A data set that episodes are added to."""
+
+    info: Mapping[str, Any]
+    tasks: Mapping[str, int]
+    # Number of its files: the first of the new ones.
+    files: int
+    # Columns of the rows of its episodes, a schema of pyarrow.
+    schema: Any
+
+    @property
+    def episodes(self) -> int:
+        """Number of its episodes."""
+        return int(self.info["total_episodes"])
+
+    @property
+    def frames(self) -> int:
+        """Number of its frames."""
+        return int(self.info["total_frames"])
+
+    @property
+    def chunk_files(self) -> int:
+        """Files of a directory."""
+        return int(self.info["chunks_size"])
+
+    @classmethod
+    def read(cls, names: _Names) -> _Base | None:
+        """Read a data set; None if there is none."""
+        info = names.info()
+        if not info:
+            return None
+        location = Location(redact_url(names.last))
+        version = info.get("codebase_version")
+        if version != _VERSION:
+            raise UnsupportedFormatError(
+                f"the data set has format {version}, and episodes are added to format {_VERSION}: convert it by "
+                f"LeRobot first",
+                location,
+            )
+        for name, template in (("data_path", _DATA), ("video_path", _VIDEO)):
+            if info.get(name) not in (template, None if name == "video_path" else template):
+                raise UnsupportedFormatError(f"{name} is {info.get(name)!r}; expected {template!r}", location)
+        names = replace(names, chunk_files=int(info["chunks_size"]))
+        tasks, (_, after, before) = _read_tasks(names), names.grew()
+        if after not in (0, info["total_episodes"]):
+            # Those of a run that was killed follow.
+            tasks = tasks[:before]
+        for path in reversed(names.files_of_episodes()):
+            table = _read_table(path, names.storage_options)
+            # A run that was killed may have left episodes that are not counted.
+            rows = [row for row in table.to_pylist() if row["episode_index"] < info["total_episodes"]]
+            if not rows:
+                continue
+            row = rows[-1]
+            if (row["episode_index"] + 1, row["dataset_to_index"]) != (info["total_episodes"], info["total_frames"]):
+                break
+            places = [name.removesuffix("/chunk_index") for name in row if name.endswith("/chunk_index")]
+            numbers = [row[f"{name}/chunk_index"] * names.chunk_files + row[f"{name}/file_index"] for name in places]
+            return cls(info, dict(tasks), max(names.number(path), *numbers) + 1, table.schema.remove_metadata())
+        raise IncompleteStoreError(
+            f"the last of {plural(info['total_episodes'], 'episode')} with {info['total_frames']:,} frames, which this "
+            f"file counts, is not below meta/episodes",
+            location,
+        )
+
+    def with_episodes(self, added: Mapping[str, Any], names: _Names) -> dict[str, Any]:
+        """Return the description of the data set with added episodes; refuse what does not fit."""
+        differences = list(_differences(self.info, added))
+        if differences:
+            raise SchemaError(
+                f"cannot add episodes that differ: {'; '.join(differences)}. Rename or leave out columns by names=, "
+                f"convert them by map_blocks, or write another data set",
+                Location(redact_url(names.last)),
+            )
+        episodes = self.episodes + added["total_episodes"]
+        splits = {}
+        for name, split in self.info.get("splits", {}).items():
+            first, _, past = str(split).partition(":")
+            splits[name] = f"{first}:{episodes}" if past == str(self.episodes) else split
+        return {
+            **self.info,
+            "total_episodes": episodes,
+            "total_frames": self.frames + added["total_frames"],
+            "total_tasks": added["total_tasks"],
+            "splits": splits,
+        }
+
+    def statistics(self, names: _Names) -> list[dict[str, Statistic]]:
+        """Return the statistics of its episodes, in one part or several ones."""
+        data = objects_in(names.root, names.storage_options).get([_STATISTICS])[_STATISTICS]
+        stored = {} if data is None else json.loads(data)
+        # A run that was killed may have written those of more episodes.
+        if stored and stored.get("index", {}).get("count") in (None, [self.frames]):
+            return [
+                {key: {name: np.array(value)[None] for name, value in each.items()} for key, each in stored.items()}
+            ]
+        paths = [path for path in names.files_of_episodes() if names.number(path) < names.first]
+        return [_read_statistics(path, names.storage_options) for path in paths]
+
+
+def _read_tasks(names: _Names) -> list[tuple[str, int]]:
+    """Return the tasks of a data set with their numbers; pandas names the column of the texts in several ways."""
+    table = _read_table(join(names.root, _TASKS), names.storage_options)
+    [text] = [name for name in table.column_names if name != "task_index"]
+    return list(zip(table[text].to_pylist(), table["task_index"].to_pylist(), strict=True))
+
+
+def _read_table(path: str, storage_options: Mapping[str, Any]) -> Any:
+    from pyarrow import parquet
+
+    fs, inside = url_to_fs(path, **storage_options)
+    with fs.open(inside, "rb") as file:
+        return parquet.read_table(file)
+
+
+def _differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> Iterator[str]:
+    """Describe how data sets differ, by the contents of their ``meta/info.json``."""
+    for name in ("fps", "robot_type"):
+        if added[name] is not None and added[name] != stored.get(name):
+            yield f"{name} is {stored.get(name)!r} in the data set, and {added[name]!r} here"
+    for key in {**stored["features"], **added["features"]}:
+        before, now = (each["features"].get(key) for each in (stored, added))
+        facts = [_described(each) for each in (before, now)]
+        if before is not None and now is not None and before.get("info") and now.get("info"):
+            for name in ("video.codec", "video.pix_fmt"):
+                values = [each["info"].get(name) for each in (before, now)]
+                if None not in values:
+                    facts = [f"{fact}, {value}" for fact, value in zip(facts, values, strict=True)]
+        if facts[0] != facts[1]:
+            yield f"{key!r} is {facts[0]} in the data set, and {facts[1]} here"
+
+
+def _described(feature: Mapping[str, Any] | None) -> str:
+    return "missing" if feature is None else f"{feature['dtype']} of shape {tuple(feature['shape'])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +638,7 @@ class _Plan:
     tasks: Mapping[str, int]
     info: Mapping[str, Any]
     conversion: str
+    base: _Base | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,13 +647,48 @@ class _LeRobotFiles(UnitFiles):
 
     plan: _Plan = field(kw_only=True)
 
+    def rewrites(self, path: str) -> bool:
+        """Return whether this run adds to what a file describes."""
+        return self.plan.names.adds and path in {join(self.names.root, name) for name in (_STATISTICS, _TASKS, _INFO)}
+
+    @property
+    def later_paths(self) -> list[str]:
+        """Paths of the rows of added episodes, where readers find them."""
+        names = self.plan.names
+        return [names.episodes_of_unit(unit) for unit in range(self.count)] if names.adds else []
+
+    def begin(self) -> None:
+        """Remove what a killed run has left, unless the data set has grown meanwhile."""
+        self._check_base()
+        UnitFiles.begin(self)
+
+    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
+        """Publish the rows of added episodes, then the metadata."""
+        self._check_base()
+        names = self.plan.names
+        for unit, path in enumerate(self.later_paths):
+            fs, inside = url_to_fs(names.of_unit(unit)[1], **names.storage_options)
+            self.publish(path, partial(written, fs.cat_file(inside)))
+        UnitFiles.complete(self, paths, reports)
+
+    def _check_base(self) -> None:
+        names = self.plan.names
+        if names.adds and (found := names.info().get("total_episodes")) != names.episodes:
+            raise IncompleteStoreError(
+                f"the data set had {plural(names.episodes, 'episode')} when this run began, and now has {found}: "
+                f"another program has changed it; call to_lerobot again",
+                self.journal.location,
+            )
+
     def descriptions(self) -> dict[str, bytes]:
         """Return the statistics, the tasks and, last, the description of the data set."""
         import pyarrow as pa
         from pyarrow import parquet
 
         place, options, plan = self.plan.names, self.names.storage_options, self.plan
-        statistics = _merged([_read_statistics(place.of_unit(unit)[1], options) for unit in range(self.count)])
+        before = [] if plan.base is None else plan.base.statistics(place)
+        added = (_read_statistics(place.of_unit(unit)[1], options) for unit in range(self.count))
+        statistics = _merged([*before, *added])
         tasks = {"task_index": pa.array(plan.tasks.values(), pa.int64()), "task": pa.array(plan.tasks, pa.string())}
         # pandas takes the text as the index of the table.
         described = {
@@ -411,7 +699,13 @@ class _LeRobotFiles(UnitFiles):
                 for name, kind, dtype in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
             ],
         }
-        metadata = {b"pandas": json.dumps(described).encode(), _CONVERSION: plan.conversion.encode()}
+        metadata = {
+            b"pandas": json.dumps(described).encode(),
+            _CONVERSION: plan.conversion.encode(),
+            _GREW: json.dumps(
+                [place.episodes, plan.info["total_episodes"], 0 if plan.base is None else len(plan.base.tasks)]
+            ).encode(),
+        }
         sink = pa.BufferOutputStream()
         parquet.write_table(pa.table(tasks).replace_schema_metadata(metadata), sink)
         listed = {key: {name: value.tolist() for name, value in each.items()} for key, each in statistics.items()}
@@ -478,7 +772,8 @@ class _UnitWriter:
                 rows.append(row)
         for path, content in zip(plan.names.of_unit(self.unit)[2:], videos, strict=True):
             _check_frames(content, int(self.splits[-1]), path)
-        parquet.write_table(pa.table({name: [row[name] for row in rows] for name in rows[0]}), episodes)
+        made = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+        parquet.write_table(made if plan.base is None else _conformed(made, plan.base.schema), episodes)
         return nbytes
 
     def _spans(self, first: int, past: int, row_nbytes: int) -> list[tuple[int, int]]:
@@ -497,11 +792,12 @@ class _UnitWriter:
         if columns.task is not None:
             tasks = [text for part in read for text in texts(part[columns.task])]
         place = int(self.splits[number])
-        indices = self.start + place + np.arange(length)
+        episode = plan.names.episodes + self.first + number
+        indices = (0 if plan.base is None else plan.base.frames) + self.start + place + np.arange(length)
         counters: dict[str, NDArray[Any]] = {
             "timestamp": (np.arange(length) / plan.fps).astype(np.float32),
             "frame_index": np.arange(length),
-            "episode_index": np.full(length, self.first + number),
+            "episode_index": np.full(length, episode),
             "index": indices,
             "task_index": np.array([plan.tasks[text] for text in tasks]),
         }
@@ -520,9 +816,9 @@ class _UnitWriter:
         for key, each in counters.items():
             made[key] = _arrow_values(each)
             statistics[key] = _statistic(each)
-        chunk, file = divmod(self.unit, _CHUNK_FILES)
+        chunk, file = plan.names.place(self.unit)
         row: dict[str, Any] = {
-            "episode_index": self.first + number,
+            "episode_index": episode,
             "tasks": list(dict.fromkeys(tasks)),
             "length": length,
             "dataset_from_index": int(indices[0]),
@@ -533,7 +829,19 @@ class _UnitWriter:
         for key in columns.videos:
             row[f"videos/{key}/from_timestamp"] = place / plan.fps
             row[f"videos/{key}/to_timestamp"] = (place + length) / plan.fps
-        return pa.table(made), row, statistics
+        # A data set of other software may have them in another order.
+        return pa.table({key: made[key] for key in plan.info["features"] if key in made}), row, statistics
+
+
+def _conformed(table: Any, schema: Any) -> Any:
+    """Return rows of episodes with the columns of others, for readers that expect the same ones in each file."""
+    import pyarrow as pa
+
+    columns = [
+        table[each.name].cast(each.type) if each.name in table.column_names else pa.nulls(len(table), each.type)
+        for each in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def _arrow_values(values: NDArray[Any]) -> Any:
@@ -662,11 +970,7 @@ def _statistic(values: NDArray[Any]) -> Statistic:
 
 def _read_statistics(path: str, storage_options: Mapping[str, Any]) -> dict[str, Statistic]:
     """Read the statistics of the episodes of a unit, stacked along a first axis."""
-    from pyarrow import parquet
-
-    fs, inside = url_to_fs(path, **storage_options)
-    with fs.open(inside, "rb") as file:
-        table = parquet.read_table(file)
+    table = _read_table(path, storage_options)
     found: dict[str, Statistic] = {}
     for name in table.column_names:
         if name.startswith("stats/"):
@@ -678,8 +982,9 @@ def _read_statistics(path: str, storage_options: Mapping[str, Any]) -> dict[str,
 def _merged(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
     """Merge the statistics of episodes; the numbers of frames are the weights of means and quantiles."""
     merged: dict[str, Statistic] = {}
-    for key in parts[0]:
-        stacked = {name: np.concatenate([part[key][name] for part in parts]) for name in parts[0][key]}
+    for key in _common(parts):
+        names = _common([part[key] for part in parts])
+        stacked = {name: np.concatenate([part[key][name] for part in parts]) for name in names}
         counts = stacked.pop("count")
         weights = counts.reshape(-1, *(1,) * (stacked["mean"].ndim - 1)) / counts.sum()
         found = {name: (value * weights).sum(axis=0) for name, value in stacked.items()}
@@ -692,3 +997,8 @@ def _merged(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
         }
         merged[key] = found
     return merged
+
+
+def _common(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys that all mappings have; other software may write fewer statistics."""
+    return [key for key in mappings[0] if all(key in each for each in mappings)]

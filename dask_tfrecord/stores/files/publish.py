@@ -385,9 +385,14 @@ class Files:
         return self.names.paths(self.count)
 
     @property
+    def later_paths(self) -> list[str]:
+        """Path or URL of every file that the client publishes after those of the tasks, apart from metadata."""
+        return []
+
+    @property
     def _directories(self) -> list[str]:
         """Directories of the files, of the metadata and of the journal."""
-        return [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
+        return [*dict.fromkeys([self.directory, *map(directory_of, [*self.paths, *self.later_paths])])]
 
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
@@ -401,7 +406,7 @@ class Files:
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Own the files; remove what a dead run left, and directories that were made in vain."""
-        made = [path for path in self.names.directories(self.paths) if not path.exists()]
+        made = [path for path in self.names.directories([*self.paths, *self.later_paths]) if not path.exists()]
         made.sort(key=lambda path: -len(path.parts))
         with self.journal.owned(self.token, partial(_remove_empty, made)) as dead:
             if dead is not None:
@@ -422,7 +427,7 @@ class Files:
         remove_abandoned(self._directories, names.storage_options, own=self.folder)
         replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
         # Tasks do not create the folder: one that runs late would do so again.
-        names.create_directories([*paths, join(self.folder, _record_name(paths[0]))])
+        names.create_directories([*paths, *self.later_paths, join(self.folder, _record_name(paths[0]))])
         # Files of a store are replaced when the new ones are complete.
         if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
             names.remove_replaced(replaced, self.token)
@@ -647,9 +652,11 @@ class Files:
         if self.compute:
             self._check_writing()
         existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
-        if existing is not None:
-            if self._unit(path, existing) is not None or self._is_same(path, existing, temporary):
-                return False
+        if existing is not None and (
+            self._unit(path, existing) is not None or self._is_same(path, existing, temporary)
+        ):
+            return False
+        if existing is not None and not self.rewrites(path):
             if self.mode == "w-":
                 raise FileExistsError(
                     f"{Location(path)} exists already, and this write did not make it: " + OVERWRITE + " replaces it"
@@ -668,6 +675,10 @@ class Files:
             if own is not None:
                 self._record_unit(path, own, None)
         return True
+
+    def rewrites(self, path: str) -> bool:
+        """Return whether this run writes a file of an earlier one again, because it adds to what the file describes."""
+        return False
 
     def _record(self, path: str, report: ShardWriteReport | None) -> None:
         """Record a file that this run published."""
@@ -771,7 +782,7 @@ class UnitFiles(Files):
 
     def begin(self) -> None:
         """Remove the description and the files that will not be replaced, too."""
-        if self.mode == "w":
+        if self.mode == "w" and not self.rewrites(self.names.last):
             self.names.remove([self.names.last])
         Files.begin(self)
         if self.mode == "w":
@@ -785,7 +796,7 @@ class UnitFiles(Files):
     def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
         """Publish the files that describe the output; a run that is killed meanwhile can be resumed."""
         for name, data in self.descriptions().items():
-            self.publish(join(self.names.root, name), partial(_written, data))
+            self.publish(join(self.names.root, name), partial(written, data))
 
     def descriptions(self) -> Mapping[str, bytes]:
         """Return the files that describe the output, by their names below its directory; the last makes it complete."""
@@ -816,7 +827,8 @@ class UnitFiles(Files):
         return report
 
 
-def _written(data: bytes, sink: ByteSink) -> tuple[int, int]:
+def written(data: bytes, sink: ByteSink) -> tuple[int, int]:
+    """Write the bytes of a file without rows; return the numbers that `Files.publish` asks for."""
     sink.write(data)
     return 0, len(data)
 
