@@ -487,7 +487,7 @@ def added_episodes(target: Path) -> list[tuple[float, str]]:
     return [(frame["x"], numbers[frame["task_index"]]) for frame in frames]
 
 
-@pytest.mark.parametrize("every", rising(71, 7, 1))
+@pytest.mark.parametrize("every", rising(113, 7, 1))
 @pytest.mark.parametrize("place", ["directory", pytest.param("memory", marks=pytest.mark.slow)])
 def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path) -> None:
     """Readers find the old episodes or all; the run is continued, or another one adds them, each once."""
@@ -520,12 +520,13 @@ def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path)
 
     at, before, after = 1, frames(0, 6), frames(0, 10)
     write(str(tmp_path / "one"), 0, 10)
+    write(f"{url}-old", 0, 6)
     wanted = {path.relative_to(tmp_path / "one").as_posix() for path in (tmp_path / "one").rglob("*") if path.is_file()}
     statistics = json.loads((tmp_path / "one/meta/stats.json").read_text())["x"]
     with dask.config.set(scheduler="synchronous"):
         while True:
-            write(url, 0, 6)
-            faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(root)), at // every % 2 == 0
+            fs.copy(f"{root}-old", root, recursive=True)
+            faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(f"{root}/")), at // every % 2 == 0
             with suppress(Killed), faults.injected():
                 write(url, 6, 10, resume=resumes)
             if found() == before:
