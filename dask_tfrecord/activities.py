@@ -10,13 +10,16 @@ import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
+from dask_tfrecord.settings import this_worker
+
 
 def activity(name: Literal["read", "decode", "encode", "write"]) -> AbstractContextManager[object]:
     """Measure an activity of the task that runs in this thread, without the time of activities within it.
 
     Reading a local shard counts as decoding, because the native core does both in one pass.
     """
-    # Only workers of distributed have imported this module; other tasks only pay for the lookup.
-    metrics = sys.modules.get("distributed.metrics")
-    measured: AbstractContextManager[object] = nullcontext() if metrics is None else metrics.context_meter.meter(name)
+    # Other tasks only pay for the lookup.
+    if this_worker() is None:
+        return nullcontext()
+    measured: AbstractContextManager[object] = sys.modules["distributed.metrics"].context_meter.meter(name)
     return measured

@@ -15,9 +15,9 @@ import pytest
 from support.commands import run
 from support.numbered_shards import damage
 from support.paths import REPOSITORY
-from zarr.storage import _local
 
 import dask_tfrecord as dtf
+from dask_tfrecord.storage.objects import DirectoryObjects
 
 PACKAGE = Path(dtf.errors.__file__).parent
 PAGE = REPOSITORY / "docs" / "how-to" / "configuration.md"
@@ -102,14 +102,14 @@ def test_writers_report_units_published_shards_and_resume_decisions(
         assert {text for _, _, text in published} == {"published 10 records"}
 
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-            put, left = _local._put, iter(range(20))
+            put, left = DirectoryObjects.put, iter(range(20))
 
-            def limited(path: Path, value: Any, exclusive: bool = False) -> int:
-                if path.parts[-2] == "c" and next(left, None) is None:
+            def limited(self: DirectoryObjects, name: str, value: Any) -> None:
+                if "/c/" in name and next(left, None) is None:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                return put(path, value, exclusive)
+                put(self, name, value)
 
-            patch.setattr(_local, "_put", limited)
+            patch.setattr(DirectoryObjects, "put", limited)
             ds.to_zarr(store, chunks=5, resume=True)
         caplog.clear()
         ds.to_zarr(store, chunks=5, resume=True)

@@ -53,13 +53,13 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.columns.decoder import (
     Decoder,
-    SizeDecoder,
     Where,
     decode,
     decode_blocks,
     locate_record,
     located_error,
     rows_of_no_fields,
+    size_decoder,
 )
 from dask_tfrecord.columns.items import ItemPlan, LengthError
 from dask_tfrecord.errors import (
@@ -464,8 +464,7 @@ class RecordSource(CountedRows):
     def measure(self) -> RecordSource:
         """Return a source of the same rows that counts the values of ragged rows without decoding them."""
         # Every task calls this, so the token is not computed from all shards again.
-        token = f"{self.token}-sized"
-        return replace(self, decoder=SizeDecoder(self.decoder.schema), token=token)
+        return replace(self, decoder=size_decoder(self.decoder), token=f"{self.token}-sized")
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
         """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""
@@ -844,7 +843,7 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
         return 1.0
     run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
     # Values are not decoded: small records may decode to large ones.
-    sizes = SizeDecoder(decoder.schema)
+    sizes = size_decoder(decoder)
     blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
 

@@ -145,6 +145,12 @@ class SizeDecoder(Decoder):
         self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
 
 
+@functools.lru_cache(maxsize=32)
+def size_decoder(decoder: Decoder) -> SizeDecoder:
+    """Return the decoder of the same columns for their sizes."""
+    return SizeDecoder(decoder.schema)
+
+
 class StepCounter(Decoder):
     """Decoder of the number of steps of each padded feature, of known or unknown length."""
 

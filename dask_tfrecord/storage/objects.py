@@ -14,7 +14,6 @@ import shutil
 import stat
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
@@ -26,7 +25,13 @@ from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dask_tfrecord.errors import IncompleteStoreError, add_path_to_errors, redact_url, repr_without_credentials
+from dask_tfrecord.errors import (
+    IncompleteStoreError,
+    add_path,
+    add_path_to_errors,
+    redact_url,
+    repr_without_credentials,
+)
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, join, list_directory, with_retries
@@ -82,9 +87,9 @@ class DirectoryObjects:
     # False: `put` raises FileNotFoundError if the directory does not exist.
     makes_directory: bool = True
 
-    def put(self, name: str, value: bytes) -> None:
+    def put(self, name: str, value: bytes | memoryview) -> None:
         """Write a file atomically."""
-        self._publish(name, value, Path.replace)
+        self._publish(name, value, os.replace)
 
     def create(self, name: str, value: bytes) -> bool:
         """Write a file unless it exists; return True if it was written."""
@@ -96,31 +101,29 @@ class DirectoryObjects:
             return False
         return True
 
-    def _publish(self, name: str, value: bytes, rename: Callable[[Path, Path], object]) -> None:
+    def _publish(self, name: str, value: bytes | memoryview, rename: Callable[[str, str], object]) -> None:
         """Write a temporary file in the directory of the target, and rename it."""
-        path = Path(self.root, name)
-        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+        # Chunks are small, and other threads wait while Python runs: each gets four calls of the system and no `Path`.
+        path = f"{self.root}/{name}"
         # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
         # that the temporary file of a claim counts as a claim.
-        temporary = path.with_name(f"{path.name}.{process.process_digits()}{uuid.uuid4().hex[:8]}.partial")
+        temporary = f"{path}.{process.process_digits()}{os.urandom(4).hex()}.partial"
+        missing = path
         for _ in range(_TRIES):
             try:
-                if self.makes_directory:
-                    make_directory(path.parent)
-                with add_path_to_errors(str(path)):
-                    temporary.write_bytes(value)
+                _write_file(temporary, value, path)
                 rename(temporary, path)
-            except FileNotFoundError as error:
-                if not self.makes_directory:
-                    raise
-                missing = error
-                continue
-            finally:
+            except BaseException as error:
                 with suppress(FileNotFoundError, NotADirectoryError):
-                    temporary.unlink()
-            return
+                    os.unlink(temporary)  # noqa: PTH108
+                if not self.makes_directory or not isinstance(error, FileNotFoundError | NotADirectoryError):
+                    raise
+                missing = error.filename
+                make_directory(Path(path).parent)
+            else:
+                return
         # The file system refuses the directory, or another process keeps removing it.
-        raise FileNotFoundError(errno.ENOENT, "cannot make a directory to write to", missing.filename)
+        raise FileNotFoundError(errno.ENOENT, "cannot make a directory to write to", missing)
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read files; None for a missing one."""
@@ -215,7 +218,7 @@ def _read_file(path: str) -> bytes:
         # Opening a pipe without a writer would wait.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
-        if not Path(path).is_symlink():
+        if not os.path.islink(path):  # noqa: PTH114
             raise
         raise NotAFileError(errno.EINVAL, "expected a file, this is a link without a target", path) from None
     except OSError as error:
@@ -229,15 +232,31 @@ def _read_file(path: str) -> bytes:
         return opened.read()
 
 
-def _link(source: Path, path: Path) -> None:
-    """Name a file unless that name exists: atomically where the file system has hard links."""
+def _write_file(file: str, value: bytes | memoryview, path: str) -> None:
+    """Write a file that will have another path, which errors have."""
+    try:
+        opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            rest = memoryview(value)
+            while rest:
+                rest = rest[os.write(opened, rest) :]
+        finally:
+            os.close(opened)
+    except OSError as error:
+        add_path(error, path)
+        raise
+
+
+def _link(source: str, path: str) -> None:
+    """Rename a file unless the new name exists: atomically where the file system has hard links."""
     try:
         os.link(source, path)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOENT):
             raise
-        with path.open("xb") as file:
-            file.write(source.read_bytes())
+        with open(path, "xb") as file:  # noqa: PTH123
+            file.write(Path(source).read_bytes())
+    os.unlink(source)  # noqa: PTH108
 
 
 # The memory of one process needs no service to be exclusive.

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError, printable
@@ -82,7 +83,7 @@ class Owner:
         try:
             # The first versions did not record whether a run has ended.
             document = {"has_ended": False} | json.loads(data)
-            owner = cls(**{name: kind(document[name]) for name, kind in get_type_hints(cls).items()})
+            owner = cls(**{name: kind(document[name]) for name, kind in _owner_types().items()})
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         return owner if _TOKEN.fullmatch(owner.token) else None
@@ -116,6 +117,12 @@ class Owner:
         except (ValueError, OverflowError, OSError):
             return self.place
         return f"{self.place}{since}, seen {age} s ago"
+
+
+@cache
+def _owner_types() -> dict[str, Callable[[Any], Any]]:
+    """Return the type of each field of an owner; `get_type_hints` takes longer than reading the object."""
+    return get_type_hints(Owner)
 
 
 @dataclass(frozen=True, slots=True)

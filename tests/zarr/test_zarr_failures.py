@@ -28,6 +28,7 @@ from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, SchemaError, ShardChangedError
+from dask_tfrecord.storage.objects import DirectoryObjects
 from dask_tfrecord.stores.zarr import store as store_module
 from dask_tfrecord.stores.zarr import write
 
@@ -221,14 +222,15 @@ def test_memory_that_other_processes_do_not_share(ds: dtf.Dataset) -> None:
 class Disk:
     """Disk of a test: chunks end some time after an event, or do not fit after some number of them."""
 
-    def __init__(self, put: Callable[..., int]) -> None:
+    def __init__(self, put: Callable[..., None]) -> None:
         self._put = put
         self.is_slow, self.left, self.under_way = False, 10**9, 0
         self.writing, self.happened = threading.Event(), threading.Event()
 
-    def put(self, path: Path, value: Any, exclusive: bool = False) -> int:
-        if "c" not in path.parts[-3:-1]:
-            return self._put(path, value, exclusive)
+    def put(self, objects: DirectoryObjects, name: str, value: Any) -> None:
+        if "/c/" not in name:
+            self._put(objects, name, value)
+            return
         self.left -= 1
         if self.left < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -238,17 +240,15 @@ class Disk:
             if self.is_slow:
                 self.happened.wait(PATIENCE)
                 time.sleep(0.1)
-            return self._put(path, value, exclusive)
+            self._put(objects, name, value)
         finally:
             self.under_way -= 1
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    from zarr.storage import _local
-
-    disk = Disk(_local._put)
-    monkeypatch.setattr(_local, "_put", disk.put)
+    disk = Disk(DirectoryObjects.put)
+    monkeypatch.setattr(DirectoryObjects, "put", lambda *arguments: disk.put(*arguments))
     return disk
 
 
@@ -460,13 +460,13 @@ def test_units_lost_during_the_conversion_are_reported(ds: dtf.Dataset, store: P
 
 
 def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = zarr.storage.LocalStore.set
+    write = DirectoryObjects.put
 
-    async def lose(self: zarr.storage.LocalStore, key: str, value: Any) -> None:
-        if "/c/" not in key:
-            await write(self, key, value)
+    def lose(self: DirectoryObjects, name: str, value: Any) -> None:
+        if "/c/" not in name:
+            write(self, name, value)
 
-    monkeypatch.setattr(zarr.storage.LocalStore, "set", lose)
+    monkeypatch.setattr(DirectoryObjects, "put", lose)
     with (
         dask.config.set(scheduler="sync"),
         pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is missing"),

@@ -25,6 +25,7 @@ from support.raced_writes import RecordingStore, Shuffled, ShuffledPool, events,
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
+from dask_tfrecord.storage.objects import DirectoryObjects
 
 # Of each of the two workers.
 THREADS = 4
@@ -145,17 +146,14 @@ def fails_late(blocks: dict[str, Any]) -> dict[str, Any]:
 
 def slow_down(seconds: float) -> None:
     """Let chunks take a while to be written in this process."""
-    from zarr.storage import _local
+    put: Any = getattr(DirectoryObjects.put, "whole", DirectoryObjects.put)
 
-    put: Any = getattr(_local._put, "whole", _local._put)
-
-    def slow(path: Path, value: Any, exclusive: bool = False) -> int:
+    def slow(self: DirectoryObjects, name: str, value: Any) -> None:
         time.sleep(seconds)
-        written: int = put(path, value, exclusive)
-        return written
+        put(self, name, value)
 
     slow.whole = put  # type: ignore[attr-defined]
-    _local._put = slow
+    DirectoryObjects.put = slow  # type: ignore[method-assign]
 
 
 @pytest.mark.slow

@@ -63,8 +63,8 @@ def chunk_key(array: Any, index: int) -> str:
     return str(array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1)))))
 
 
-async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
-    """Encode the entries of a whole chunk or shard, and store them.
+def encode_chunk(array: Any, entries: NDArray[Any]) -> bytes | memoryview:
+    """Encode the entries of a whole chunk or shard by the codecs of zarr, in the calling thread.
 
     `zarr.Array.__setitem__` selects, reads and merges first, which takes longer than encoding a small chunk. No public
     function only encodes: https://github.com/zarr-developers/zarr-python/issues/4243. It also omits chunks of the fill
@@ -73,9 +73,7 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     metadata, prototype = array.metadata, zarr.buffer.default_buffer_prototype()
     shape = array.shards or array.chunks
     if entries.dtype == object and array.dtype != object:
-        stored = prototype.buffer.from_bytes(_chunks_as_stored(entries.tolist(), array.shards and shape[0]))
-        await (array.store_path / chunk_key(array, index)).set(stored)
-        return
+        return _chunks_as_stored(entries.tolist(), array.shards and shape[0])
     if len(entries) < shape[0]:
         whole = np.full(shape, metadata.fill_value, entries.dtype)
         whole[: len(entries)] = entries
@@ -85,9 +83,9 @@ async def write_chunk(array: Any, index: int, entries: NDArray[Any]) -> None:
     # Other pipelines may omit chunks of the fill value whatever the array is configured to, and with them negative
     # zeros.
     pipeline = zarr.core.codec_pipeline.BatchedCodecPipeline.from_codecs(metadata.codecs)
-    with nullcontext() if array.shards is None else _one_chunk_after_the_other():
-        (encoded,) = await pipeline.encode([(value, spec)])
-    await (array.store_path / chunk_key(array, index)).set(encoded)
+    with nullcontext() if array.shards is None else _one_chunk_after_the_other(), calling_thread_loop() as loop:
+        (encoded,) = loop.run_until_complete(pipeline.encode([(value, spec)]))
+    return encoded.as_buffer_like()  # type: ignore[union-attr,return-value]
 
 
 def _chunks_as_stored(chunks: list[bytes], count: int | None) -> bytes:
@@ -139,12 +137,6 @@ def metadata_document(metadata: Any) -> dict[str, Any]:
 def array_of_document(store: zarr.abc.store.Store, path: str, document: Mapping[str, Any]) -> zarr.Array[Any]:
     """Return an array whose metadata are not stored."""
     return zarr.Array(zarr.AsyncArray(dict(document), zarr.storage.StorePath(store, path)))  # type: ignore[call-overload]
-
-
-async def set_chunk(array: Any, index: int, encoded: bytes | memoryview) -> None:
-    """Store the bytes of a chunk or shard."""
-    value = zarr.buffer.default_buffer_prototype().buffer.from_bytes(encoded)
-    await (array.store_path / chunk_key(array, index)).set(value)
 
 
 # Settings of zarr while it encodes a shard.

@@ -12,7 +12,7 @@ import re
 import warnings
 import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,14 +62,12 @@ from dask_tfrecord.stores.units import BorderCounts
 from dask_tfrecord.stores.zarr.chunks import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
-    calling_thread_loop,
     chunk_key,
     create_nodes,
+    encode_chunk,
     encoded_chunks,
     run_sync,
-    set_chunk,
     store_and_path,
-    write_chunk,
 )
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.plan import ArraySpec, RowGrid, ZarrLayout
@@ -103,8 +101,18 @@ _NOT_A_GROUP = "exists and is not a Zarr group: " + Spelled(
     "write to another path", "name the new store as the last argument, after the shards"
 )
 
-# Function of an array, the number of a chunk or shard, and the entries to write.
-Put = Callable[[Any, int, NDArray[Any]], None]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkEntries:
+    """Entries of a chunk or shard of an array, and the name of its object in the group."""
+
+    name: str
+    array: Any
+    entries: NDArray[Any]
+
+
+# Function that writes chunks and shards. It takes each one when it is ready to encode it.
+Put = Callable[[Iterable[ChunkEntries]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,15 +438,11 @@ class TargetGroup:
             objects = self.unopened_objects()
         return Journal(objects, CLAIM, "this group", self.location)
 
-    @contextmanager
-    def writing(self) -> Iterator[Put]:
+    def writer(self) -> Put:
         """Return a function that writes chunks of arrays of the group; in a directory, within the calling thread."""
         if self.directory is None:
-            # Connections of a store belong to the event loop of zarr.
-            yield partial(_put_chunk, run_sync)
-            return
-        with calling_thread_loop() as loop:
-            yield partial(_put_chunk, loop.run_until_complete)
+            return _put_in_store
+        return partial(_put_in_directory, DirectoryObjects(str(self.directory)))
 
     @property
     def is_in_memory(self) -> bool:
@@ -480,19 +484,30 @@ def group_document(attributes: Mapping[str, Any]) -> bytes:
     return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
 
 
-def _put_chunk(
-    run: Callable[[Coroutine[Any, Any, None]], object], array: Any, index: int, entries: NDArray[Any]
-) -> None:
-    """Write a chunk or a shard of an array; `run` awaits the calls of zarr."""
-    encode = chunk_encoder(array)
-    if encode is None:
+def _put_in_directory(objects: DirectoryObjects, chunks: Iterable[ChunkEntries]) -> None:
+    """Write chunks of a group in a directory, one after the other, without the event loop of zarr."""
+    for chunk in chunks:
+        encoded = _encode(chunk)
         with activity("write"):
-            run(write_chunk(array, index, entries))
-        return
+            objects.put(chunk.name, encoded)
+
+
+def _put_in_store(chunks: Iterable[ChunkEntries]) -> None:
+    """Write chunks of a group in a store: all at once, since each call waits for the thread of zarr."""
+    chunks = list(chunks)
+    if chunks:
+        # A fork of a session has arrays of its own.
+        array = chunks[0].array
+        folder = array.path.removesuffix(array.basename).rstrip("/")
+        encoded = {chunk.name: _encode(chunk) for chunk in chunks}
+        with activity("write"):
+            StoreObjects(array.store, folder).put_all(encoded)
+
+
+def _encode(chunk: ChunkEntries) -> bytes | memoryview:
+    encode = chunk_encoder(chunk.array)
     with activity("encode"):
-        encoded = encode(entries)
-    with activity("write"):
-        run(set_chunk(array, index, encoded))
+        return encode_chunk(chunk.array, chunk.entries) if encode is None else encode(chunk.entries)
 
 
 def _is_url(store: str) -> bool:
@@ -553,6 +568,11 @@ class StoreObjects:
     def put(self, name: str, value: bytes) -> None:
         """Write an object atomically."""
         run_sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
+
+    def put_all(self, values: Mapping[str, bytes | memoryview]) -> None:
+        """Write objects, many concurrently."""
+        buffers = {self._key(name): zarr.buffer.cpu.Buffer.from_bytes(value) for name, value in values.items()}
+        self._each(values, lambda key: self.store.set(key, buffers[key]))
 
     def create(self, name: str, value: bytes) -> bool:
         """Write an object unless it exists; return True if it was written.
@@ -639,19 +659,23 @@ class StoreObjects:
         return f"{self.path}/{name}" if self.path else name
 
     def _each(self, names: Iterable[str], request: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
-        """Send a request for each name, many concurrently."""
+        """Send a request for each name, many concurrently; raise the first error when all have ended."""
         names = list(names)
 
-        async def answers() -> list[Answer]:
+        async def answers() -> list[Answer | BaseException]:
             gate = asyncio.Semaphore(_REQUESTS)
 
             async def answer(name: str) -> Answer:
                 async with gate:
                     return await request(self._key(name))
 
-            return await asyncio.gather(*map(answer, names))
+            found = await asyncio.gather(*map(answer, names), return_exceptions=True)
+            for each in found:
+                if isinstance(each, BaseException):
+                    raise each
+            return found
 
-        return dict(zip(names, run_sync(answers()), strict=True))
+        return dict(zip(names, run_sync(answers()), strict=True))  # type: ignore[arg-type]
 
 
 # Errors of codecs for damaged or truncated chunks.
@@ -789,7 +813,7 @@ class Checkpoint:
         for number, (report, objects) in units.items():
             own = {name: StoredFile(sizes[name] or 0) for name in objects}
             reports[number] = replace(report, stored=sum(file.size for file in own.values()))
-            documents[str(number)] = Unit(asdict(reports[number]), own)
+            documents[str(number)] = Unit({name: getattr(reports[number], name) for name in WriteReport.__slots__}, own)
         self._units.record(str(min(units)), documents)
         return reports
 

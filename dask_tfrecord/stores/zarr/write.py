@@ -60,7 +60,15 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
-from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, shapes_of, task_name
+from dask_tfrecord.stores.units import (
+    Levels,
+    RowTasks,
+    check_group_lengths,
+    flatten_block,
+    is_flat,
+    shapes_of,
+    task_name,
+)
 from dask_tfrecord.stores.zarr.append import AddedColumns, AddedRows, Addition, fingerprint_of
 from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import array_of_document, chunk_key, run_sync
@@ -80,7 +88,14 @@ from dask_tfrecord.stores.zarr.plan import (
     plan_units,
 )
 from dask_tfrecord.stores.zarr.read import open_source
-from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, Checkpoint, Put, TargetGroup, find_resumable
+from dask_tfrecord.stores.zarr.store import (
+    CHECKPOINT_FOLDER,
+    Checkpoint,
+    ChunkEntries,
+    Put,
+    TargetGroup,
+    find_resumable,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -613,17 +628,16 @@ def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> 
     units = [unit for unit in task.units if unit.number not in completed]
     reports = list(completed.values())
     if units and _may_write(context):
-        with context.target.writing() as put:
-            completions = _CheckpointBuffer(context)
-            writers = [_UnitWriter(context, put, completions, unit) for unit in units]
-            try:
-                _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
-            except BaseException:
-                # The units before the failure are whole. If recording them fails too, raise the first failure.
-                with suppress(Exception):
-                    completions.flush()
-                raise
-            completions.flush()
+        put, completions = context.target.writer(), _CheckpointBuffer(context)
+        writers = [_UnitWriter(context, put, completions, unit) for unit in units]
+        try:
+            _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
+        except BaseException:
+            # The units before the failure are whole. If recording them fails too, raise the first failure.
+            with suppress(Exception):
+                completions.flush()
+            raise
+        completions.flush()
         reports += [writer.report for writer in writers]
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
     report = replace(WriteReport.sum(reports), peak=peak_memory())
@@ -646,7 +660,8 @@ class _CheckpointBuffer:
 
     def __init__(self, context: WriteContext) -> None:
         self._context, self._writers, self._nbytes = context, list[_UnitWriter](), 0
-        self._asked, self._may_write = 0.0, True
+        # The task has just asked.
+        self._asked, self._may_write = time.time(), True
 
     def may_write(self, *, again: bool) -> bool:
         """Return whether this run may write; unless `again`, an answer counts for a second."""
@@ -686,9 +701,11 @@ class _UnitWriter:
         self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
         self._put, self._completions = put, completions
         self._nbytes, self.objects = 0, list[str]()
+        # Chunks to write, whether other appends write them too, and their bytes.
+        self._pending, self._pending_nbytes = list[tuple[ChunkEntries, bool]](), 0
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
-        """Write entries of one array."""
+        """Write entries of one array: together with those of other arrays of the unit, if they are small."""
         self._nbytes += block_nbytes(entries)
         if not entries.size:
             # Zarr writes no object for an empty range.
@@ -706,17 +723,27 @@ class _UnitWriter:
         # Chunks that other appends write too: a late copy of this task must not undo them.
         shared = {units[0]} if before else set()
         shared |= {units[-1]} if stop % spec.unit else set()
+        for unit in units:
+            part = entries[unit * spec.unit - start : (unit + 1) * spec.unit - start]
+            chunk = ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part)
+            self._pending.append((chunk, unit in shared))
+            self.objects.append(chunk.name)
+        self._pending_nbytes += block_nbytes(entries)
+        if self._pending_nbytes >= limits().write_unit_nbytes:
+            self._write()
 
-        def write() -> None:
-            for unit in units:
-                if self._completions.may_write(again=unit in shared):
-                    self._put(array, unit, entries[unit * spec.unit - start : (unit + 1) * spec.unit - start])
-
-        write_uninterrupted(self.context.run, self.context.place, write)
-        self.objects += (f"{spec.name}/{chunk_key(array, unit)}" for unit in units)
+    def _write(self) -> None:
+        """Write the chunks that wait."""
+        pending, may_write = self._pending, self._completions.may_write
+        self._pending, self._pending_nbytes = [], 0
+        # The function asks for a chunk when it is ready to encode it.
+        chunks = (chunk for chunk, shared in pending if may_write(again=shared))
+        write_uninterrupted(self.context.run, self.context.place, lambda: self._put(chunks))
 
     def close(self) -> None:
-        """Pass the unit to the checkpoint."""
+        """Write what waits, and pass the unit to the checkpoint."""
+        if self._pending:
+            self._write()
         self.report = WriteReport(self.unit.records, self._nbytes)
         self._completions.add(self)
         release_freed(self._nbytes)
@@ -758,8 +785,10 @@ def _write_spans(
         read = list(run) if names else []
         values = {each.spec.feature for span in read for each in receivers[span] if isinstance(each, _FlatEntries)}
         # Splits need only the sizes of values, and images that are kept are values of bytes.
-        kept = any(each.has_encoded for each in units)
-        reader = source if values or kept else source.measure()
+        sizes = (
+            not values and any(is_flat(schema[name]) for name in names) and not any(each.has_encoded for each in units)
+        )
+        reader = source.measure() if sizes else source
         into: dict[str, NDArray[Any] | OutputBuffer] = {}
         for each in units if read else ():
             into.update(each.arrays_of(read[0][0], read[-1][1]))
