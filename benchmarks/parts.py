@@ -7,6 +7,7 @@
 Throughput is decoded rows per second of processor time after the imports: one `to_zarr` on as many threads as there are
 processes, and `ZarrJob.write` of as many parts on one thread each, alternately. With ``killed``, some of the processes
 are killed after a part of their time and repeated, and the bytes of the store are compared with those of one `to_zarr`.
+What the kills lost is the processor time of the killed and repeated programs, less that of as many whole parts.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from harness import dispatch, parser_of, resident, spread
 import dask_tfrecord as dtf
 
 MILLION = 1_000_000
+# What a program of its own does.
+STEPS = ("one", "begin", "part", "finish")
 
 
 def _run(*arguments: object) -> subprocess.Popen[str]:
@@ -93,7 +96,7 @@ def killed() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder)
-        [one] = _reports(_run("one", args.pattern, store / "one"))
+        ones = _reports(_run("one", args.pattern, store / "one"))
         [begun] = _reports(_run("begin", args.pattern, store / "job", "--parts", args.processes))
         running = [_run("part", store / "job", "--part", part) for part in range(args.processes)]
         job = dtf.ZarrJob.open(store / "job")
@@ -106,36 +109,53 @@ def killed() -> None:
             process.kill()
         # A program that ended before is not counted: its part is written.
         ended = [os.wait4(process.pid, 0)[1:] for process in doomed if process.returncode is None]
-        parts = _reports(*(process for process in running if process not in doomed))
+        whole = _reports(*(process for process in running if process not in doomed))
         states = [part.state for part in job.status().parts]
-        parts += _reports(*(_run("part", store / "job", "--part", part) for part in range(args.kills)))
-        job.finish()
-        imports = statistics.median(part["imports"] for part in parts)
-        lost = sum(usage.ru_utime + usage.ru_stime - imports for _, usage in ended)
-        spent = begun["cpu"] + sum(part["cpu"] for part in parts) + lost
+        repeated = _reports(*(_run("part", store / "job", "--part", part) for part in range(args.kills)))
+        [finished] = _reports(_run("finish", store / "job"))
         equal = _files(store / "job") == _files(store / "one")
-        number = [status for status, _ in ended].count(signal.SIGKILL)
-        print(f"{number} of {args.processes} programs killed, parts were {', '.join(states)}")
-        print(f"bytes {'equal' if equal else 'DIFFER'}; processor time of one process {one['cpu']:.2f} s, of plan and")
-        print(f"all programs {spent:.2f} s: {one['cpu'] / spent:.2f} per core")
+        # The machine may have become slower or faster meanwhile.
+        ones += _reports(_run("one", args.pattern, store / "again"))
+    number = [status for status, _ in ended].count(signal.SIGKILL)
+    print(f"{number} of {args.processes} programs killed, parts were {', '.join(states)}; bytes")
+    print("equal" if equal else "DIFFER", end="; seconds of processor time after the imports:\n")
+    imports = statistics.median(report["imports"] for report in whole + repeated)
+    steps = {
+        "begin": [begun["cpu"]],
+        f"{len(whole)} parts": [report["cpu"] for report in whole],
+        "killed": [usage.ru_utime + usage.ru_stime - imports for _, usage in ended],
+        "repeated": [report["cpu"] for report in repeated],
+        "finish": [finished["cpu"]],
+    }
+    alone, spent = [report["cpu"] for report in ones], sum(map(sum, steps.values()))
+    one = statistics.mean(alone)
+    print(f"  one process {alone[0]:.2f} before and {alone[1]:.2f} after")
+    print(f"  all programs {spent:.2f}: {', '.join(f'{name} {sum(each):.2f}' for name, each in steps.items())}")
+    # What a killed program and its repetition took more than one program takes for a part.
+    lost = sum(steps["killed"] + steps["repeated"]) - args.kills * statistics.median(steps[f"{len(whole)} parts"])
+    print(f"  lost by kills {lost:.2f}; imports of a part {imports:.2f}, of one process {ones[0]['imports']:.2f}")
+    print(f"per core {one / spent:.2f} of one process, {one / (spent - lost):.2f} without what the kills lost")
 
 
 def _measured() -> None:
     """Do one step in this process, and print its time."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("step", choices=["one", "begin", "part"])
+    parser.add_argument("step", choices=STEPS)
     parser.add_argument("paths", nargs="+")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--parts", type=int)
     parser.add_argument("--part", type=int)
     args = parser.parse_args()
-    # Imports are those of any program.
-    dtf.to_zarr({"x": np.zeros(1)}, zarr.storage.MemoryStore())
+    # Imports are those of any program that does this step.
     importlib.import_module("dask_tfrecord.stores.zarr.job")
+    if args.step in ("one", "begin"):
+        dtf.to_zarr({"x": np.zeros(1)}, zarr.storage.MemoryStore())
     cpu, began = time.process_time(), time.perf_counter()
     with dask.config.set(scheduler="threads", num_workers=args.threads):
         if args.step == "part":
             dtf.ZarrJob.open(args.paths[-1]).write(args.part)
+        elif args.step == "finish":
+            dtf.ZarrJob.open(args.paths[-1]).finish()
         elif args.step == "begin":
             dtf.ZarrJob.begin(dtf.read_tfrecord(args.paths[0]), args.paths[-1], parts=args.parts)
         else:
@@ -173,7 +193,7 @@ def start() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] and sys.argv[1] in ("one", "begin", "part"):
+    if sys.argv[1:2] and sys.argv[1] in STEPS:
         _measured()
     else:
         dispatch({"throughput": throughput, "killed": killed, "start": start}, __doc__)

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.engine import PLANNED
 from support.programs import run_python
 
 import dask_tfrecord as dtf
@@ -54,6 +55,27 @@ def test_the_first_rows_of_a_view_import_no_arrays(golden: Path) -> None:
     assert "dask_tfrecord.view.cells" in names
     assert not {name.split(".")[0] for name in names} & {*WRITERS, "pandas", "pyarrow"}
     assert "dask.array" not in names
+
+
+PART = """
+import sys
+import dask_tfrecord as dtf
+
+getattr(dtf, sys.argv[1]).open(sys.argv[2]).write(0)
+print(*sys.modules)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(PLANNED, reason="the planner is imported at once")
+@pytest.mark.parametrize("name", ["ZarrJob", "TFRecordJob"])
+def test_a_part_imports_neither_arrays_nor_clusters(name: str, golden: Path, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(golden / "scalars.tfrecord")
+    job = getattr(dtf, name).begin(ds, f"{tmp_path}/written", parts=1)
+    modules = set(run_python("-c", PART, name, f"{tmp_path}/written").stdout.split())
+    assert not {each.partition(".")[0] for each in modules} & {"distributed", "pandas", "pyarrow", "xarray"}
+    assert "dask.array" not in modules
+    assert job.status().missing == ()
 
 
 COMPLETION = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord to", "COMP_CWORD": "1"}

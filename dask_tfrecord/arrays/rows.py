@@ -632,8 +632,13 @@ class Rows(HasRows):
     def __dask_keys__(self) -> list[Any]:
         return [part.__dask_keys__() for part in self._parts()]
 
-    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
-    __dask_scheduler__ = staticmethod(da.Array.__dask_scheduler__)
+    @property
+    def __dask_optimize__(self) -> Callable[..., Any]:
+        # dask optimizes collections of one function together.
+        optimize: Callable[..., Any] = da.Array.__dask_optimize__
+        return optimize
+
+    __dask_scheduler__ = staticmethod(dask.threaded.get)
 
     def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
         finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]

@@ -1229,7 +1229,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __dask_tokenize__(self) -> object:
         return normalize_token(("dask_tfrecord.Dataset", self._rows))
 
-    __dask_optimize__ = staticmethod(Rows.__dask_optimize__)
+    __dask_optimize__ = staticmethod(da.Array.__dask_optimize__)
     __dask_scheduler__ = staticmethod(Rows.__dask_scheduler__)
 
     def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:

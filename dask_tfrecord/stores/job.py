@@ -20,14 +20,16 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from typing import Any, Literal
 
 import cloudpickle
 import dask
+import dask.threaded
 import numpy as np
+from dask.base import named_schedulers
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import (
@@ -508,8 +510,9 @@ def batches(first: int, past: int) -> NDArray[np.int64]:
 def _in_this_process() -> AbstractContextManager[object]:
     """Compute on the local scheduler that is configured, or on threads, even if a client is active."""
     chosen = dask.config.get("scheduler", None)
-    is_local = isinstance(chosen, str) and "distributed" not in chosen
-    return nullcontext() if is_local else dask.config.set(scheduler="threads")
+    local = named_schedulers.get(chosen.lower()) if isinstance(chosen, str) else None
+    # The function, because dask imports distributed for a name, which takes as long as a small part.
+    return dask.config.set(scheduler=local or dask.threaded.get)
 
 
 def _versions() -> str:
