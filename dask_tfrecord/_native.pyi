@@ -65,6 +65,22 @@ class ValueLayout(enum.Enum):
     TENSOR = 5
     """One bytes value that is a TensorProto."""
 
+class Content(enum.Enum):
+    """What values must be beyond their kind."""
+
+    ANY = 0
+
+    TEXT = 1
+    """Bytes values are UTF-8."""
+
+    BOOLEANS = 2
+    """Raw bytes are 0 or 1."""
+
+    MIXED = 3
+    """
+    Floats that some records list as integers, which the type holds exactly.
+    """
+
 class Cast(enum.Enum):
     """Type that int64 or float32 values are cast to, named after the NumPy dtype."""
 
@@ -318,12 +334,10 @@ class ColumnSpec:
         *,
         count: int = 1,
         swap: int = 1,
-        text: bool = False,
-        boolean: bool = False,
+        content: Content = Content.ANY,
         list: bool = False,
         optional: bool = False,
         counted: bool = False,
-        mixed: bool = False,
         cast: Cast = Cast.NONE,
         fallback: Sequence[bytes] = (),
         tensor_dtype: DataType | None = None,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord._native import Fault, Kind, Stop, ValueLayout
+from dask_tfrecord._native import Content, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.activities import activity
 from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
 from dask_tfrecord.columns.message_fields import (
@@ -967,7 +967,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
         case Fault.MISSING:
             return f"is missing, and {feature} needs it"
         case Fault.KIND:
-            taken = "a float or int64 list" if spec.mixed else _kind_name(spec.kind)
+            taken = "a float or int64 list" if spec.content is Content.MIXED else _kind_name(spec.kind)
             advice = _right_kind(feature, spec, Kind(found))
             return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
         case Fault.SIZE:
@@ -976,7 +976,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
             return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
         case Fault.BOOLEAN:
             return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
-        case Fault.CAST if spec.mixed:
+        case Fault.CAST if spec.content is Content.MIXED:
             return f"holds {_value(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
         case Fault.CAST:
             return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
@@ -996,7 +996,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
 def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
     """Return the feature to write for values of another kind."""
     dtype = {Kind.BYTES: "bytes", Kind.FLOATS: "float32", Kind.INT64: "int64"}.get(found)
-    if dtype is None or spec.mixed:
+    if dtype is None or spec.content is Content.MIXED:
         return ""
     with suppress(TypeError, SchemaError):
         other: Any = feature
@@ -1006,7 +1006,7 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
 
 def _value(spec: KeySpec, found: int) -> str:
     """Format a number that the decoder reports by its bits."""
-    if spec.mixed or stored_kind(spec.dtype) == "int64":
+    if spec.content is Content.MIXED or stored_kind(spec.dtype) == "int64":
         return str(found - (1 << 64) if found >= 1 << 63 else found)
     (value,) = struct.unpack("<f", struct.pack("<I", found))
     return repr(value)

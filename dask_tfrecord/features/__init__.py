@@ -29,7 +29,7 @@ from dask_tfrecord.features.registry import (
     to_json,
 )
 from dask_tfrecord.features.sparse import SparseFeature
-from dask_tfrecord.features.tensor import TENSOR_DTYPES, TensorFeature
+from dask_tfrecord.features.tensor import TENSOR_DTYPES, TensorFeature, tensor_dtype_number
 from dask_tfrecord.features.text import TextFeature
 
 __all__ = [
@@ -65,5 +65,6 @@ __all__ = [
     "json_of_feature",
     "register_feature",
     "stored_kind",
+    "tensor_dtype_number",
     "to_json",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord._native import Cast, DataType, Kind, Message, ValueLayout
+from dask_tfrecord._native import Cast, Content, DataType, Kind, Message, ValueLayout
 from dask_tfrecord.blocks import Block, BytesBlock, MemoryLimit, RaggedBlock, RowError, broadcast_zeros, row_of_value
 from dask_tfrecord.features.dtypes import numpy_dtype, stored_kind
 
@@ -37,12 +37,10 @@ class KeySpec:
     # Fixed: values per record or step; ragged: divisor of their number; raw: bytes.
     count: int = 1
     swap: int = 1  # raw: bytes per item whose order is reversed
-    text: bool = False  # values are UTF-8
-    boolean: bool = False  # raw bytes are 0 or 1
+    content: Content = Content.ANY
     steps: bool = False  # a feature list, or a key of items
     optional: bool = False  # a record may lack the feature list, or, if the shape is empty, the feature
     counted: bool = False  # values are validated, but only splits and shapes are kept
-    mixed: bool = False  # floats that some records list as integers
     fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
     tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
 
@@ -77,12 +75,10 @@ class KeySpec:
             self.layout,
             count=self.count,
             swap=self.swap,
-            text=self.text,
-            boolean=self.boolean,
+            content=self.content,
             list=self.steps,
             optional=self.optional,
             counted=self.counted,
-            mixed=self.mixed,
             cast=_CASTS.get(self.dtype, Cast.NONE),
             fallback=self.fallback,
             **tensor,
@@ -188,10 +184,15 @@ Assemble = Callable[[Any, Decoded], Block]
 Unit = Literal["value", "step", "item"]
 
 
-def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value", mixed: bool = False) -> KeySpec:
+def number_content(mixed: bool) -> Content:
+    """Return what numbers must be if some records list floats as integers, or if none does."""
+    return Content.MIXED if mixed else Content.ANY
+
+
+def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value", content: Content = Content.ANY) -> KeySpec:
     """Return the spec of a variable number of values in every record, step or item, a multiple of `each`."""
     steps = unit != "value"
-    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps, mixed=mixed)
+    return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps, content=content)
 
 
 def values_in_rows(output: KeyOutput, dtype: np.dtype[Any], shape: tuple[int, ...], each: int = 1) -> RaggedBlock:

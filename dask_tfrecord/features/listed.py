@@ -33,7 +33,7 @@ from dask_tfrecord.features.dtypes import (
     stored_kind,
     values_dtype,
 )
-from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key, values_in_rows
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key, values_in_rows
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
 from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
@@ -136,7 +136,7 @@ class FixedLenFeature(Listed):
         if unit == "step" or (unit == "item" and 0 in self.shape):
             return None
         count, steps = math.prod(self.shape), unit == "item"
-        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, count, steps=steps, mixed=self.mixed)
+        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, count, steps=steps, content=number_content(self.mixed))
         if self.default_value is None:
             return (spec,)
         values = default_array(self.default_value, self.item_dtype, self.shape)
@@ -240,7 +240,8 @@ class VarLenFeature(Listed):
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of any number of values."""
         each = math.prod(self.item_shape)
-        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit, mixed=self.mixed),)
+        content = number_content(self.mixed)
+        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit, content=content),)
 
     def listed(self, name: str) -> Feature:
         """Return the feature itself; refuse nested rows."""
@@ -359,12 +360,12 @@ class FixedLenSequenceFeature(Listed):
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of the values of all steps, or of a fixed number of values in each step."""
-        each = math.prod(self.shape)
+        each, content = math.prod(self.shape), number_content(self.mixed)
         if unit == "step":
             optional = self.allow_missing
-            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, steps=True, optional=optional, mixed=self.mixed),)
+            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, content=content, steps=True, optional=optional),)
         is_listed = unit == "value" and self.allow_missing
-        return (ragged_key(key, self.dtype, each, mixed=self.mixed),) if is_listed else None
+        return (ragged_key(key, self.dtype, each, content=content),) if is_listed else None
 
     def unsupported(self, unit: Unit) -> str:
         """Return the end of an error, with the feature to use instead."""

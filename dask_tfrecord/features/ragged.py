@@ -15,7 +15,7 @@ from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
-from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, ragged_key
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key
 from dask_tfrecord.features.listed import Listed, VarLenFeature
 from dask_tfrecord.features.partitions import (
     PARTITIONS,
@@ -201,11 +201,11 @@ class RaggedFeature(Listed):
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
         key = key if self.value_key is None else self.value_key
-        values = ragged_key(key, self.dtype, unit=unit, mixed=self.mixed)
+        values = ragged_key(key, self.dtype, unit=unit, content=number_content(self.mixed))
         if self.values is not None:
             # Each is a value of its own.
             (one,) = self.values.with_count(-1).keys(values.key, "value") or ()
-            values = replace(values, text=one.text)
+            values = replace(values, content=one.content)
         return (values, *(ragged_key(each, "int64", unit=unit) for each in entries))
 
     def column(self, unit: Unit) -> Feature:

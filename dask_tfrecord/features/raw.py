@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord._native import ValueLayout
+from dask_tfrecord._native import Content, ValueLayout
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -160,7 +160,8 @@ class RawFeature(EncodedArray):
             return Encoded.keys(self, key, unit)
         dtype = self.stored_dtype
         swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
-        return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, boolean=dtype.kind == "b"),)
+        content = Content.BOOLEANS if dtype.kind == "b" else Content.ANY
+        return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, content=content),)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of a tensor whose bytes are stored, or of a sequence of them."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dask_tfrecord import _native
-from dask_tfrecord._native import Fault, ValueLayout
+from dask_tfrecord._native import DataType, Fault, ValueLayout
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RowLimitError
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
@@ -33,29 +33,33 @@ from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_by
 class TensorDType(NamedTuple):
     """Representation of a dtype in a serialized TensorProto."""
 
-    number: int  # value of the enum DataType
     itemsize: int  # bytes per value in `tensor_content`; 0 for strings, which are not stored there
     values_field: int  # number of the field that lists values one by one
 
 
+def tensor_dtype_number(dtype: str) -> int:
+    """Return the number of a dtype in the enum tensorflow.DataType."""
+    return int(DataType[dtype.upper()].value)
+
+
 # https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/framework/types.proto and tensor.proto.
 TENSOR_DTYPES = {
-    "float32": TensorDType(1, 4, 5),
-    "float64": TensorDType(2, 8, 6),
-    "int32": TensorDType(3, 4, 7),
-    "uint8": TensorDType(4, 1, 7),
-    "int16": TensorDType(5, 2, 7),
-    "int8": TensorDType(6, 1, 7),
-    "bytes": TensorDType(7, 0, 8),
-    "complex64": TensorDType(8, 8, 9),
-    "int64": TensorDType(9, 8, 10),
-    "bool": TensorDType(10, 1, 11),
-    "bfloat16": TensorDType(14, 2, 13),
-    "uint16": TensorDType(17, 2, 7),
-    "complex128": TensorDType(18, 16, 12),
-    "float16": TensorDType(19, 2, 13),
-    "uint32": TensorDType(22, 4, 16),
-    "uint64": TensorDType(23, 8, 17),
+    "float32": TensorDType(4, 5),
+    "float64": TensorDType(8, 6),
+    "int32": TensorDType(4, 7),
+    "uint8": TensorDType(1, 7),
+    "int16": TensorDType(2, 7),
+    "int8": TensorDType(1, 7),
+    "bytes": TensorDType(0, 8),
+    "complex64": TensorDType(8, 9),
+    "int64": TensorDType(8, 10),
+    "bool": TensorDType(1, 11),
+    "bfloat16": TensorDType(2, 13),
+    "uint16": TensorDType(2, 7),
+    "complex128": TensorDType(16, 12),
+    "float16": TensorDType(2, 13),
+    "uint32": TensorDType(4, 16),
+    "uint64": TensorDType(8, 17),
 }
 
 
@@ -213,7 +217,7 @@ def found_tensor(text: str, number: int) -> str:
         return text
     if not number:
         return "bytes that are not a serialized tensor"
-    names = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+    names = {tensor_dtype_number(name): name for name in TENSOR_DTYPES}
     return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"
 
 
@@ -224,7 +228,7 @@ _CONTENT = b"\x22"
 def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> bytes:
     """Serialize a tensor of strings, or the fields that precede the content of a tensor of numbers."""
     dims = TensorShapeProto(dim=[Dim(size=size) for size in shape])
-    message = TensorProto(dtype=TENSOR_DTYPES[dtype].number, tensor_shape=dims, string_val=strings)
+    message = TensorProto(dtype=tensor_dtype_number(dtype), tensor_shape=dims, string_val=strings)
     return message.SerializeToString()
 
 

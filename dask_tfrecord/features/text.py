@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dask_tfrecord._native import Content
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, to_text
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
@@ -85,8 +86,9 @@ class TextFeature(Encoded):
         if unit == "step" and self.default_value is not None:
             return None
         default = () if self.default_value is None else (self.default_value.encode(self.encoding),)
+        content = Content.TEXT if self.encoding == "utf-8" else Content.ANY
         found = Encoded.keys(self, key, unit)
-        return found and tuple(replace(each, text=self.encoding == "utf-8", fallback=default) for each in found)
+        return found and tuple(replace(each, content=content, fallback=default) for each in found)
 
     def column(self, unit: Unit) -> Feature:
         """Return the feature itself, or that of any number of strings."""

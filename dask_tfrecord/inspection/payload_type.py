@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
-from dask_tfrecord.features import TENSOR_DTYPES
+from dask_tfrecord.features import TENSOR_DTYPES, tensor_dtype_number
 from dask_tfrecord.images.pixels import read_header
 from dask_tfrecord.inspection.wire import DELIMITED, FIXED32, FIXED64, VARINT, NoMessageError, spans, text_of, varint
 from dask_tfrecord.messages import (
@@ -522,7 +522,7 @@ _URL_SAFE = frozenset(b"-_")
 # ------------------------------------------------------------------------------------------------------------- tensors
 
 # dtypes by their number in the enum tensorflow.DataType.
-_NAMES = {dtype.number: name for name, dtype in TENSOR_DTYPES.items()}
+_NAMES = {tensor_dtype_number(name): name for name in TENSOR_DTYPES}
 _TENSOR_CONTENT = 4
 
 
@@ -540,7 +540,7 @@ def detect_tensor(value: bytes) -> BytesContent | None:
     if tensor.dtype not in _NAMES or not known_shape or unknown_fields(tensor) or unknown_fields(tensor.tensor_shape):
         return None
     dtype = _NAMES[tensor.dtype]
-    _, itemsize, values_field = TENSOR_DTYPES[dtype]
+    itemsize, values_field = TENSOR_DTYPES[dtype]
     listed = {field.number: values for field, values in tensor.ListFields() if field.number > _TENSOR_CONTENT}
     if listed.keys() - {values_field}:
         return None

@@ -33,6 +33,14 @@ enum class ValueLayout : int {
     tensor = 5,   // one bytes value that is a TensorProto
 };
 
+// What values must be beyond their kind.
+enum class Content : int {
+    any = 0,
+    text = 1,      // bytes values are UTF-8
+    booleans = 2,  // raw: every byte is 0 or 1
+    mixed = 3,     // floats: a record may list integers instead, which the type of the column holds exactly
+};
+
 enum class Fault : int {
     none = 0,
     malformed = 1,    // not a valid protobuf message
@@ -49,6 +57,11 @@ enum class Fault : int {
     tensor = 12,      // not a TensorProto, or one of another dtype, shape or size
 };
 
+// Tag of a list in a Feature message.
+constexpr std::uint8_t list_tag(Kind kind) {
+    return static_cast<std::uint8_t>(length_delimited(static_cast<std::uint32_t>(kind)));
+}
+
 struct Problem {
     Fault fault = Fault::none;
     int column = -1;          // index of the column, or -1
@@ -63,12 +76,10 @@ struct ColumnSpec {
     ValueLayout layout = ValueLayout::skipped;
     std::size_t count = 1;  // fixed: values per record or step; ragged: the values are a multiple; raw: bytes
     std::size_t swap = 1;   // raw: bytes per item whose order is reversed; 1 for none
-    bool text = false;      // bytes values are UTF-8
-    bool boolean = false;   // raw: every byte is 0 or 1
+    Content content = Content::any;
     bool list = false;      // a feature list of steps, each a Feature, or a key of items; fixed or ragged
     bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
     bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
-    bool mixed = false;     // floats: a record may list integers instead, which the type of the column holds exactly
     Cast cast = Cast::none;
     std::vector<std::string> fallback;  // fixed: stored values of a record or item without values; empty if it is
                                         // refused
@@ -374,10 +385,12 @@ public:
 
 private:
     static Finish finish_of(const ColumnSpec& spec) {
-        if (spec.mixed) return Finish::mixed;
-        if (spec.cast != Cast::none) return Finish::cast;
-        if (spec.boolean) return Finish::booleans;
-        return spec.text ? Finish::text : Finish::none;
+        switch (spec.content) {
+            case Content::text: return Finish::text;
+            case Content::booleans: return Finish::booleans;
+            case Content::mixed: return Finish::mixed;
+            default: return spec.cast == Cast::none ? Finish::none : Finish::cast;
+        }
     }
 
     static Form form_of(const ColumnSpec& spec, Finish finish) {
@@ -395,7 +408,7 @@ private:
     // Return whether a record, or an item of a list of Examples, has one value that take_one stores.
     bool has_scalar() const {
         if (spec_.layout != ValueLayout::fixed || spec_.count != 1) return false;
-        return (stores_bytes() || !spec_.counted) && (spec_.list ? !casts() : !spec_.text);
+        return (stores_bytes() || !spec_.counted) && (spec_.list ? !casts() : spec_.content != Content::text);
     }
 
     bool casts() const { return finish_ >= Finish::cast; }
@@ -668,10 +681,6 @@ private:
 
     // Tag of field 1 with a size: a step of a feature list, and the values of a list.
     static constexpr auto one_tag = static_cast<std::uint8_t>(length_delimited(1));
-
-    static constexpr std::uint8_t list_tag(Kind kind) {
-        return static_cast<std::uint8_t>(length_delimited(static_cast<std::uint32_t>(kind)));
-    }
 
     // Store the one value of a feature, which ends it; on failure nothing of it remains.
     DTF_INLINE bool store_one(Kind kind, Cursor feature, Cursor value) {

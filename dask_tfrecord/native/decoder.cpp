@@ -21,14 +21,15 @@ using binding::splits_of;
 namespace {
 
 void check(const dtf::ColumnSpec& spec) {
+    using dtf::Content;
     using dtf::Kind;
     using dtf::ValueLayout;
     const bool fixed = spec.layout == ValueLayout::fixed;
     const bool encoded = spec.layout == ValueLayout::raw || spec.layout == ValueLayout::tensor;
-    if ((encoded || spec.text) && spec.kind != Kind::bytes) {
+    if ((encoded || spec.content == Content::text) && spec.kind != Kind::bytes) {
         throw nb::value_error("raw, tensor and text columns need Kind.BYTES");
     }
-    if (spec.text && encoded) throw nb::value_error("text columns have a fixed or ragged layout");
+    if (spec.content == Content::text && encoded) throw nb::value_error("text columns have a fixed or ragged layout");
     if (spec.count > dtf::most_values) throw nb::value_error("count exceeds 2**59");
     if (spec.swap == 0 || (spec.layout == ValueLayout::raw && spec.count % spec.swap != 0)) {
         throw nb::value_error("the count of a raw column must be a multiple of swap");
@@ -46,7 +47,10 @@ void check(const dtf::ColumnSpec& spec) {
         }
     }
     const bool exact = spec.cast == dtf::Cast::none || spec.cast == dtf::Cast::float64;
-    if (spec.mixed && !(spec.kind == Kind::floats && exact && (fixed || spec.layout == ValueLayout::ragged))) {
+    if (spec.content == Content::booleans && spec.layout != ValueLayout::raw) {
+        throw nb::value_error("only raw columns hold booleans");
+    }
+    if (spec.content == Content::mixed && !(spec.kind == Kind::floats && exact && (fixed || spec.layout == ValueLayout::ragged))) {
         throw nb::value_error("mixed columns are fixed or ragged, and hold float32 or float64");
     }
 }
@@ -66,7 +70,7 @@ void check_fallback(const dtf::ColumnSpec& spec) {
 void check_counted(const dtf::ColumnSpec& spec) {
     if (!spec.counted) return;
     const dtf::Column column(spec);
-    if (spec.text || !(column.has_rows() || column.stores_bytes())) {
+    if (spec.content == dtf::Content::text || !(column.has_rows() || column.stores_bytes())) {
         throw nb::value_error("only columns with splits that are not text can be counted");
     }
 }
@@ -82,8 +86,8 @@ void check_tensor(const dtf::TensorSpec& spec) {
 }
 
 void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kind, dtf::ValueLayout layout,
-                      std::size_t count, std::size_t swap, bool text, bool boolean, bool list, bool optional,
-                      bool counted, bool mixed, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
+                      std::size_t count, std::size_t swap, dtf::Content content, bool list, bool optional,
+                      bool counted, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
                       std::optional<dtf::DataType> tensor_dtype, std::size_t tensor_item,
                       const nb::typed<nb::sequence, int>& tensor_shape) {
     dtf::ColumnSpec spec;
@@ -92,12 +96,10 @@ void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kin
     spec.layout = layout;
     spec.count = count;
     spec.swap = swap;
-    spec.text = text;
-    spec.boolean = boolean;
+    spec.content = content;
     spec.list = list;
     spec.optional = optional;
     spec.counted = counted;
-    spec.mixed = mixed;
     spec.cast = cast;
     for (nb::handle item : fallback) {
         nb::bytes value;
@@ -266,8 +268,8 @@ void binding::add_decoder(nb::module_& module) {
     add_results(module);
     nb::class_<dtf::ColumnSpec>(module, "ColumnSpec", "One key of the records: kind and layout of its values.")
         .def("__init__", &make_column_spec, "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
-             "text"_a = false, "boolean"_a = false, "list"_a = false, "optional"_a = false, "counted"_a = false,
-             "mixed"_a = false, "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
+             "content"_a = dtf::Content::any, "list"_a = false, "optional"_a = false, "counted"_a = false,
+             "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
              "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
     module.def("read_tensors", &read_tensors, "values"_a.noconvert(), "splits"_a.noconvert(), "spec"_a,
                "out"_a.noconvert().none(), "limit"_a,

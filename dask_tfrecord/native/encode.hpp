@@ -182,10 +182,13 @@ private:
         std::size_t begin, end;
     };
 
-    static constexpr std::uint8_t tag_features = 0x0a, tag_lists = 0x12;    // of Example and SequenceExample
-    static constexpr std::uint8_t tag_example = 0x0a, tag_context = 0x12;  // of ExampleListWithContext
-    static constexpr std::uint8_t tag_entry = 0x0a, tag_key = 0x0a, tag_value = 0x12;
-    static constexpr std::uint8_t tag_step = 0x0a, tag_item = 0x0a;
+    // Tags of the first and second field of a message.
+    static constexpr auto first_tag = static_cast<std::uint8_t>(length_delimited(1));
+    static constexpr auto second_tag = static_cast<std::uint8_t>(length_delimited(2));
+    static constexpr std::uint8_t tag_features = first_tag, tag_lists = second_tag;   // of Example and SequenceExample
+    static constexpr std::uint8_t tag_example = first_tag, tag_context = second_tag;  // of ExampleListWithContext
+    static constexpr std::uint8_t tag_entry = first_tag, tag_key = first_tag, tag_value = second_tag;
+    static constexpr std::uint8_t tag_step = first_tag, tag_item = first_tag;
     static constexpr std::size_t longest_varint = 10;
     static constexpr const char* changed = "values changed while they were encoded: do not write to arrays in use";
 
@@ -369,7 +372,7 @@ private:
 
     std::uint8_t* put_feature(std::uint8_t* at, const Entry& field, Span values) {
         const std::uint64_t inside = sizes_[next_++];
-        at = put_field(at, static_cast<std::uint8_t>(static_cast<int>(field.kind) << 3 | 2), list_size(field, inside));
+        at = put_field(at, list_tag(field.kind), list_size(field, inside));
         if (field.kind == Kind::bytes) {
             for (std::size_t value = values.begin; value < values.end; ++value) at = put_bytes(at, field, value);
             return at;

@@ -76,6 +76,7 @@ std::int64_t find_header(const Bytes& buffer, std::size_t begin, std::size_t end
 
 void add_enumerations(nb::module_& module) {
     using dtf::Cast;
+    using dtf::Content;
     using dtf::DataType;
     using dtf::Fault;
     using dtf::Kind;
@@ -102,6 +103,11 @@ void add_enumerations(nb::module_& module) {
         .value("SKIPPED", ValueLayout::skipped, "A known key whose values are not decoded.")
         .value("UNSET", ValueLayout::unset, "A key that must not hold values.")
         .value("TENSOR", ValueLayout::tensor, "One bytes value that is a TensorProto.");
+    nb::enum_<Content>(module, "Content", "What values must be beyond their kind.")
+        .value("ANY", Content::any)
+        .value("TEXT", Content::text, "Bytes values are UTF-8.")
+        .value("BOOLEANS", Content::booleans, "Raw bytes are 0 or 1.")
+        .value("MIXED", Content::mixed, "Floats that some records list as integers, which the type holds exactly.");
     nb::enum_<Cast>(module, "Cast", "Type that int64 or float32 values are cast to, named after the NumPy dtype.")
         .value("NONE", Cast::none)
         .value("BOOL", Cast::boolean)

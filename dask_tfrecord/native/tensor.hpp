@@ -80,7 +80,7 @@ public:
                         foreign_ = true;
                     }
                 };
-                if (!visit_values(rest, tag, wire_of(tag >> 3), in_tensor, visit)) return false;
+                if (!visit_values(rest, tag, listed(tag >> 3), in_tensor, visit)) return false;
             }
         }
         return true;
@@ -158,13 +158,14 @@ private:
         return 0;
     }
 
-    static Wire wire_of(std::uint32_t field) {
+    // Wire type of the values that a field lists; none if it is no list.
+    static std::optional<WireType> listed(std::uint32_t field) {
         switch (field) {
-            case 5: case 9: return Wire::four;
-            case 6: case 12: return Wire::eight;
-            case 7: case 10: case 11: case 13: case 16: case 17: return Wire::varint;
-            case 8: return Wire::bytes;
-            default: return Wire::none;
+            case 5: case 9: return WireType::fixed32;
+            case 6: case 12: return WireType::fixed64;
+            case 7: case 10: case 11: case 13: case 16: case 17: return WireType::varint;
+            case 8: return WireType::delimited;
+            default: return std::nullopt;
         }
     }
 
@@ -360,8 +361,8 @@ private:
         for (Cursor rest = message_; !rest.empty();) {
             std::uint32_t tag;
             if (!rest.tag(tag)) return;
-            const Wire wire = tag >> 3 == list_ ? wire_of(list_) : Wire::none;
-            if (!visit_values(rest, tag, wire, in_tensor, write)) return;
+            const auto values = tag >> 3 == list_ ? listed(list_) : std::nullopt;
+            if (!visit_values(rest, tag, values, in_tensor, write)) return;
         }
     }
 

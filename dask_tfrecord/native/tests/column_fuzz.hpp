@@ -35,12 +35,12 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
     const auto first = static_cast<int>(made.kind == Kind::int64 ? dtf::Cast::boolean : dtf::Cast::float16);
     const std::size_t casts = made.kind == Kind::int64 ? 8 : 3;
     if (made.kind == Kind::bytes) {
-        made.text = random.below(2) == 0;
+        if (random.below(2) == 0) made.content = dtf::Content::text;
     } else if (random.below(3) == 0) {
         made.cast = static_cast<dtf::Cast>(first + static_cast<int>(random.below(casts)));
     }
     const bool exact = made.cast == dtf::Cast::none || made.cast == dtf::Cast::float64;
-    made.mixed = made.kind == Kind::floats && exact && random.below(3) == 0;
+    if (made.kind == Kind::floats && exact && random.below(3) == 0) made.content = dtf::Content::mixed;
     made.optional = random.below(2) == 0;
     if (made.layout != ValueLayout::fixed || made.count == 0 || random.below(3) != 0) return made;
     if (made.kind == Kind::bytes) {
@@ -55,7 +55,8 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
 inline dtf::ColumnSpec raw_column(const Seen& seen, Random& random) {
     std::size_t swap = std::size_t{1} << random.below(4);
     if (seen.size % swap != 0) swap = 1;
-    return spec(seen.key, Kind::bytes, ValueLayout::raw, seen.size, swap, false, random.below(4) == 0);
+    const auto content = random.below(4) == 0 ? dtf::Content::booleans : dtf::Content::any;
+    return holding(content, spec(seen.key, Kind::bytes, ValueLayout::raw, seen.size, swap));
 }
 
 inline dtf::ColumnSpec column_for(const Seen& seen, Random& random) {

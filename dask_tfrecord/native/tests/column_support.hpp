@@ -13,8 +13,7 @@ inline dtf::ColumnSpec cast_to(dtf::ColumnSpec spec, dtf::Cast cast) {
 
 // A column of floats that a record may list as integers.
 inline dtf::ColumnSpec mixed(dtf::ColumnSpec spec, dtf::Cast cast = dtf::Cast::none) {
-    spec.mixed = true;
-    return cast_to(spec, cast);
+    return cast_to(holding(dtf::Content::mixed, std::move(spec)), cast);
 }
 
 inline dtf::ColumnSpec falling_back(dtf::ColumnSpec spec, std::vector<std::string> fallback) {
@@ -43,7 +42,7 @@ inline dtf::ColumnSpec tensor_spec(std::string_view key, dtf::DataType dtype, st
 inline Specs counting(Specs specs) {
     for (dtf::ColumnSpec& one : specs) {
         const dtf::Column column(one);
-        one.counted = !one.text && (column.has_rows() || column.stores_bytes());
+        one.counted = one.content != dtf::Content::text && (column.has_rows() || column.stores_bytes());
     }
     return specs;
 }

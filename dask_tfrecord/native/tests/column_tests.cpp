@@ -169,7 +169,7 @@ void bytes_fall_back_value_by_value() {
             {"", example(bytes_of_key("k", {"x", "y", "z"})), example(bytes_of_key("k", {}))});
     CHECK(fed.whole() && text(fed.column().values) == "abcxyzabc");
     CHECK(items<std::int64_t>(fed.column().value_splits) == Ints{0, 2, 2, 3, 4, 5, 6, 8, 8, 9});
-    Fed empty({falling_back(spec("k", Kind::bytes, ValueLayout::fixed, 1, 1, true), {""})}, {"", ""});
+    Fed empty({falling_back(text_spec("k", ValueLayout::fixed), {""})}, {"", ""});
     CHECK(empty.whole() && items<std::int64_t>(empty.column().value_splits) == Ints{0, 0, 0});
 }
 
@@ -418,7 +418,7 @@ void borrowed_memory_receives_cast_values() {
 Specs every_column() {
     return {spec("i", Kind::int64, ValueLayout::ragged),
             cast_to(spec("c", Kind::int64, ValueLayout::ragged), Cast::uint8),
-            spec("b", Kind::bytes, ValueLayout::ragged, 1, 1, true),
+            text_spec("b", ValueLayout::ragged),
             falling_back(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "two"}),
             tensor_spec("t", DataType::float32, 4, {-1}),
             tensor_spec("s", DataType::string, 0, {-1}),

@@ -138,9 +138,9 @@ inline void check_column(dtf::Column& column, std::uint64_t records) {
         check_levels(column, records, item == 0 ? records : column.values.size() / item);
     }
     if (column.has_shapes()) check_shapes(column, records);
-    const bool booleans = (spec.boolean && spec.layout == ValueLayout::raw) || spec.cast == dtf::Cast::boolean;
+    const bool booleans = spec.content == dtf::Content::booleans || spec.cast == dtf::Cast::boolean;
     for (const char byte : booleans ? text(column.values) : std::string()) REQUIRE(byte == 0 || byte == 1);
-    if (!spec.text) return;
+    if (spec.content != dtf::Content::text) return;
     const std::vector<std::int64_t> ends = items<std::int64_t>(column.value_splits);
     for (std::size_t i = 1; i < ends.size(); ++i) {
         const auto begin = static_cast<std::size_t>(ends[i - 1]);

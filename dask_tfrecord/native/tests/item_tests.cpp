@@ -117,7 +117,7 @@ void the_first_invalid_item_is_reported() {
         Fed before = fed_items({each.spec}, {example_list({good})});
         CHECK(contents(fed.decoder) == contents(before.decoder));
     }
-    Fed utf8 = fed_items({steps(spec("k", Kind::bytes, ValueLayout::fixed, 1, 1, true))},
+    Fed utf8 = fed_items({steps(text_spec("k", ValueLayout::fixed))},
                          {example_list({entry("k", bytes_list({"a"})), entry("k", bytes_list({"\xff"}))})});
     CHECK(utf8.fault() == Fault::utf8 && utf8.decoder.problem().step == 1);
 }
@@ -183,7 +183,7 @@ Specs every_column() {
             steps(spec("i", Kind::int64, ValueLayout::fixed, 2)),
             steps(cast_to(spec("r", Kind::int64, ValueLayout::ragged), Cast::uint8)),
             falling_back(steps(cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float16)), {"ab"}),
-            steps(spec("b", Kind::bytes, ValueLayout::fixed, 1, 1, true)),
+            steps(text_spec("b", ValueLayout::fixed)),
             steps(spec("s", Kind::none, ValueLayout::skipped)),
             steps(spec("u", Kind::none, ValueLayout::unset)),
             spec("i", Kind::bytes, ValueLayout::ragged)};  // a key of its own, in the context

@@ -685,7 +685,7 @@ void keys_of_no_column_are_checked_everywhere() {
 }
 
 Specs all_layouts() {
-    return {spec("i", Kind::int64, ValueLayout::fixed, 2), spec("b", Kind::bytes, ValueLayout::fixed, 1, 1, true),
+    return {spec("i", Kind::int64, ValueLayout::fixed, 2), text_spec("b", ValueLayout::fixed),
             spec("r", Kind::bytes, ValueLayout::raw, 4, 2), spec("f", Kind::floats, ValueLayout::ragged, 1),
             spec("t", Kind::bytes, ValueLayout::ragged, 1), spec("s", Kind::none, ValueLayout::skipped),
             spec("u", Kind::none, ValueLayout::unset)};
@@ -847,7 +847,7 @@ void an_empty_record_is_an_example_without_features() {
 }
 
 void booleans_are_zero_and_one() {
-    const Specs specs{spec("r", Kind::bytes, ValueLayout::raw, 3, 1, false, true)};
+    const Specs specs{holding(dtf::Content::booleans, spec("r", Kind::bytes, ValueLayout::raw, 3))};
     Fed good(specs, {example(entry("r", bytes_list({std::string_view("\0\1\1", 3)})))});
     CHECK(good.whole());
     for (const int byte : {2, 128, 255}) {
@@ -860,10 +860,10 @@ void booleans_are_zero_and_one() {
 void text_is_checked_value_by_value() {
     // Halves of one character, each in a value of its own.
     const std::string record = example(entry("t", bytes_list({"a\xc3", "\xa4"})));
-    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::ragged, 1, 1, true)}, {record}).fault() == Fault::utf8);
-    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::fixed, 2, 1, true)}, {record}).fault() == Fault::utf8);
+    CHECK(Fed({text_spec("t", ValueLayout::ragged)}, {record}).fault() == Fault::utf8);
+    CHECK(Fed({text_spec("t", ValueLayout::fixed, 2)}, {record}).fault() == Fault::utf8);
     const std::string overridden = example(entry("t", bytes_list({"\xff"})) + entry("t", bytes_list({"\xc3\xa4"})));
-    CHECK(Fed({spec("t", Kind::bytes, ValueLayout::fixed, 1, 1, true)}, {overridden}).whole());
+    CHECK(Fed({text_spec("t", ValueLayout::fixed)}, {overridden}).whole());
 }
 
 void long_unknown_keys_are_cut_at_a_character() {

@@ -14,7 +14,7 @@ using dtf::Stop;
 using Numbers = std::vector<std::int64_t>;
 
 Specs columns() {
-    return {spec("i", Kind::int64, ValueLayout::fixed), spec("t", Kind::bytes, ValueLayout::ragged, 1, 1, true),
+    return {spec("i", Kind::int64, ValueLayout::fixed), text_spec("t", ValueLayout::ragged),
             spec("f", Kind::floats, ValueLayout::ragged)};
 }
 

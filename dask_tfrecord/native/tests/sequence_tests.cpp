@@ -246,7 +246,7 @@ void the_first_invalid_step_is_reported() {
 }
 
 void text_in_steps() {
-    const auto words = steps(spec("k", Kind::bytes, ValueLayout::ragged, 1, 1, true));
+    const auto words = steps(text_spec("k", ValueLayout::ragged));
     const std::string good = feature_list({bytes_list({"a", "\xc3\xa4"}), bytes_list({"b"})});
     CHECK(fed_sequences({words}, {with_list(good), with_list(good)}).whole());
     for (const std::string& bad : {feature_list({bytes_list({"a"}), bytes_list({"\xc3", "\xa4"})}),
@@ -261,7 +261,7 @@ Specs every_list() {
             optional(steps(spec("i", Kind::int64, ValueLayout::fixed, 2))),
             optional(steps(cast_to(spec("r", Kind::int64, ValueLayout::ragged), Cast::uint8))),
             optional(steps(cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float16))),
-            optional(steps(spec("b", Kind::bytes, ValueLayout::ragged, 1, 1, true))),
+            optional(steps(text_spec("b", ValueLayout::ragged))),
             steps(spec("s", Kind::none, ValueLayout::skipped)),
             spec("i", Kind::bytes, ValueLayout::ragged)};  // a key of its own, in the context
 }

@@ -109,16 +109,24 @@ inline std::string framed(std::string_view payload) {
 }
 
 inline dtf::ColumnSpec spec(std::string_view key, dtf::Kind kind, dtf::ValueLayout layout, std::size_t count = 1,
-                            std::size_t swap = 1, bool text = false, bool boolean = false) {
+                            std::size_t swap = 1) {
     dtf::ColumnSpec made;
     made.key = key;
     made.kind = kind;
     made.layout = layout;
     made.count = count;
     made.swap = swap;
-    made.text = text;
-    made.boolean = boolean;
     return made;
+}
+
+// A column whose values are checked.
+inline dtf::ColumnSpec holding(dtf::Content content, dtf::ColumnSpec spec) {
+    spec.content = content;
+    return spec;
+}
+
+inline dtf::ColumnSpec text_spec(std::string_view key, dtf::ValueLayout layout, std::size_t count = 1) {
+    return holding(dtf::Content::text, spec(key, dtf::Kind::bytes, layout, count));
 }
 
 template <class T>

@@ -29,7 +29,7 @@ void decoders_read_the_same_bytes() {
                                 entry("b", bytes_list({"some text"}))));
     }
     const Specs specs{spec("i", Kind::int64, ValueLayout::ragged), spec("f", Kind::floats, ValueLayout::fixed),
-                      spec("b", Kind::bytes, ValueLayout::fixed, 1, 1, true)};
+                      text_spec("b", ValueLayout::fixed)};
     const auto read = [&] {
         dtf::Decoder decoder(specs, true, true);
         const dtf::Walk walk = decoder.feed(bytes_of(bytes), bytes.size(), UINT64_MAX);
