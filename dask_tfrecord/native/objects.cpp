@@ -23,6 +23,11 @@ constexpr const char* bad_splits = "splits must ascend from 0 to at most len(val
 
 std::size_t rows_of(const Integers& splits) { return splits.size() > 0 ? splits.size() - 1 : 0; }
 
+// The caller cannot change a copy between two passes over it, of which the first allocates what the second writes.
+std::vector<std::int64_t> copied(const Integers& splits) {
+    return std::vector<std::int64_t>(splits.data(), splits.data() + splits.size());
+}
+
 // Throw the error that Python has set, or else one about the splits.
 [[noreturn]] void refuse() {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
@@ -62,12 +67,38 @@ public:
         return true;
     }
 
-    PyObject* operator[](std::size_t row) const { return slots_[row]; }
     const nb::object& array() const { return array_; }
 
 private:
     nb::object array_;
     PyObject** slots_;
+};
+
+// Objects whose content is copied without the GIL. They enter their array when they are complete: other threads may know
+// the array, and without a GIL they may read or replace its items at any time.
+class Incomplete {
+public:
+    explicit Incomplete(std::size_t rows) : items_(rows) {}
+    Incomplete(const Incomplete&) = delete;
+    Incomplete& operator=(const Incomplete&) = delete;
+    ~Incomplete() {
+        for (PyObject* item : items_) Py_XDECREF(item);
+    }
+
+    // Keep the object of a row, whose reference is taken over; false if it is null.
+    bool add(std::size_t row, PyObject* item) {
+        items_[row] = item;
+        return item != nullptr;
+    }
+
+    PyObject* operator[](std::size_t row) const { return items_[row]; }
+
+    void move_to(Objects& objects) {
+        for (std::size_t row = 0; row < items_.size(); ++row) objects.set(row, std::exchange(items_[row], nullptr));
+    }
+
+private:
+    std::vector<PyObject*> items_;
 };
 
 // Mean size of rows from which their bytes are copied apart from the allocation of the objects, without the GIL. Below it,
@@ -76,20 +107,14 @@ constexpr std::size_t worth_releasing = 512;
 
 bool is_worth_releasing(std::size_t nbytes, std::size_t rows) { return rows > 0 && nbytes / rows >= worth_releasing; }
 
-// Three times as fast as slicing one bytes object.
-nb::object bytes_rows(const Bytes& values, const Integers& splits, const nb::object& out) {
-    const std::size_t rows = rows_of(splits);
-    Objects objects(rows, out);
-    const bool apart = is_worth_releasing(values.size(), rows);
+// Make large bytes objects.
+void copy_bytes(const Bytes& values, const std::vector<std::int64_t>& splits, std::size_t rows, Objects& objects) {
+    Incomplete made(rows);
     const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
-        const char* data = apart ? nullptr : reinterpret_cast<const char*>(values.data()) + begin;
-        return objects.set(row, PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin)));
+        return made.add(row, PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(end - begin)));
     };
     if (!dtf::each_row(splits.data(), rows, values.size(), add)) refuse();
-    if (!apart) return objects.array();
-    // No other thread knows the objects yet. Their bytes lie at the same place in each of them.
-    std::vector<PyObject*> made(rows);
-    for (std::size_t row = 0; row < rows; ++row) made[row] = objects[row];
+    // The bytes lie at the same place in each object.
     const std::ptrdiff_t content = PyBytes_AsString(made[0]) - reinterpret_cast<char*>(made[0]);
     binding::without_gil([&] {
         return dtf::each_row(splits.data(), rows, values.size(),
@@ -101,61 +126,119 @@ nb::object bytes_rows(const Bytes& values, const Integers& splits, const nb::obj
                 return true;
             });
     });
+    made.move_to(objects);
+}
+
+// Three times as fast as slicing one bytes object.
+nb::object bytes_rows(const Bytes& values, const Integers& splits, const nb::object& out) {
+    const std::size_t rows = rows_of(splits);
+    Objects objects(rows, out);
+    if (is_worth_releasing(values.size(), rows)) {
+        copy_bytes(values, copied(splits), rows, objects);
+        return objects.array();
+    }
+    const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
+        const char* data = reinterpret_cast<const char*>(values.data()) + begin;
+        return objects.set(row, PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin)));
+    };
+    if (!dtf::each_row(splits.data(), rows, values.size(), add)) refuse();
     return objects.array();
 }
 
+// Rows of an array, which are arrays.
+class ArrayRows {
+public:
+    explicit ArrayRows(const nb::object& values) : values_(values), array_(array_of(values)) {
+        if (PyArray_NDIM(array_) == 0) throw nb::value_error("values must have an axis of items");
+        std::copy_n(PyArray_DIMS(array_), PyArray_NDIM(array_), shape_);
+        const bool contiguous = PyArray_IS_C_CONTIGUOUS(array_);
+        // Objects and strings have references.
+        copyable_ = contiguous && (PyTypeNum_ISNUMBER(PyArray_TYPE(array_)) || PyArray_TYPE(array_) == NPY_BOOL);
+        // NumPy computes the strides of such views faster than it checks given ones.
+        strides_ = contiguous && PyArray_ISALIGNED(array_) ? nullptr : PyArray_STRIDES(array_);
+    }
+
+    std::size_t items() const { return static_cast<std::size_t>(PyArray_DIM(array_, 0)); }
+    std::size_t nbytes() const { return static_cast<std::size_t>(PyArray_NBYTES(array_)); }
+    // Return whether rows are copied by their bytes.
+    bool copyable() const { return copyable_; }
+
+    // Return a new array for a row, or null. Its content is copied by `copy`.
+    PyObject* empty(std::size_t begin, std::size_t end) { return make(begin, end, nullptr, nullptr, 0); }
+
+    void copy(PyObject* row, std::size_t begin, std::size_t end) const {
+        if (begin == end) return;
+        const std::size_t item = nbytes() / items();
+        std::memcpy(PyArray_BYTES(reinterpret_cast<PyArrayObject*>(row)), PyArray_BYTES(array_) + begin * item,
+                    (end - begin) * item);
+    }
+
+    // Return a view of a row, or null.
+    PyObject* view(std::size_t begin, std::size_t end) {
+        char* data = PyArray_BYTES(array_) + static_cast<npy_intp>(begin) * PyArray_STRIDE(array_, 0);
+        const int flags = PyArray_FLAGS(array_) & (NPY_ARRAY_WRITEABLE | NPY_ARRAY_ALIGNED);
+        nb::object view = nb::steal(make(begin, end, strides_, data, flags));
+        if (!view.is_valid()) return nullptr;
+        auto* of_values = reinterpret_cast<PyArrayObject*>(view.ptr());
+        if (PyArray_SetBaseObject(of_values, nb::object(values_).release().ptr()) != 0) return nullptr;
+        return view.release().ptr();
+    }
+
+private:
+    PyObject* make(std::size_t begin, std::size_t end, npy_intp* strides, void* data, int flags) {
+        shape_[0] = static_cast<npy_intp>(end - begin);
+        PyArray_Descr* descr = PyArray_DESCR(array_);
+        Py_INCREF(reinterpret_cast<PyObject*>(descr));  // The new array owns it.
+        return PyArray_NewFromDescr(&PyArray_Type, descr, PyArray_NDIM(array_), shape_, strides, data, flags, nullptr);
+    }
+
+    const nb::object& values_;
+    PyArrayObject* array_;
+    npy_intp shape_[NPY_MAXDIMS];
+    npy_intp* strides_;  // null: those of a contiguous array
+    bool copyable_;
+};
+
 // Four times as fast as slicing in Python.
 nb::object array_rows(const nb::object& values, const Integers& splits, bool copies, const nb::object& out) {
-    PyArrayObject* array = array_of(values);
-    const int axes = PyArray_NDIM(array);
-    if (axes == 0) throw nb::value_error("values must have an axis of items");
+    ArrayRows arrays(values);
     const std::size_t rows = rows_of(splits);
     Objects objects(rows, out);
-    npy_intp shape[NPY_MAXDIMS];
-    std::copy_n(PyArray_DIMS(array), axes, shape);
-    const npy_intp stride = PyArray_STRIDE(array, 0);
-    const int flags = PyArray_FLAGS(array) & NPY_ARRAY_WRITEABLE;
-    // Objects and strings have references.
-    const bool plain = PyTypeNum_ISNUMBER(PyArray_TYPE(array)) || PyArray_TYPE(array) == NPY_BOOL;
-    const bool apart = copies && plain && PyArray_IS_C_CONTIGUOUS(array) &&
-                       is_worth_releasing(static_cast<std::size_t>(PyArray_NBYTES(array)), rows);
+    const bool apart = copies && arrays.copyable() && is_worth_releasing(arrays.nbytes(), rows);
+    const std::vector<std::int64_t> fixed = apart ? copied(splits) : std::vector<std::int64_t>();
+    Incomplete made(apart ? rows : 0);
     nb::object empty;
-    std::vector<std::uint8_t*> made(apart ? rows : 0);
-    const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
-        // Rows without values share one array: a record of a few MiB may hold millions of them.
-        if (begin == end && empty.is_valid()) return objects.set(row, nb::object(empty).release().ptr());
-        shape[0] = static_cast<npy_intp>(end - begin);
-        PyArray_Descr* descr = PyArray_DESCR(array);
-        Py_INCREF(reinterpret_cast<PyObject*>(descr));  // The new array owns it.
-        PyObject* item = nullptr;
-        if (apart) {
-            item = PyArray_NewFromDescr(&PyArray_Type, descr, axes, shape, nullptr, nullptr, 0, nullptr);
-            if (item == nullptr) return false;
-            made[row] = reinterpret_cast<std::uint8_t*>(PyArray_BYTES(reinterpret_cast<PyArrayObject*>(item)));
-        } else {
-            void* data = PyArray_BYTES(array) + static_cast<npy_intp>(begin) * stride;
-            nb::object view = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, axes, shape, PyArray_STRIDES(array),
-                                                             data, flags, nullptr));
-            if (!view.is_valid()) return false;
-            auto* base = reinterpret_cast<PyArrayObject*>(view.ptr());
-            if (PyArray_SetBaseObject(base, nb::object(values).release().ptr()) != 0) return false;
-            item = copies ? PyArray_NewCopy(base, NPY_CORDER) : view.release().ptr();
-            if (item == nullptr) return false;
+    const auto make = [&](std::size_t begin, std::size_t end) -> PyObject* {
+        if (!copies) return arrays.view(begin, end);
+        if (arrays.copyable()) {
+            PyObject* row = arrays.empty(begin, end);
+            if (row != nullptr && !apart) arrays.copy(row, begin, end);
+            return row;
         }
-        if (begin == end) empty = nb::borrow(item);
-        return objects.set(row, item);
+        const nb::object view = nb::steal(arrays.view(begin, end));
+        return view.is_valid() ? PyArray_NewCopy(reinterpret_cast<PyArrayObject*>(view.ptr()), NPY_CORDER) : nullptr;
     };
-    const auto items = static_cast<std::size_t>(PyArray_DIM(array, 0));
-    if (!dtf::each_row(splits.data(), rows, items, add)) refuse();
+    const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
+        PyObject* item = nullptr;
+        if (begin == end && empty.is_valid()) {
+            // Rows without values share one array: a record of a few MiB may hold millions of them.
+            item = nb::object(empty).release().ptr();
+        } else {
+            item = make(begin, end);
+            if (item != nullptr && begin == end) empty = nb::borrow(item);
+        }
+        return apart ? made.add(row, item) : objects.set(row, item);
+    };
+    if (!dtf::each_row(apart ? fixed.data() : splits.data(), rows, arrays.items(), add)) refuse();
     if (!apart) return objects.array();
-    const auto* data = reinterpret_cast<const std::uint8_t*>(PyArray_BYTES(array));
-    const std::size_t item = items > 0 ? static_cast<std::size_t>(PyArray_NBYTES(array)) / items : 0;
     binding::without_gil([&] {
-        return dtf::each_row(splits.data(), rows, items, [&](std::size_t row, std::size_t begin, std::size_t end) {
-            if (begin < end) std::memcpy(made[row], data + begin * item, (end - begin) * item);
-            return true;
-        });
+        return dtf::each_row(fixed.data(), rows, arrays.items(),
+            [&](std::size_t row, std::size_t begin, std::size_t end) {
+                arrays.copy(made[row], begin, end);
+                return true;
+            });
     });
+    made.move_to(objects);
     return objects.array();
 }
 

@@ -4,6 +4,8 @@ The functions are called directly, because the paths differ by the mean size of 
 """
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,12 @@ def test_arrays(mean: int, dtype: str, copies: bool) -> None:
     """Arrays equal slices of the values, and share their memory only if they are views."""
     flat, splits = rows_of_mean(mean)
     typed: NDArray[Any] = flat.astype(np.dtypes.StringDType() if dtype == "T" else dtype)
-    for values in (typed, typed[::-1], np.stack([typed, typed], axis=1)):
+    fixed = typed.copy()
+    fixed.flags.writeable = False
+    forms = [typed, typed[::-1], np.stack([typed, typed], axis=1), fixed]
+    if dtype not in ("object", "T"):
+        forms.append(np.frombuffer(b"?" + typed.tobytes(), typed.dtype, offset=1))  # not aligned
+    for values in forms:
         out = np.empty(50, object)
         assert _native.array_rows(values, splits, copies, out) is out
         for row, start, stop in zip(out, splits, splits[1:], strict=False):
@@ -52,3 +59,29 @@ def test_arrays(mean: int, dtype: str, copies: bool) -> None:
             np.testing.assert_array_equal(row, values[start:stop])
             if row.size:
                 assert np.shares_memory(row, values) is not copies
+                view = values[start:stop]
+                assert copies or (row.strides, repr(row.flags)) == (view.strides, repr(view.flags))
+
+
+@pytest.mark.parametrize("kind", ["bytes", "arrays"])
+def test_threads_may_fill_the_same_array(kind: str) -> None:
+    """Large objects enter the array when they are complete, so one that another thread replaces is not written to."""
+    rows, size, nthreads = 20, 300_000, 4
+    splits = np.arange(rows + 1, dtype=np.int64) * size
+    out = np.empty(rows, object)
+    start = threading.Barrier(nthreads, timeout=60)
+
+    def fill(byte: int) -> None:
+        values = np.full(rows * size, byte, np.uint8)
+        start.wait()
+        for _ in range(5):
+            if kind == "bytes":
+                _native.bytes_rows(values, splits, out)
+            else:
+                _native.array_rows(values, splits, True, out)
+
+    with ThreadPoolExecutor(nthreads) as pool:
+        for done in [pool.submit(fill, byte) for byte in range(nthreads)]:
+            done.result(timeout=300)
+    for row in out:
+        assert bytes(row) in {bytes([byte]) * size for byte in range(nthreads)}
