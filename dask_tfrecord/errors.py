@@ -371,18 +371,18 @@ def near_misses(name: object, names: Iterable[str]) -> str:
     if len(names) > _COMPARED:
         start = str(name)[:3].casefold()
         names = [known for known in names if known[:3].casefold() == start][:_COMPARED]
-    close = [known for known in difflib.get_close_matches(str(name), names, n=3, cutoff=0.5) if _is_near(name, known)]
+    close = [known for known in difflib.get_close_matches(str(name), names, n=3, cutoff=0.6) if _is_near(name, known)]
     if close:
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; there are {shown or 'none'}"
 
 
 def _is_near(name: object, known: str) -> bool:
-    """Return whether names are similar without a suffix that they share, such as that of files."""
-    stem, _, suffix = str(name).rpartition(".")
-    if not stem or not known.endswith(f".{suffix}"):
+    """Return whether names are similar before their first dot, because files share suffixes."""
+    stem, dot, _ = str(name).partition(".")
+    if not stem or not dot:
         return True
-    other = known.removesuffix(f".{suffix}")
+    other = known.partition(".")[0]
     return other.startswith(stem) or difflib.SequenceMatcher(None, stem, other).ratio() >= 0.5
 
 

@@ -60,12 +60,25 @@ _EQUIVALENTS = {
     ),
     "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
     "engine": "leave it out",
+    "blocksize": "write chunks=VALUE",
+    **dict.fromkeys(("feature_description", "feature_spec", "schema", "parse_fn"), "write features=VALUE"),
+    **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
+    "num_workers": "leave it out: the threads of this process decode batches ahead",
+    "drop_last": "write drop_remainder=VALUE",
+    "inplace": "leave it out: a method returns another data set, and does not change this one",
+    "axis": "leave it out: names are those of columns",
+    "drop.columns": "write ds.drop('label', 'text'), with your names",
+    "describe.columns": "write ds[VALUE].describe()",
+    "rename.columns": "write ds.rename(VALUE)",
+    "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', window=VALUE) "
+    "to mix rows within windows",
+    "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for another order in each epoch",
 }
 
 
 def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
     """Return the error about an option that a function does not have: the equivalent, similar names, or all names."""
-    text = _EQUIVALENTS.get(name)
+    text = _EQUIVALENTS.get(f"{function}.{name}") or _EQUIVALENTS.get(name)
     # The advice does not apply to a function without columns.
     is_column = name == "column" and "columns" not in (known := tuple(known))
     advice = near_misses(name, known) if text is None or is_column else f"; {text.replace('VALUE', f'{value!r:.100}')}"
@@ -76,18 +89,27 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
     """Let errors about arguments that a method lacks or does not know name what to write: `call` is an example."""
 
     def explained(method: _Function) -> _Function:
-        parameters = list(inspect.signature(method).parameters.values())[1:]
-        names = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
-        needed = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+        parameters = list(inspect.signature(method).parameters.values())
+        named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        names = [each.name for each in named]
+        by_place = [each for each in named if each.kind is not each.KEYWORD_ONLY]
+        needed = [each.name for each in named if each.default is each.empty]
+        takes_any_name, takes_any_number = (
+            any(each.kind is kind for each in parameters)
+            for kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        )
 
         @wraps(method)
         def checked(*args: Any, **options: Any) -> Any:
-            for name in options:
-                if name not in names:
-                    raise unknown_option(method.__name__, name, names, options[name])
-            missing = [name for name in needed[len(args) - 1 :] if name not in options]
+            name = method.__name__
+            for option in options:
+                if option not in names and not takes_any_name:
+                    raise unknown_option(name, option, names[1:], options[option])
+            missing = [each for each in needed[len(args) :] if each not in options]
             if missing:
-                raise TypeError(f"{method.__name__}() needs {missing[0]!r}: write {call}")
+                raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
+            if len(args) > len(by_place) and not takes_any_number:
+                raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
             return method(*args, **options)
 
         return cast(_Function, checked)

@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dtf.to_tfrecord(columns, path / "train-{shard:05d}-of-{shards:05d}.tfrecord", records_per_shard=3)
     (path / "picture.png").write_bytes(PNG)
     (path / "notes.txt").write_text("label int64")
+    dtf.to_tfrecord({"label": [1]}, path / "zipped.gz", compression="gzip")
     dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
     return path
 
@@ -55,7 +56,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds[2:4], "write ds.rows[2:4] to pick rows"),
     (lambda ds: ds[:4:2], "write ds.rows[:4:2] to pick rows"),
     (lambda ds: ds[ds["label"] == 3], "write ds.rows[key] to pick rows by ints, a slice or a mask"),
-    (lambda ds: np.asarray(ds), "write ds.compute() for a dict of arrays, or ds['label'].compute()"),
+    (lambda ds: np.asarray(ds), "or ds.to_dataframe().compute() for a DataFrame"),
     (lambda ds: ds.where("label = 3"), 'Write two signs for equality: "label == 3"'),
     (lambda ds: ds.where("label == 3 & label < 5"), "Write 'and' instead of '&': \"label == 3 and label < 5\""),
     (lambda ds: ds.where("(label == 3) | (len(tokens) > 1)"), '"label == 3 or len(tokens) > 1"'),
@@ -148,6 +149,51 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.to_tfrecord({}, "o.tfrecord"), "records need at least one array: write {name: array}"),
     (lambda ds: dtf.Schema.read(Path("notes.txt")), "it begins with 'label int64'. Pass a file that Schema.to_json"),
     (lambda ds: dtf.Schema.read("notes.json"), "no schema file 'notes.json' exists"),
+    (lambda ds: ds.where("label === 3"), 'Write two signs for equality: "label == 3"'),
+    (lambda ds: ds.where("label"), 'Write a value after it: "label == 3"'),
+    (lambda ds: ds.where("len(tokens) >"), 'Write a value after it: "len(tokens) > 3"'),
+    (lambda ds: ds.where("1 < label <= 3"), 'Write two comparisons: "label > 1 and label <= 3"'),
+    (lambda ds: ds.where("not label == 3"), 'write "label != 3"'),
+    (lambda ds: ds.where("label % 2 == 0"), "write ds.where(lambda blocks: blocks['label'] % 2 == 0)"),
+    (lambda ds: ds.where("label > 2 or label % 2 == 0"), "ds.where(lambda blocks: blocks['label'] % 2 == 0)"),
+    (lambda ds: dtf.read_tfrecord("train-*", filters="label == 3"), "text is a condition of ds.where('label == 3')"),  # type: ignore[arg-type]
+    (lambda ds: ds.rename("label", "class"), "write ds.rename({'label': 'class_id'})"),  # type: ignore[call-arg,arg-type]
+    (lambda ds: ds.rename(columns={"label": "class"}), "write ds.rename({'label': 'class'})"),  # type: ignore[arg-type]
+    (lambda ds: ds.drop(columns=["label"]), "write ds.drop('label', 'text'), with your names"),  # type: ignore[call-arg]
+    (lambda ds: ds.drop("label", axis=1), "leave it out: names are those of columns"),  # type: ignore[call-arg]
+    (lambda ds: ds.describe("label"), "write ds.describe(), or ds[['label']].describe() for some columns"),  # type: ignore[call-arg]
+    (lambda ds: ds.explode(), "write ds.explode('tokens'), with the name of a ragged column"),  # type: ignore[call-arg]
+    (lambda ds: ds.shuffle(buffer_size=9), "ds.batches(2, shuffle='window', window=9) to mix rows within windows"),  # type: ignore[call-arg]
+    (lambda ds: ds.assign(x=3), "write numpy.full(ds.nrows, 3) for one value in all rows"),
+    (lambda ds: ds.assign(x=len), "write ds.map_blocks(function) to compute a column from others"),
+    (lambda ds: ds.map_blocks(lambda blocks: blocks["label"]), "return {'name': array}"),
+    (lambda ds: ds.map_blocks(lambda blocks: {"x": blocks["label"].sum()}), "returned one value of 'x' for a block"),
+    (lambda ds: ds.rows["label"], "write ds['label'] to pick columns"),
+    (lambda ds: ds.rows[np.array("label") == 3], "write ds.rows[ds['label'] == 3]"),
+    (lambda ds: ds.as_sequence()["label"], "write rows[0]['label']"),  # type: ignore[index]
+    (lambda ds: ds.batches(2)[0], "write next(ds.batches(2)) for the first one"),  # type: ignore[index]
+    (lambda ds: len(ds.batches(2)), "write ds.batches(2).batches_per_epoch for the number"),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, shuffle=True), 'write shuffle="full"'),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, pad=True), "write pad={'tokens': None}"),  # type: ignore[arg-type]
+    (lambda ds: ds.batches(2, num_workers=4), "leave it out: the threads of this process decode batches ahead"),  # type: ignore[call-arg]
+    (lambda ds: ds.batches(2, drop_last=True), "write drop_remainder=True"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", blocksize="64MB"), "write chunks='64MB'"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", schema={}), "write features={}"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", columns="label"), "write columns=['label']"),
+    (lambda ds: dtf.read_tfrecord("train-*", split="train"), "leave out split=, and let the path name the files"),
+    (lambda ds: dtf.read_tfrecord("ftp3://host/train.tfrecord"), "no file system is known for ftp3:// URLs; did you"),
+    (lambda ds: dtf.read_tfrecord("s3:/bucket/x.tfrecord"), "did you mean 's3://bucket/x.tfrecord'?"),
+    (lambda ds: dtf.read_tfrecord("-"), "standard input must be saved to a file first"),
+    (lambda ds: dtf.read_tfrecord("/dev/null"), "save its bytes to a file, because records are read at their offsets"),
+    (lambda ds: dtf.read_tfrecord("zipped.gz", compression="zlib"), "the file does not begin like zlib data: leave"),
+    (lambda ds: dtf.read_tfrecord("zapped.tfrecord.gz"), "there are 'train-00000-of-00002.tfrecord'"),
+    (lambda ds: dtf.Dataset("train-*.tfrecord"), "write dtf.read_tfrecord('train-*.tfrecord')"),  # type: ignore[arg-type]
+    (lambda ds: dtf.Dataset({"x": 1}), "write dtf.Dataset.from_arrays({'label': array})"),  # type: ignore[arg-type]
+    (lambda ds: dtf.Dataset.from_arrays([1, 2]), "give the array a name, and write {'x': array}"),
+    (lambda ds: dtf.TensorFeature(()), "needs a dtype, as in TensorFeature((), 'float32')"),  # type: ignore[call-arg]
+    (lambda ds: dtf.RawFeature((3,)), "needs a dtype, as in RawFeature((3,), 'uint8')"),  # type: ignore[call-arg]
+    (lambda ds: dtf.FixedLenFeature([None], "int64"), "VarLenFeature(dtype) reads any number of values"),
+    (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]
 
 
@@ -184,6 +230,19 @@ COMMANDS = [
     ("help", "Write dask-tfrecord --help"),
     ("describe stored.zarr", "write `dask-tfrecord view stored.zarr` to look at it"),
     ("view picture.png --no-browser", "the file is a PNG image, not a TFRecord file"),
+    (f"head {FIRST} label|>|2", "Write --where before each condition: --where 'label > 2'"),
+    (f"head {FIRST} --where label|%|2|==|0", "write ds.where(lambda blocks: blocks['label'] % 2 == 0) in Python"),
+    (f"repair {FIRST} {SECOND}", f"{SECOND} exists: give --overwrite to replace it, or another TARGET"),
+    (
+        f"repair {FIRST}",
+        f"The command repair takes SOURCE and TARGET. Write dask-tfrecord repair {FIRST} repaired.tfrecord",
+    ),
+    (
+        "preview train-*",
+        "The command preview takes PATTERN... and TARGET. Write dask-tfrecord preview 'train-*' rows.png",
+    ),
+    ("to-zarr train-*", "takes PATTERN... and STORE. Write dask-tfrecord to-zarr 'train-*' out.zarr"),
+    ("to-tfrecord stored.zarr out.tfrecord --errors skip", "a damaged chunk of a store ends the command"),
 ]
 
 

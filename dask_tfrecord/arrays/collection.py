@@ -382,12 +382,17 @@ def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
     index = np.asarray(key)
     if index.dtype == bool:
         if index.shape != (len(rows),):
-            raise IndexError(f"a mask for {plural(len(rows), 'row')} has shape ({len(rows)},); got {index.shape}")
+            advice = "" if index.shape else ": write ds.rows[ds['label'] == 3], with the name of your column"
+            raise IndexError(
+                f"a mask for {plural(len(rows), 'row')} has shape ({len(rows)},); got {index.shape}{advice}"
+            )
         index = np.flatnonzero(index)
     if index.size == 0:
         return range(0)
     if index.ndim > 1 or index.dtype.kind not in "iu":
-        raise IndexError(f"rows are picked by ints, slices, lists of ints or masks; got {key!r:.100}")
+        given = index.tolist() if index.dtype.kind == "U" else key
+        advice = f": write ds[{given!r:.100}] to pick columns" if index.dtype.kind == "U" else ""
+        raise IndexError(f"rows are picked by ints, slices, lists of ints or masks; got {given!r:.100}{advice}")
     index = np.atleast_1d(index.astype(np.int64))
     outside = index[(index < -len(rows)) | (index >= len(rows))]
     if outside.size:

@@ -34,7 +34,7 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.items import row_lengths
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, redact_url
+from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.schema import Schema
@@ -124,9 +124,10 @@ class Filters:
         if given and all(isinstance(each, list) for each in given):
             return cls(tuple(tuple(map(_condition, each)) for each in given))
         if not given:
+            text = f": text is a condition of ds.where({filters!r:.100})" if isinstance(filters, str) else ""
             raise ValueError(
                 f"filters are a list of triples like [('label', '==', 3)], all of which hold, or a list of such lists, "
-                f"one of which holds; got {filters!r:.100}"
+                f"one of which holds; got {filters!r:.100}{text}"
             )
         return cls((tuple(map(_condition, given)),))
 
@@ -171,7 +172,7 @@ def _resolved(condition: Condition, schema: Schema) -> Condition:
             if name.startswith(f"{each}(") and name.endswith(")"):
                 name, reduction = name[len(each) + 1 : -1], each
     if name not in schema:
-        raise UnknownFeatureError(f"filters: no column {name!r}{near_misses(name, schema)}")
+        raise UnknownFeatureError(f"filters: no column {name!r}" + _computed(condition, schema))
     feature = schema[name]
     scalar = feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes
     if scalar and reduction is not None:
@@ -187,6 +188,25 @@ def _resolved(condition: Condition, schema: Schema) -> Condition:
     for value in values:
         _check_type(name, feature, reduction, value)
     return Condition(name, reduction, condition.comparison, condition.value)
+
+
+def _computed(condition: Condition, schema: Schema) -> str:
+    """Return what to write for a condition on an expression, or the names that are like an unknown one."""
+    name, comparison = condition.column, condition.comparison
+    words = re.findall(r"\w[\w/]*", name)
+    if words[:1] == ["not"] and words[1:2] and words[1] in schema and comparison in _NEGATED:
+        rest = name.removeprefix("not").strip()
+        return f"; write {_quoted(condition_text(rest, _NEGATED[comparison], condition.value))}"
+    column = next((word for word in words if word in schema), None)
+    if column is None or name == column or not re.search(r"[^\w/]", name):
+        return near_misses(name, schema)
+    python = re.sub(rf"(?<![\w/]){re.escape(column)}(?![\w/])", f"blocks[{column!r}]", name)
+    function = f"ds.where(lambda blocks: {python} {comparison} {condition.value!r})"
+    text = "; a condition compares a column, and a function computes from columns: "
+    return Spelled(f"{text}write {function}", f"{text}write {function} in Python")
+
+
+_NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in"}
 
 
 def _check_type(name: str, feature: Feature, reduction: str | None, value: Any) -> None:
@@ -214,6 +234,13 @@ class UserMask:
         except KeyError as error:
             if unknown := unknown_column(error, tuple(blocks)):
                 error.add_note(f"where: {unknown}")
+            raise
+        except ValueError as error:
+            if "truth value of an array" in str(error):
+                error.add_note(
+                    "where: the function gets arrays of several rows: write & for `and`, | for `or` and ~ for `not`: "
+                    "(blocks['label'] > 2) & (blocks['label'] < 5)"
+                )
             raise
         mask = np.asarray(host_array(found, "where: the mask"))
         if mask.dtype != bool or mask.shape != (rows,):
@@ -484,12 +511,23 @@ def _advice(tokens: Sequence[str]) -> str:
     left, found, right = text.partition("=")
     if found and not right.startswith("=") and left[-1:] not in tuple("=!<>"):
         return f"Write two signs for equality: {_quoted(f'{left.strip()} == {right.strip()}')}."
+    if "===" in text:
+        return f"Write two signs for equality: {_quoted(text.replace('===', '=='))}."
+    if match := _BETWEEN.fullmatch(text):
+        low, first, name, second, high = match.groups()
+        return f"Write two comparisons: {_quoted(f'{name} {_MIRRORED[first]} {low} and {name} {second} {high}')}."
+    if match := _WITHOUT_VALUE.fullmatch(text):
+        return f"Write a value after it: {_quoted(match[1] + (match[2] or ' == ').rstrip() + ' 3')}."
     value = next((text.partition(f" {each} ")[2].strip() for each in ("==", "!=") if f" {each} " in text), "")
     if value.isidentifier():
         return f"Write text in quotes: {_quoted(text.removesuffix(value) + repr(value))}."
     return "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\"."
 
 
+_BETWEEN = re.compile(r"([-+.\w]+)\s*(<=?|>=?)\s*([^\W\d][\w/]*)\s*(<=?|>=?)\s*([-+.\w]+)")
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# A name, or with an operator.
+_WITHOUT_VALUE = re.compile(r"((?!(?:in|not|and|or)\Z)[^\W\d][\w/]*(?:\([^()]*\))?)(\s*(?:==|!=|<=?|>=?)\s*)?")
 _ORDER = '"a and b or c" means that a and b hold, or c'
 
 

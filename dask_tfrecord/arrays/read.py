@@ -384,7 +384,7 @@ def chunk_size() -> float:
 
 def _check_columns(columns: Sequence[str] | None) -> None:
     if isinstance(columns, str):
-        raise SchemaError(f"columns is a list of names; got the string {columns!r}")
+        raise SchemaError(f"columns is a list of names; got the string {columns!r}: write columns=[{columns!r}]")
     if columns is not None and len(set(columns)) < len(columns):
         raise SchemaError(f"columns are picked once each; got {list(columns)}")
 

@@ -1377,6 +1377,11 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
             f"{unknown or remedy}"
         ) from error
     for name, block in made.items() if isinstance(made, Mapping) else ():
+        if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
+            raise SchemaError(
+                f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
+                f"gets, as blocks['label'].sum(axis=1) does along the other axes"
+            )
         if blocks and hasattr(block, "shape") and len(block):
             raise SchemaError(
                 f"the function of map_blocks got blocks of no rows, which are tried to learn its dtypes, and returned "
@@ -1400,7 +1405,10 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     Schema also states groups and names of classes.
     """
     if not isinstance(made, Mapping):
-        raise SchemaError(f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}")
+        raise SchemaError(
+            f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}: return "
+            f"{{'name': array}}"
+        )
     features: dict[str, Feature] = {}
     for name, like in made.items():
         stated = isinstance(like, Feature)

@@ -214,12 +214,11 @@ class BatchIterator(Iterator[Batch]):
             raise SchemaError("batches have at least one column; the data set has none")
         if shuffle is not False and shuffle not in ("window", "full"):
             # tf.data takes the number of rows of its buffer.
-            is_number = isinstance(shuffle, int) and f"{shuffle}".isdecimal()  # type: ignore[unreachable]
-            advice = (
-                f': write shuffle="window", window={shuffle} to mix rows within windows of this size'
-                if is_number
-                else ""
-            )
+            asked: Any = shuffle
+            is_number = isinstance(asked, int) and f"{asked}".isdecimal()
+            advice = ': write shuffle="full"' if asked is True else ""
+            if is_number:
+                advice = f': write shuffle="window", window={asked} to mix rows within windows of this size'
             raise ValueError(f'shuffle is False, "window" or "full" (any order); got {shuffle!r:.100}{advice}')
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
@@ -292,6 +291,17 @@ class BatchIterator(Iterator[Batch]):
             known = OF_BATCHES.get(name)
             hint = f"; {known.replace('SIZE', str(self._mixer.batch_size))}" if known else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+        def __getitem__(self, key: object) -> Any:
+            size = self._mixer.batch_size
+            raise TypeError(f"batches are made one after the other: write next(ds.batches({size})) for the first one")
+
+        def __len__(self) -> int:
+            size = self._mixer.batch_size
+            raise TypeError(f"write ds.batches({size}).batches_per_epoch for the number of batches")
+
+        def __bool__(self) -> bool:
+            return True
 
     def __iter__(self) -> BatchIterator:
         return self

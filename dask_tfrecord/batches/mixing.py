@@ -222,7 +222,9 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
     if pad is None:
         return {}
     if not isinstance(pad, Mapping):
-        raise TypeError(f"pad is a mapping from columns to a length, None or Pad; got {pad!r:.100}")
+        raise TypeError(
+            f"pad is a mapping from columns to a length, None or Pad; got {pad!r:.100}: write pad={{'tokens': None}}"
+        )
     found = {}
     for name, given in pad.items():
         if name not in schema:

@@ -180,7 +180,9 @@ def sample_from_datasets(
       columns: label
     """
     if not isinstance(datasets, Sequence) or not all(isinstance(each, HasRows) for each in datasets):
-        raise TypeError(f"datasets is a list of Dataset; got {datasets!r:.100}")
+        one = isinstance(datasets, HasRows)
+        found = ": write [ds, other]" if one else f"; got {datasets!r:.100}"
+        raise TypeError(f"datasets is a list of Dataset{found}")
     if not datasets:
         raise ValueError("datasets: at least one data set is mixed; got none")
     if not isinstance(stop_on_empty_dataset, bool):

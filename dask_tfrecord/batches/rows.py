@@ -126,6 +126,8 @@ class RowSequence:
 
     def __getitem__(self, index: SupportsIndex) -> dict[str, Any]:
         """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
+        if isinstance(index, str):
+            raise TypeError(f"a sequence has rows, by their numbers: write rows[0][{index!r:.100}]")
         number = self._number(index)
         return next(self._rows(self._reader.read_scattered(np.array([number], np.int64)), 1))
 

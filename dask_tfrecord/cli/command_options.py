@@ -10,9 +10,11 @@ import errno
 import json
 import logging
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
@@ -485,7 +487,23 @@ def write_arguments(overwrite: bool, **values: Any) -> dict[str, Any]:
     return {"mode": "w" if overwrite else "w-", **specified}
 
 
-def _urlpath(_ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
+def _check_no_condition(ctx: click.Context, path: str) -> None:
+    """Refuse a condition without --where, which would be the name of a file."""
+    if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
+        return
+    from dask_tfrecord.arrays.filters import parse_expression
+
+    with suppress(ValueError, OSError):
+        if not Path(path).exists() and parse_expression(path):
+            written = f"--where {shlex.quote(plain(path))}"
+            raise click.UsageError(
+                f"No file has the name {plain(path)}. Write --where before each condition: {written}"
+            )
+
+
+def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
+    for path in paths:
+        _check_no_condition(ctx, path)
     # The shell expands an unquoted glob to several paths.
     return paths[0] if len(paths) == 1 else list(paths)
 

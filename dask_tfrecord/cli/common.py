@@ -54,6 +54,19 @@ _SYNONYMS = {
 }
 
 
+# Example of the last argument of a command.
+_TARGETS = {
+    "preview": "rows.png",
+    "copy": "copied.tfrecord",
+    "repair": "repaired.tfrecord",
+    "to-zarr": "out.zarr",
+    "to-tfrecord": "out.tfrecord",
+    "to-parquet": "out",
+    "to-lerobot": "out",
+    "virtual": "references.json",
+}
+
+
 class Commands(click.Group):
     """Command group that reports an error as one line on stderr."""
 
@@ -141,6 +154,14 @@ def _explained(error: click.UsageError) -> click.UsageError:
             return click.UsageError(f"{error.message} Write {written}", error.ctx)
         known = f"Leave it out, or write one of the options of {error.ctx.command.name}: {', '.join(names)}."
         return click.UsageError(f"{error.message} {known}", error.ctx)
+    if isinstance(error, click.MissingParameter) or error.message.startswith("Missing argument"):
+        name, given = error.ctx.command.name or "", error.ctx.meta[_GIVEN][1:]
+        if len(given) != 1 or given[0].startswith("-") or name not in _TARGETS:
+            return error
+        written = command_line(error.ctx, name, *given, _TARGETS[name])
+        return click.UsageError(
+            f"The command {name} takes {' and '.join(_metavars(error.ctx))}. Write {written}", error.ctx
+        )
     if "unexpected extra argument" in error.message:
         takes = [f"one {each.name}".upper().replace("ONE", "one") for each in parameters if _is_argument(each)]
         name = error.ctx.command.name or ""
@@ -154,6 +175,13 @@ def _explained(error: click.UsageError) -> click.UsageError:
             text += f" Write a command for each: {', and '.join(commands)}{more}"
         return click.UsageError(text, error.ctx)
     return error
+
+
+def _metavars(ctx: click.Context) -> list[str]:
+    """Return the names of the arguments of a command, without the brackets of those that some steps leave out."""
+    return [
+        each.make_metavar(ctx).replace("[", "").replace("]", "") for each in ctx.command.params if _is_argument(each)
+    ]
 
 
 def _is_argument(parameter: click.Parameter) -> bool:

@@ -295,14 +295,17 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 @tfrecord.command()
 @click.argument("source")
 @click.argument("target")
-@options("as_json", "repaired_compression")
-def repair(source: str, target: str, as_json: bool, compression: str | None) -> None:
-    """Write the intact records of SOURCE to TARGET.
+@options("as_json", "overwrite", "repaired_compression")
+def repair(source: str, target: str, as_json: bool, overwrite: bool, compression: str | None) -> None:
+    """Write the intact records of SOURCE to TARGET, a new file.
 
     A JSON file next to TARGET lists the lost byte ranges.
     """
     from dask_tfrecord.arrays import counting
 
+    if Path(target).exists() and not overwrite:
+        # Of two shards that a shell makes of a glob, the second one would be lost.
+        raise click.UsageError(f"{plain(target)} exists: give --overwrite to replace it, or another TARGET")
     with computing():
         report = counting.repair(source, target, compression=compression)
     if as_json:
@@ -697,7 +700,7 @@ def to_zarr(
 @click.argument("target")
 @options(
     *(_zarr("component"), "message", "columns", "where", _shards("records_per_shard"), "written_compression"),
-    *(_shards("index"), "overwrite", "threads", *RESUMED_STEPS),
+    *(_shards("index"), "overwrite", "errors", "threads", *RESUMED_STEPS),
 )
 @divisible("TFRecordJob")
 def to_tfrecord(
@@ -708,6 +711,7 @@ def to_tfrecord(
     message: str | None,
     columns: list[str] | None,
     where: Alternatives,
+    errors: str,
     threads: int,
     begin: Callable[..., None] | None,
     **arguments: Any,
@@ -716,7 +720,8 @@ def to_tfrecord(
 
     TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one shard, or a directory.
     By default each write unit of the store becomes a shard. Memory is bounded. Fields of messages are written as these
-    messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them.
+    messages; --message writes others, and then also reads STORE if it is a TFRecord shard of them, whose damaged
+    records --errors skips or fills.
 
     Without a scheduler, --begin plans the shards, --part writes one part of them in any process of any machine, and
     --finish verifies all shards: these and --status need only the TARGET.
@@ -737,7 +742,10 @@ def to_tfrecord(
                     f"to-tfrecord reads a Zarr store, and {plain(store)} matches {plural(len(shards), 'file')}: the "
                     f"command copy writes shards to other shards, with --where, --columns and --records-per-shard"
                 )
-        dataset = read_tfrecord(store, message=message) if is_shard else from_zarr(store, component=component)
+        if errors != "raise" and not is_shard:
+            raise click.UsageError("--errors is for records of shards: a damaged chunk of a store ends the command.")
+        reading: Any = {"message": message, "errors": errors}
+        dataset = read_tfrecord(store, **reading) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)
         (begin or write_tfrecord)(dataset, target, message=message, **write_arguments(**arguments))
 

@@ -87,6 +87,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     __slots__ = ("_rows",)
 
     def __init__(self, rows: Rows) -> None:
+        if not isinstance(rows, Rows):
+            path = isinstance(rows, str | os.PathLike)  # type: ignore[unreachable]
+            call = f"read_tfrecord({os.fspath(rows)!r})" if path else "Dataset.from_arrays({'label': array})"
+            raise TypeError(f"Dataset is made of Rows; got {type(rows).__name__}: write dtf.{call}")
         self._rows = rows
 
     def as_rows(self) -> Rows:
@@ -137,8 +141,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
         # NumPy would make an array of the names of columns.
         raise TypeError(
-            f"a data set has several columns: write ds.compute() for a dict of arrays, or "
-            f"ds[{next(iter(self._rows.names), 'label')!r}].compute() for one array"
+            f"a data set has several columns: write ds.compute() for a dict of arrays, "
+            f"ds[{next(iter(self._rows.names), 'label')!r}].compute() for one array, or "
+            f"ds.to_dataframe().compute() for a DataFrame"
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -254,6 +259,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             tested = mask.columns
         return Dataset(filter_rows(self._rows, mask, tested))
 
+    @explain_arguments("ds.rename({'label': 'class_id'})")
     def rename(self, names: Mapping[str, str] | None = None, **others: str) -> Dataset:
         """Give columns other names.
 
@@ -283,6 +289,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ['class_id', 'x']
         """
         given = {**(names or {}), **others}
+        for option, new in others.items():
+            if not isinstance(new, str):
+                # pandas takes a mapping as `columns`.
+                raise unknown_option("rename", option, ("names",), new)
         self._check_names(list(given))
         renamed = {given.get(name, name): name for name in self._rows.names}
         if len(renamed) < len(self._rows.names):
@@ -291,6 +301,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             raise SchemaError(f"rename: two columns would have the name {', '.join(map(repr, twice))}")
         return Dataset(self._rows.rename(renamed))
 
+    @explain_arguments("ds.drop('label')")
     def drop(self, *names: str) -> Dataset:
         """Leave columns out; ``ds[[…]]`` selects columns.
 
@@ -372,6 +383,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         mask = KeptRanges.parse(self.schema, keys, number, separator, ranges, storage_options)
         return Dataset(filter_rows(self._rows, mask, mask.columns))
 
+    @explain_arguments("ds.sample(100)")
     def sample(self, n: int, seed: Any = None) -> Dataset:
         """Draw rows at random, uniformly and without replacement.
 
@@ -404,6 +416,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         drawn = np.random.default_rng(seed).choice(self.nrows, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
 
+    @explain_arguments("ds.shuffle(seed=0)")
     def shuffle(self, seed: int | None = None) -> Dataset:
         """Put all rows in random order, to write them in that order or to read parts of them at random.
 
@@ -464,6 +477,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         added = {name: aligned_column(given, self.chunks, f"column {name!r}") for name, given in columns.items()}
         return Dataset(self._rows.assign(added))
 
+    @explain_arguments("ds.map_blocks(function)")
     def map_blocks(self, func: BlockFunction, template: Mapping[str, Any] | None = None) -> Dataset:
         """Pass the rows through a function, block by block, within the task that decodes them.
 
@@ -620,6 +634,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         self._check_names([name])
         return padded_column(self._rows.select_columns([name]), name, self.schema[name], length, value)
 
+    @explain_arguments("ds.head(5), or ds[['label']].head(5) for some columns")
     def head(self, n: int = 5) -> dict[str, NDArray[Any]]:
         """Compute the first `n` rows, or all if there are fewer: a dict of arrays, which a notebook shows as a table.
 
@@ -653,6 +668,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """Return the number of records; count them now if they are not counted (``counts=None``)."""
         return self._rows.count()
 
+    @explain_arguments("ds.explode('tokens'), with the name of a ragged column or a group")
     def explode(
         self, group: str | Sequence[str], *, repeat: str | Sequence[str] = (), number: str | None = None
     ) -> Dataset:
@@ -1042,6 +1058,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_xarray(self._rows, coords, dimension_names, together, ragged)
 
+    @explain_arguments("ds.preview(16), or ds[['label']].preview(16) for some columns")
     def preview(self, n: int = 16) -> Preview:
         """Read the first rows, and display them as pictures, numbers, text and spark-lines.
 
@@ -1116,6 +1133,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return Server([open_rows(self._rows, BlockCache(memory_limit))], port, NOTEBOOKS)
 
+    @explain_arguments("ds.describe(), or ds[['label']].describe() for some columns")
     def describe(self) -> Statistics:
         """Compute statistics of all columns, in one pass over the rows.
 

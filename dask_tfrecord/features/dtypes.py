@@ -143,6 +143,7 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool =
     except TypeError:
         is_dtype = isinstance(shape, str | type | np.dtype)
         given = shape if isinstance(shape, str) else getattr(shape, "__name__", "int64")
+        given = given or "int64"
         advice = f": the shape comes before the dtype: write {owner}((8, 8, 3), {given!r})" if is_dtype else ""
         if is_dtype and owner == "FixedLenFeature":
             advice = (
@@ -151,7 +152,8 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool =
         raise SchemaError(f"{owner}: expected a sequence of ints as shape; got {shape!r}{advice}") from None
     known = [size for axis, size in enumerate(sizes) if size != -1 or axis >= open_sizes]
     if any(size < 0 for size in known):
-        raise SchemaError(f"{owner}: expected known, non-negative sizes in the shape; got {sizes}")
+        advice = ": VarLenFeature(dtype) reads any number of values" if owner == "FixedLenFeature" else ""
+        raise SchemaError(f"{owner}: expected known, non-negative sizes in the shape; got {sizes}{advice}")
     if len(sizes) > _MAX_AXES:
         raise SchemaError(f"{owner}: expected at most {_MAX_AXES} axes, without that of records; got {len(sizes)}")
     if filled and math.prod(max(size, 1) for size in sizes) > _MAX_VALUES:

@@ -73,7 +73,8 @@ class RawFeature(EncodedArray):
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    # Required, as in FixedLenFeature.
+    dtype: str = field(default_factory=str)
     count: int | None = field(default=None, kw_only=True)
     compression_type: str | None = field(default=None, kw_only=True)
     size_keys: tuple[str, ...] = field(default=(), kw_only=True)
@@ -100,6 +101,8 @@ class RawFeature(EncodedArray):
             size_keys, given = named, [-1 if isinstance(size, str) else size for size in given]
         shape = checked_shape(given, "RawFeature", open_sizes=100)
         count = checked_count(self.count, "RawFeature")
+        if isinstance(self.dtype, str) and not self.dtype:
+            raise SchemaError(f"RawFeature needs a dtype, as in RawFeature({shape}, 'uint8')")
         dtype = checked_dtype(self.dtype, "RawFeature")
         if size_keys:
             self._check_size_keys(size_keys, shape, count)

@@ -87,7 +87,8 @@ class TensorFeature(EncodedArray):
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    # Required, as in FixedLenFeature.
+    dtype: str = field(default_factory=str)
     count: int | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class TensorFeature(EncodedArray):
         if count not in (None, -1) and -1 in shape:
             raise SchemaError(f"TensorFeature: a fixed number of tensors per record needs a known shape; got {shape}")
         dtype: Any = self.dtype
+        if isinstance(dtype, str) and not dtype:
+            raise SchemaError(f"TensorFeature needs a dtype, as in TensorFeature({shape}, 'float32')")
         name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
         if dtype in (bytes, object) or name in ("bytes", "string", "object"):
             dtype = "bytes"

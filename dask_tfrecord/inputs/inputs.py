@@ -139,9 +139,9 @@ class Inputs:
 
 _HINTS = {
     "DataArray": ": array.to_dataset(name='x') converts it to a Dataset",
-    "str": ": write the arrays before the path",
-    "PosixPath": ": write the arrays before the path",
-    "ndarray": ": give the array a name, and write {'x': array}",
+    "str": ": write the arrays before the path, and dtf.read_tfrecord(path) for the arrays of shards",
+    "PosixPath": ": write the arrays before the path, and dtf.read_tfrecord(path) for the arrays of shards",
+    **dict.fromkeys(("ndarray", "Series", "Array", "list"), ": give the array a name, and write {'x': array}"),
     "Table": ": its method to_pandas converts it",
 }
 
@@ -329,7 +329,15 @@ def _plain(given: Any, owner: str) -> Any:
         return given
     if isinstance(given, PythonArray) or (hasattr(given, "__array__") and not hasattr(given, "columns")):
         return np.asarray(given)
-    raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}")
+    raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}{_row_advice(given)}")
+
+
+def _row_advice(given: Any) -> str:
+    """Return what to write instead of a value or a function where an array of rows is needed."""
+    if callable(given):
+        return ": write ds.map_blocks(function) to compute a column from others"
+    is_value = isinstance(given, bool | int | float | str | bytes | np.generic)
+    return f": write numpy.full(ds.nrows, {given!r:.50}) for one value in all rows" if is_value else ""
 
 
 def _of_xarray(array: Any) -> Any:

@@ -389,7 +389,7 @@ def resolve_collection(
                 found = f"; {error.message}"
         raise ShardNotFoundError(
             f"split={split!r} requires a TFDS data set: expected a directory with a dataset_info.json in it or in its "
-            f"only version{found}",
+            f"only version{found}. Without one, leave out " + SPLIT + ", and let the path name the files of the split",
             Location(str(urlpath)),
         )
     selection = folder.select(split or default)

@@ -45,7 +45,16 @@ from dask_tfrecord.storage.remote import (
     list_directory,
     with_retries,
 )
-from dask_tfrecord.storage.shard import TIME_KEYS, Shard, Shards, is_local, split_chain, split_name, version_of
+from dask_tfrecord.storage.shard import (
+    NOT_REGULAR,
+    TIME_KEYS,
+    Shard,
+    Shards,
+    is_local,
+    split_chain,
+    split_name,
+    version_of,
+)
 
 # Files next to shards that are not shards: hidden files, files of Spark and Hadoop (_SUCCESS, _temporary), indexes and
 # metadata.
@@ -278,7 +287,7 @@ class _Search:
                 raise ShardNotFoundError(_BROKEN_LINK, Location(url))
             info = target
         if info["type"] not in ("file", "directory"):
-            raise ShardNotFoundError("expected a regular file; this is a pipe, socket or device", Location(url))
+            raise ShardNotFoundError(NOT_REGULAR, Location(url))
         if info["size"] is None:
             raise TFRecordError(
                 "the server does not report the size of this file; read it through 'simplecache::' + URL", Location(url)
@@ -477,6 +486,15 @@ class _Search:
         if (template := _template(fixed, variable)) is not None:
             message, wanted = f"none of {_span(template[0])} exists for", _base(template[0][0])
         url = self.url(self.path)
+        if self.given == "-":
+            return ShardNotFoundError(
+                "records are read at their offsets, so standard input must be saved to a file first"
+            )
+        if match := re.match(r"([a-z][a-z0-9+.-]+):/+(?=[^/])", self.given):
+            # A drive of Windows is one letter.
+            return ShardNotFoundError(
+                f"{message} {self.given!r}; did you mean {match[1] + '://' + self.given[match.end() :]!r}?"
+            )
         message += f" {self.given!r}" + ("" if url == self.given else f" (that is {url})")
         try:
             names = {_base(path): path for path in sorted(self.listing(directory), key=natural_order)}

@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
     describe_error,
     hide_credentials,
+    near_misses,
     plural,
     redact,
     redact_url,
@@ -50,7 +51,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.settings import full_name, limits, read_count, read_seconds, this_worker
 from dask_tfrecord.storage.object_store import PROTOCOL, StoreFileSystem
-from dask_tfrecord.storage.shard import Shard, check_encodable, has_changed, split_chain
+from dask_tfrecord.storage.shard import NOT_REGULAR, Shard, check_encodable, has_changed, split_chain
 
 # Part of the time limit of a call that one request may wait.
 _REQUEST_PART = 1 / 4
@@ -272,15 +273,33 @@ def _chain(error: BaseException, context: bool = False) -> Iterator[BaseExceptio
 # Headers of a request that hold neither credentials nor other data of the caller.
 _PLAIN_HEADERS = {"accept", "accept-encoding", "range", "user-agent"}
 
+# Protocols that errors suggest, of those of fsspec.
+_PROTOCOLS = ("s3", "gs", "az", "http", "https", "hf", "hdfs", "ssh", "ftp", "file")
+
 # Module of a file system, and the extra that installs it.
 _EXTRAS = {"s3fs": "s3", "gcsfs": "gcs"}
 
 
 @contextmanager
 def explain_missing_extra() -> Iterator[None]:
-    """Name the extra that installs a missing file system."""
+    """Name the extra that installs a missing file system, and the file systems that exist."""
     try:
         yield
+    except OSError as error:
+        if "libjvm" not in str(error):
+            raise
+        # pyarrow lists all paths where it has looked.
+        raise OSError(
+            "this URL needs Hadoop's libhdfs and a Java virtual machine, which pyarrow does not find: set JAVA_HOME, "
+            "HADOOP_HOME and CLASSPATH, or use webhdfs://"
+        ) from error
+    except ValueError as error:
+        unknown = re.match(r"Protocol not known: (\S+)", str(error))
+        if unknown is None:
+            raise
+        raise ValueError(
+            f"no file system is known for {unknown[1]}:// URLs{near_misses(unknown[1], _PROTOCOLS)}"
+        ) from error
     except ImportError as error:
         for module, extra in _EXTRAS.items():
             if error.name == module or module in str(error):
@@ -441,7 +460,7 @@ def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
     """
     fs, path = file_system(str(stringify_path(url)), storage_options)
     if isinstance(fs, LocalFileSystem) and os.path.exists(path) and not os.path.isfile(path) | os.path.isdir(path):  # noqa: PTH110, PTH112, PTH113
-        raise StorageError("expected a regular file; this is a pipe, socket or device", Location(str(url)))
+        raise StorageError(NOT_REGULAR, Location(str(url)))
     try:
         data = with_retries(lambda: _read_small(fs, path, limits().text_nbytes + 1), str(url), "read the file")
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -45,6 +45,12 @@ _GRANTS = re.compile(
 )
 _MOUNTS = Path("/proc/self/mountinfo")
 
+# Message of errors about other kinds of files.
+NOT_REGULAR = (
+    "expected a regular file; this is a pipe, socket or device: save its bytes to a file, because records are read at "
+    "their offsets"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:

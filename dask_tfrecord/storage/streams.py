@@ -53,7 +53,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.listing import find_sidecars, sidecar_path
 from dask_tfrecord.storage.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
-from dask_tfrecord.storage.shard import Shard, has_changed, is_local
+from dask_tfrecord.storage.shard import NOT_REGULAR, Shard, has_changed, is_local
 
 # Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
 # that `_at_exit` below is called before it.
@@ -435,7 +435,7 @@ def _open_local(shard: Shard, kind: type[_LocalFile]) -> _LocalFile:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         file.close()
-        raise StorageError("expected a regular file; this is a pipe, socket or device", Location(shard.path))
+        raise StorageError(NOT_REGULAR, Location(shard.path))
     if has_changed(shard, {"size": status.st_size, "mtime": status.st_mtime}):
         file.close()
         raise changed_error(shard, status.st_size)
