@@ -87,9 +87,12 @@ export function button(label, onclick, attributes = {}) {
   return h("button", { type: "button", onclick, ...attributes }, label);
 }
 
-// `options`: texts of the values 0, 1, …
+// `options`: paths of the values 0, 1, …, of which the ends differ.
 export function select(label, options, chosen, change) {
-  const option = (text, at) => h("option", { value: String(at), selected: at === chosen }, visible(text, 80));
+  const option = (text, at) => {
+    const attributes = { value: String(at), selected: at === chosen, title: visible(text) };
+    return h("option", attributes, visible(ending(text, 48)));
+  };
   const onchange = (event) => change(Number(event.target.value));
   return h("select", { "aria-label": label, onchange }, options.map(option));
 }

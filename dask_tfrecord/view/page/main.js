@@ -3,7 +3,7 @@
 import { Failure, follow, get, queryOf } from "./api.js";
 import { bytesPage } from "./bytes.js";
 import { comparePage } from "./compare.js";
-import { button, data, dialog, failure, h, plural, select, title, visible } from "./dom.js";
+import { button, data, dialog, ending, failure, h, plural, select, title, visible } from "./dom.js";
 import { episodesPage } from "./episodes.js";
 import { overviewPage } from "./overview.js";
 import { openRecord } from "./record.js";
@@ -139,11 +139,11 @@ function drawTop(route, set) {
   ];
   top.replaceChildren(
     h("a", { class: "brand", href: link("overview"), "aria-label": "Overview" }, logo),
-    several ? choose() : data(set.name, 80, { class: "name", title: visible(set.name) }),
+    several ? choose() : data(ending(set.name, 60), 80, { class: "name", title: visible(set.name) }),
     h("nav", { "aria-label": "Pages" }, links),
     h("div", { class: "tools" }, tools),
   );
-  document.title = `${PAGES.get(route.name).title} · ${visible(set.name, 60)}`;
+  document.title = `${PAGES.get(route.name).title} · ${visible(ending(set.name, 60))}`;
 }
 
 function stored(name, value) {

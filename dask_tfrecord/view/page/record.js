@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { MOST_CURVES, curves, finite } from "./charts.js";
 import {
-  button, bytes, count, data, dialog, facts, failure, fill, h, note, number, plural, table, title, visible,
+  button, bytes, count, data, dialog, ending, facts, failure, fill, h, note, number, plural, table, title, visible,
 } from "./dom.js";
 import { columnHead } from "./overview.js";
 import { brief, classed, heat, image, scalar, transposed } from "./values.js";
@@ -64,7 +64,7 @@ function describe(set, row, found, link, signal) {
     const { file, record, offset } = location;
     const at = set.shards.findIndex((shard) => shard.name === file);
     const href = at >= 0 && offset !== null ? link("bytes", { data: set.data, shard: at, offset }) : null;
-    const shard = h("a", { href }, data(file, 80));
+    const shard = h("a", { href, title: visible(file) }, data(ending(file, 60)));
     const place = offset === null ? null : count(offset);
     nodes.push(facts({ shard, record: count(record), "byte offset": place, size: found.nbytes ? bytes(found.nbytes) : null }));
   }
