@@ -139,7 +139,7 @@ function drawTop(route, set) {
   ];
   top.replaceChildren(
     h("a", { class: "brand", href: link("overview"), "aria-label": "Overview" }, logo),
-    several ? choose() : data(ending(set.name, 60), 80, { class: "name", title: visible(set.name) }),
+    several ? choose() : data(ending(set.name, 44), 80, { class: "name", title: visible(set.name) }),
     h("nav", { "aria-label": "Pages" }, links),
     h("div", { class: "tools" }, tools),
   );

@@ -72,7 +72,10 @@ function describe(set, row, found, link, signal) {
   if (set.columns.length > 1 && errors.size === 1 && [...errors][0]) {
     return [...nodes, failure({ message: "The record cannot be read", detail: [...errors][0] })];
   }
-  for (const column of set.columns) {
+  // Cameras are in natural order, at the places of images.
+  const natural = (one, other) => one.name.localeCompare(other.name, "en", { numeric: true });
+  const images = set.columns.filter((column) => column.kind === "image").sort(natural);
+  for (const column of set.columns.map((one) => (one.kind === "image" ? images.shift() : one))) {
     const head = h("div", { class: "head" }, columnHead(column));
     const value = h("div", {}, full(set, row, column, cells, signal));
     nodes.push(h("section", { class: "field", "aria-label": visible(column.name, 120) }, head, value));
