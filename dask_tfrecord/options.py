@@ -411,7 +411,7 @@ class CopyOptions(ShardOptions, total=False):
 
 
 # Compressions of the pages of Parquet files.
-PARQUET_CODECS = ("snappy", "zstd", "gzip", "brotli", "lz4", "none")
+ParquetCodec = Literal["snappy", "zstd", "gzip", "brotli", "lz4", "none"]
 
 
 class ParquetOptions(TypedDict, total=False):
@@ -425,7 +425,7 @@ class ParquetOptions(TypedDict, total=False):
         As for `Dataset.to_arrow_batches`.
     """
 
-    compression: Annotated[str | None, Option("snappy")]
+    compression: Annotated[ParquetCodec | None, Option("snappy")]
     tensors: Annotated[bool, Option(True)]
     mode: Annotated[AddingMode, Option("w-")]
     compute: Annotated[bool, Option(True)]

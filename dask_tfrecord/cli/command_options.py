@@ -23,10 +23,8 @@ from click.core import ParameterSource
 from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
 from dask_tfrecord.options import (
-    PARQUET_CODECS,
     REQUIRED,
     LeRobotOptions,
-    ParquetOptions,
     ShardOptions,
     options_of,
     summary,
@@ -413,13 +411,6 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "tfmd": click.option("--tfmd", metavar="FILE", help="Write the statistics of TensorFlow Metadata as text."),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", _summary("compression", ShardOptions)),
-    "parquet_compression": click.option(
-        "--compression",
-        type=click.Choice(PARQUET_CODECS, case_sensitive=False),
-        default="snappy",
-        show_default=True,
-        help=_summary("compression", ParquetOptions),
-    ),
     "repaired_compression": _compression("same", "Compression of the new file."),
     "threads": click.option(
         "--threads",
@@ -465,11 +456,12 @@ def flags(*given: type) -> Callable[[str], Callable[[Any], Any]]:
     def flag(name: str) -> Callable[[Any], Any]:
         kind, option = options_of(given[-1])[name]
         kinds, words = get_args(kind), isinstance(option.default, str)
+        choices = [each for each in (kind, *kinds) if get_origin(each) is Literal]
         arguments: dict[str, Any] = {"metavar": option.metavar, "help": _summary(name, *given)}
         if kind is bool:
             arguments["is_flag"] = True
-        elif get_origin(kind) is Literal:
-            arguments["type"] = click.Choice(kinds, case_sensitive=False)
+        elif choices:
+            arguments["type"] = click.Choice(get_args(choices[0]), case_sensitive=False)
         elif option.metavar in _PARSERS:
             arguments["callback"] = _PARSERS[option.metavar]
         elif kind is int or (int in kinds and str not in kinds):

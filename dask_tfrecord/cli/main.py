@@ -48,6 +48,7 @@ from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_c
 from dask_tfrecord.options import (
     CopyOptions,
     LeRobotOptions,
+    ParquetOptions,
     ShardOptions,
     ZarrOptions,
     ZarrTargetOptions,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 _zarr = flags(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
 _shards = flags(ShardOptions, CopyOptions)
 _lerobot = flags(LeRobotOptions)
+_parquet = flags(ParquetOptions)
 
 # Fields of a record that `head` prints without the type of the message.
 _WIRE_FIELDS = 1_000
@@ -783,8 +785,8 @@ def virtual(
 @pattern_argument(required=False)
 @click.argument("target")
 @options(
-    *("split", "features", "message", "sample", "columns", "where"),
-    *("file_chunks", "overwrite", "parquet_compression", "errors", "value_errors", "threads", *RESUMED_STEPS),
+    *("split", "features", "message", "sample", "columns", "where", "file_chunks", "overwrite"),
+    *(_parquet("compression"), "errors", "value_errors", "threads", *RESUMED_STEPS),
 )
 @divisible("ParquetJob")
 def to_parquet(

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dask.delayed import Delayed
 
@@ -20,7 +20,7 @@ from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
 from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.options import PARQUET_CODECS, ParquetOptions, complete, with_options
+from dask_tfrecord.options import ParquetCodec, ParquetOptions, complete, with_options
 from dask_tfrecord.storage.remote import url_to_fs
 from dask_tfrecord.storage.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
@@ -112,10 +112,9 @@ def _checked_codec(compression: str | None) -> str:
     import pyarrow as pa
 
     codec = "none" if compression is None else compression
-    if codec not in PARQUET_CODECS or (codec != "none" and not pa.Codec.is_available(codec)):
-        raise ValueError(
-            f"compression is None or one of {', '.join(PARQUET_CODECS)} that pyarrow has; got {compression!r}"
-        )
+    known = get_args(ParquetCodec)
+    if codec not in known or (codec != "none" and not pa.Codec.is_available(codec)):
+        raise ValueError(f"compression is None or one of {', '.join(known)} that pyarrow has; got {compression!r}")
     return codec
 
 
