@@ -71,6 +71,7 @@ _MOST_LISTED, _MOST_SETS = 100, 10
 # Metadata files of Zarr groups and arrays.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
 
+_HIVE = ", or partitioning='hive' for columns of their names"
 _BROKEN_LINK = "broken symbolic link; remove it or restore its target"
 
 # train@8, train@8.gz; train-?????-of-00008, train-?????-of-00008.gz
@@ -330,7 +331,8 @@ class _Search:
             raise ShardNotFoundError(
                 f"the directory contains no record files: {others}, hidden or metadata, and "
                 f"{plural(directories, 'subfolder')}; to search subfolders, pass "
-                f"{self.given.rstrip('/')}/**/*",
+                f"{self.given.rstrip('/')}/**/*"
+                + (Spelled(_HIVE, "") if any("=" in _base(name) for name in folders) else ""),
                 Location(self.url(self.path)),
             )
         return files

@@ -139,3 +139,8 @@ def test_what_cannot_be_read_so_is_an_error(logs: Path) -> None:
     with pytest.raises(SchemaError, match="'clicks' is a feature of the records and the name of directories"):
         dtf.to_tfrecord({"clicks": [1]}, logs.parent / "clicks=1/part.tfrecord")
         dtf.read_tfrecord(logs.parent / "clicks=1", partitioning="hive")
+
+
+def test_the_error_of_a_directory_of_directories_names_the_argument(logs: Path) -> None:
+    with pytest.raises(dtf.TFRecordError, match=r"logs/\*\*/\*, or partitioning='hive' for columns of their names"):
+        dtf.read_tfrecord(logs)
