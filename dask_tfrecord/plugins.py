@@ -35,8 +35,10 @@ class Registry(Generic[Plugin]):
 
     def __iter__(self) -> Iterator[Plugin]:
         yield from self.built_in.values()
-        yield from [*self.added.values()]
-        yield from (each for name, each in self._of_entry_points.items() if name not in self.added)
+        # Another thread may register one meanwhile.
+        added = self.added.copy()
+        yield from added.values()
+        yield from (each for name, each in self._of_entry_points.items() if name not in added)
 
     @cached_property
     def _of_entry_points(self) -> Mapping[str, Plugin]:

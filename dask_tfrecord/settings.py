@@ -92,6 +92,7 @@ class Limits:
     heartbeat: float = 20.0
 
 
+# Replaced as a whole: a thread reads all limits of one moment.
 _limits = Limits()
 
 

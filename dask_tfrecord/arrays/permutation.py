@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, SupportsIndex
 from weakref import WeakValueDictionary
 
@@ -48,7 +49,9 @@ class Permutation(np.ndarray[tuple[int], np.dtype[np.int64]]):
         return shuffled, (len(self), self.seed)
 
 
+# One of several threads that derive the same order at once keeps it for all.
 _held: WeakValueDictionary[tuple[int, int], Permutation] = WeakValueDictionary()
+_held_lock = threading.Lock()
 
 
 def shuffled(count: int, seed: int) -> Permutation:
@@ -57,5 +60,6 @@ def shuffled(count: int, seed: int) -> Permutation:
         found = permutation(count, seed, 0).astype(np.int64).view(Permutation)
         found.flags.writeable = False
         found.seed = seed
-        _held[count, seed] = found
+        with _held_lock:
+            found = _held.setdefault((count, seed), found)
     return found

@@ -63,6 +63,8 @@ _PARTS = {
 _RUNNING: weakref.WeakSet[BatchPipeline] = weakref.WeakSet()
 # Set when the interpreter ends: daemon threads that still iterate start no more threads.
 _exiting = threading.Event()
+# Of both: no pipeline starts while the interpreter lists them.
+_starting = threading.Lock()
 
 
 class BatchPipeline:
@@ -88,10 +90,11 @@ class BatchPipeline:
 
     def start(self) -> None:
         """Start the threads."""
-        if _exiting.is_set():
-            raise RuntimeError("batches start no threads while the interpreter exits")
-        _RUNNING.add(self)
-        self._thread.start()
+        with _starting:
+            if _exiting.is_set():
+                raise RuntimeError("batches start no threads while the interpreter exits")
+            _RUNNING.add(self)
+            self._thread.start()
 
     @property
     def is_usable(self) -> bool:
@@ -162,8 +165,10 @@ def _end_threads() -> None:
 
     A daemon thread that returns from native code while the interpreter is finalized aborts the process.
     """
-    _exiting.set()
-    for pipeline in list(_RUNNING):
+    with _starting:
+        _exiting.set()
+        running = list(_RUNNING)
+    for pipeline in running:
         pipeline.close()
 
 

@@ -20,7 +20,7 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape
 
 # Functions that features of this process were given. JSON names functions, and never imports one: a store or the labels
-# of shards may come from anywhere.
+# of shards may come from anywhere. Threads add functions and look them up; equal ones have equal names.
 _known: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
 
 

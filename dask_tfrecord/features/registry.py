@@ -84,7 +84,8 @@ def register_feature(cls: Registered) -> Registered:
 
 def from_tensorflow(feature: Any, owner: str) -> Feature:
     """Convert a feature of `tf.io`; return a feature of this library unchanged."""
-    classes = {name: cls for name, cls in FEATURES.items() if issubclass(cls, Listed)}
+    # Another thread may register one meanwhile.
+    classes = {name: cls for name, cls in FEATURES.copy().items() if issubclass(cls, Listed)}
     expected = "a feature of this library or of tf.io, for example FixedLenFeature((), 'int64')"
     made: Feature = of_this_library(feature, Feature, classes, owner, expected)
     return made

@@ -7,7 +7,6 @@ byte splits; each task searches the first record of its split.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import struct
@@ -737,15 +736,14 @@ class _KeptOffsets:
 
     def of(self, shard: Shard, count: int) -> NDArray[np.int64] | None:
         """Return the offsets of `count` records and their end; None if they take too much memory."""
-        found = self._shards.get(shard)
-        if found is not None and len(found) == count + 1:
-            with contextlib.suppress(KeyError):
-                self._shards.move_to_end(shard)
-            return found
         if shard.compression is not None or 8 * (count + 1) > limits().offsets_nbytes:
             return None
         with self._lock:
-            before = self._shards.pop(shard, None)
+            before = self._shards.get(shard)
+            if before is not None and len(before) == count + 1:
+                self._shards.move_to_end(shard)
+                return before
+            self._shards.pop(shard, None)
             # Pages without known offsets take no memory.
             self._shards[shard] = made = np.zeros(count + 1, np.int64)
             self._nbytes += made.nbytes - (0 if before is None else before.nbytes)

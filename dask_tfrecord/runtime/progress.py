@@ -128,7 +128,8 @@ class ProgressBar:
 TaskDone = Callable[[int, Any], None]
 TaskPart = Callable[[int, float], object]
 
-# Callbacks of each task name that is followed, and the number of names per client.
+# Callbacks of each task name that is followed, and the number of names per client. Both change under the lock; tasks
+# look up callbacks without it.
 _followers: dict[str, tuple[TaskDone, TaskPart]] = {}
 _listening: Counter[str] = Counter()
 _lock = threading.Lock()

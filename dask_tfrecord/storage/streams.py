@@ -79,6 +79,7 @@ ShouldPublish = Callable[[Path], bool]
 # An interpreter waits for its threads before it exits, and some threads read for minutes. When Ctrl-C ends the program,
 # by an uncaught KeyboardInterrupt or as a command that is about to exit, reading threads raise KeyboardInterrupt. When
 # the program catches the exception, as notebooks do, they continue.
+# Only a change counts, so that two threads that interrupt at once may count as one.
 _interrupts = 0
 
 

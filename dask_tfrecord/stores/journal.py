@@ -49,7 +49,7 @@ _MAX_HOST = 100
 _log = logging.getLogger(__name__)
 
 # Runs of this process by token. The lock is for the object of the owner, which heartbeats write, and the client when it
-# ends its tasks.
+# ends its tasks. Each entry belongs to one run, which adds it and removes it; others only look it up.
 _own: dict[str, threading.Lock] = {}
 
 

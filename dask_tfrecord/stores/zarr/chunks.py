@@ -42,6 +42,7 @@ def chunk_encoder(array: Any) -> Encode | None:
     return found[1]
 
 
+# No thread iterates over it, and each entry keeps the metadata whose identity is its key.
 _encoders: dict[int, tuple[Any, Encode | None]] = {}
 _MOST_ENCODERS = 4096
 

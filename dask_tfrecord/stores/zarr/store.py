@@ -486,10 +486,9 @@ def group_document(attributes: Mapping[str, Any]) -> bytes:
 
 def _put_in_directory(objects: DirectoryObjects, chunks: Iterable[ChunkEntries]) -> None:
     """Write chunks of a group in a directory, one after the other, without the event loop of zarr."""
-    for chunk in chunks:
-        encoded = _encode(chunk)
-        with activity("write"):
-            objects.put(chunk.name, encoded)
+    with activity("write"):
+        for chunk in chunks:
+            objects.put(chunk.name, _encode(chunk))
 
 
 def _put_in_store(chunks: Iterable[ChunkEntries]) -> None:

@@ -655,6 +655,10 @@ def _may_write(context: WriteContext) -> bool:
     return not checkpoint.is_written(context.target)
 
 
+# Units of the largest size that a task records at once: those that a killed task writes again.
+_RECORDED_UNITS = 4
+
+
 class _CheckpointBuffer:
     """Record completed units, several MiB at once: a record takes as long to write as a small chunk."""
 
@@ -676,7 +680,7 @@ class _CheckpointBuffer:
         """Add a completed unit."""
         self._writers.append(writer)
         self._nbytes += writer.report.nbytes
-        if self._nbytes >= limits().write_unit_nbytes:
+        if self._nbytes >= _RECORDED_UNITS * limits().write_unit_nbytes:
             self.flush()
 
     def flush(self) -> None:
