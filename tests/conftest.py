@@ -3,12 +3,18 @@
 import gc
 import os
 import signal
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+# Where PYTHONDONTWRITEBYTECODE is set, every worker and every program of a test would compile all modules again, the
+# tests with rewritten assertions: half of the time that collecting them takes.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import dask
 import fsspec
@@ -47,6 +53,10 @@ settings.load_profile("any machine")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores Ctrl-C, here and in child processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# No test cuts the power, so none waits for the disk; those of failing disks replace the function themselves.
+os.fsync = lambda descriptor: None
 
 
 def pytest_collection_finish() -> None:
