@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import dask
 import fsspec
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from support.commands import run, shown
+from support.faults import Faults, Killed
+from support.few import rising
 from support.numbered_shards import write_shards
 from support.programs import environment
 from support.waiting import PATIENCE
@@ -317,6 +322,50 @@ def test_object_stores(ds: dtf.Dataset, tmp_path: Path) -> None:
         writer.write(ds, tmp_path / writer.name)
         found = {path.rpartition("/")[2]: fs.cat_file(path) for path in fs.find(target.removeprefix("memory:/"))}
         assert found == files(tmp_path / writer.name)
+
+
+def plus_one(blocks: dict[str, Any]) -> dict[str, Any]:
+    return {**blocks, "label": blocks["label"] + 1}
+
+
+@pytest.mark.parametrize("every", rising(61, 11, 1))
+@writers
+def test_a_kill_at_any_call_of_a_job_that_replaces_files(writer: Writer, every: int, tmp_path: Path) -> None:
+    """Each file is the old one or the new one, whole; a program that is killed is repeated, with what follows."""
+    ds, target, at = opened(tmp_path, 2, 3), tmp_path / "job", 1
+    old = ds.map_blocks(plus_one, dict(ds.schema))
+    if writer.name == "parquet":
+        old.to_parquet(tmp_path / "old")
+    else:
+        old.to_tfrecord(tmp_path / "old" / NAMES)
+    writer.write(ds, tmp_path / "one")
+    before, after = files(tmp_path / "old"), files(tmp_path / "one")
+    steps: list[Callable[[], object]] = [
+        lambda: writer.begin(ds, target, parts=2, mode="w"),
+        *(lambda part=part: writer.open(target).write(part) for part in range(2)),  # type: ignore[misc]
+        lambda: writer.open(target).finish(),
+    ]
+    with dask.config.set(scheduler="synchronous"):
+        while True:
+            shutil.copytree(tmp_path / "old", target)
+            faults = Faults(at, Killed, lambda path: str(path).startswith(f"{target}"))
+            for step in steps:
+                if faults.calls < at:
+                    with suppress(Killed), faults.injected():
+                        step()
+                if faults.calls >= at:
+                    # Again, by another program.
+                    step()
+                for path in (*target.glob("[!.]*.tfrecord"), *target.glob("[!.]*.parquet")):
+                    assert path.read_bytes() in (before[path.name], after[path.name])
+            assert writer.open(target).status().complete
+            found = {name: data for name, data in files(target).items() if not name.endswith(".partial")}
+            assert {name: data for name, data in found.items() if not name.startswith(".")} == after
+            shutil.rmtree(target)
+            if faults.calls < at:
+                break
+            at += every
+    assert at > 60
 
 
 # -- programs

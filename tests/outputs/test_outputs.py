@@ -43,6 +43,7 @@ ROWS, SHARD = 12, 4
 # Rows of a chunk: the last one of a store is not full.
 CHUNK = 5
 NAMES = "x-{shard}.tfrecord"
+Job = dtf.ZarrJob | dtf.TFRecordJob | dtf.ParquetJob
 # Outputs that have the bytes of their sources.
 RECORDS = ("tfrecord", "messages", "copy")
 
@@ -66,14 +67,46 @@ def rows(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.arange(ROWS) + 1000 * seed
 
 
+def read_episodes(target: Path) -> list[tuple[float, str]]:
+    """Return the frames that a reader like LeRobot finds: as many as `meta/info.json` counts; compare all metadata."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    info = json.loads((target / "meta/info.json").read_text())
+
+    def rows(part: str, count: int) -> list[dict[str, Any]]:
+        files = sorted(target.glob(f"{part}/*/*.parquet"))
+        found = [row for file in files for row in parquet.read_table(file).to_pylist()][:count]
+        assert len(found) == count
+        return found
+
+    frames, episodes = rows("data", info["total_frames"]), rows("meta/episodes", info["total_episodes"])
+    tasks = parquet.read_table(target / "meta/tasks.parquet").to_pydict()
+    numbers = dict(zip(tasks["task_index"], tasks["task"], strict=True))
+    assert [frame["index"] for frame in frames] == [*range(len(frames))]
+    assert [episode["episode_index"] for episode in episodes] == [*range(len(episodes))]
+    assert episodes[-1]["dataset_to_index"] == len(frames)
+    for episode in episodes:
+        of = frames[episode["dataset_from_index"] : episode["dataset_to_index"]]
+        assert {frame["episode_index"] for frame in of} == {episode["episode_index"]}
+        assert {numbers[frame["task_index"]] for frame in of} == {*episode["tasks"]}
+        assert [frame["frame_index"] for frame in of] == [*range(episode["length"])]
+    return [(frame["x"], numbers[frame["task_index"]]) for frame in frames]
+
+
+def column(name: str, x: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the values of an added column."""
+    return x * 10 + int(name[1:])
+
+
 class Outputs(RuleBasedStateMachine):
     """One output at a time, against the rows that it should hold."""
 
     @initialize(
-        kind=st.sampled_from(["tfrecord", "messages", "copy", "parquet", "zarr"]),
+        kind=st.sampled_from(["tfrecord", "messages", "copy", "parquet", "zarr", "lerobot"]),
         place=st.sampled_from(["directory", "memory"]),
     )
     def begin(self, kind: str, place: str) -> None:
+        if kind == "lerobot":
+            pytest.importorskip("av")
         self.folder, self.kind, self.place = Path(tempfile.mkdtemp()), kind, place
         self.sources = f"memory://sources/{self.folder.name}"
         for seed in range(3):
@@ -107,6 +140,8 @@ class Outputs(RuleBasedStateMachine):
         with dask.config.set(scheduler="synchronous"):
             ds = dtf.read_tfrecord(source, **self.spec())
             ds = ds.map_blocks(call, dict(ds.schema))
+            if options.get("append_dim"):
+                ds = ds.assign({name: column(name, rows(seed)) for name in self.columns})
             if self.kind in ("tfrecord", "messages"):
                 ds.to_tfrecord(f"{target}/{NAMES}", records_per_shard=SHARD, **self.spec(), **options)
             elif self.kind == "copy":
@@ -116,6 +151,8 @@ class Outputs(RuleBasedStateMachine):
                 assert first is None or first.calls
             elif self.kind == "parquet":
                 ds.to_parquet(target, **options)
+            elif self.kind == "lerobot":
+                ds.assign({"record": rows(seed) // SHARD}).to_lerobot(target, fps=10, episodes_per_file=1, **options)
             else:
                 ds.to_zarr(target, chunks=CHUNK, **options)
 
@@ -127,8 +164,9 @@ class Outputs(RuleBasedStateMachine):
     @stored.setter
     def stored(self, seed: int | None) -> None:
         self._stored = seed
-        # Seeds of the runs that appended rows since.
+        # Seeds of the runs that appended rows since, and names of the columns that were added.
         self.appended: list[int] = []
+        self.columns: list[str] = []
 
     def expected(self) -> list[int]:
         """Return the rows of the last complete run, and those that are appended."""
@@ -137,15 +175,38 @@ class Outputs(RuleBasedStateMachine):
 
     def read(self) -> list[int]:
         if self.kind == "zarr":
-            found: list[int] = dtf.from_zarr(self.root)["x"].compute().tolist()
-            group: Any = zarr.open_group(self.root, mode="r")
-            assert found == group["x"][:].tolist() == xarray.open_zarr(self.root, chunks=None)["x"].to_numpy().tolist()
-            return found
+            return self.read_columns()["x"]
+        if self.kind == "lerobot":
+            return self.read_frames()
         if self.kind == "parquet":
             parquet, fs = pytest.importorskip("pyarrow.parquet"), fsspec.url_to_fs(self.root)[0]
             files = sorted(fs.glob(f"{self.root}/part.*"))
             return [int(x) for file in files for x in parquet.read_table(fs.open(file))["x"].to_pylist()]
         return dtf.read_tfrecord(f"{self.root}/x-*", **self.spec())["x"].compute().tolist()  # type: ignore[no-any-return]
+
+    def read_columns(self) -> dict[str, list[int]]:
+        """Return the columns of a store, which three readers find."""
+        ds = dtf.from_zarr(self.root)
+        found: dict[str, list[int]] = {name: ds[name].compute().tolist() for name in ds.schema}
+        group: Any = zarr.open_group(self.root, mode="r")
+        opened = xarray.open_zarr(self.root, chunks=None)
+        assert {*map(str, opened.variables)} == {*group.array_keys()} == {*found}
+        for name, values in found.items():
+            assert values == group[name][:].tolist() == opened[name].to_numpy().tolist()
+            assert name == "x" or values == column(name, np.array(found["x"])).tolist()
+        return found
+
+    def read_frames(self) -> list[int]:
+        """Return the frames of a LeRobot data set, as its metadata count them."""
+        if self.place == "directory":
+            return [int(x) for x, _ in read_episodes(Path(self.root))]
+        copied = self.folder / "copied"
+        shutil.rmtree(copied, ignore_errors=True)
+        for name, data in self.files().items():
+            path = Path(f"{copied}{name}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return [int(x) for x, _ in read_episodes(copied)]
 
     def files(self) -> dict[str, bytes]:
         fs, path = fsspec.url_to_fs(self.root)
@@ -255,41 +316,68 @@ class Outputs(RuleBasedStateMachine):
         resume=st.booleans(),
         other=st.integers(0, 2),
     )
-    @precondition(lambda self: self.kind == "zarr" and self.stored is not None)
+    @precondition(lambda self: self.kind in ("zarr", "lerobot") and self.stored is not None)
     def append(self, seed: int, how: Any, at: int, resume: bool, other: int) -> None:
         """Append rows: whole, while readers find the old rows and another append is refused; or with a fault."""
         before = self.expected()
         after = before + rows(seed).tolist()
+        adding: dict[str, Any] = {"append_dim": "record"} if self.kind == "zarr" else {"mode": "a"}
 
         def meanwhile() -> None:
             assert self.read() == before
-            for options in ({"append_dim": "record"}, {"append_dim": "record", "resume": True}, {"mode": "a"}):
+            for options in (adding, {**adding, "resume": True}, {"mode": "a"}):
                 with pytest.raises(StoreInUseError):
                     self.write(other, **options)
 
         if how == "whole":
-            self.write(seed, meanwhile, append_dim="record")
+            # The borders of episodes are read before a run owns the data set.
+            self.write(seed, meanwhile if self.kind == "zarr" else None, **adding)
             self.appended.append(seed)
             return
-        # A run that resumes finds rows that it has appended.
-        repeats = resume and self.appended[-1:] == [seed]
+        # A run that resumes finds rows that it has appended, or written.
+        repeats = resume and [*([self.stored] if self.kind == "lerobot" else []), *self.appended][-1:] == [seed]
         self.has_leftovers = True
         own = self.root.removeprefix("memory:/")
         with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
-            self.write(seed, append_dim="record", resume=resume)
+            self.write(seed, resume=resume, **adding)
         found = self.read()
         assert found in (before, after)
         if found == before:
             # What the first run left is continued, or replaced by another append.
             seed = seed if resume else other
             try:
-                self.write(seed, append_dim="record", resume=resume)
+                self.write(seed, resume=resume, **adding)
             except dtf.errors.ResumeError:
-                self.write(seed, append_dim="record")
+                self.write(seed, **adding)
             found = self.read()
             assert found == before + rows(seed).tolist() or (repeats and found == before)
         if found != before:
             self.appended.append(seed)
+
+    @rule(how=st.sampled_from(["whole", FaultError, Killed]), at=st.integers(1, 90), resume=st.booleans())
+    @precondition(lambda self: self.kind == "zarr" and self.stored is not None and len(self.columns) < 3)
+    def add_column(self, how: Any, at: int, resume: bool) -> None:
+        """Add a column: readers find it whole, or the old ones alone."""
+        before, name = self.read_columns(), f"y{len(self.columns)}"
+        own, values = self.root.removeprefix("memory:/"), column(name, np.array(self.expected()))
+
+        def add(resume: bool) -> None:
+            with dask.config.set(scheduler="synchronous"):
+                dtf.to_zarr({name: values}, self.root, mode="a", chunks=CHUNK, resume=resume)
+
+        if how == "whole":
+            add(resume)
+        else:
+            self.has_leftovers = True
+            with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
+                add(resume)
+            if name not in self.read_columns():
+                assert self.read_columns() == before
+                add(resume)
+            # One that was added is not added again.
+            add(resume=True)
+        assert self.read_columns() == {**before, name: values.tolist()}
+        self.columns.append(name)
 
     @rule(
         seed=st.integers(0, 2),
@@ -298,7 +386,7 @@ class Outputs(RuleBasedStateMachine):
         steps=st.lists(st.sampled_from(["whole", "killed", "twice at once", "again"]), min_size=6, max_size=6),
         at=st.integers(1, 40),
     )
-    @precondition(lambda self: self.kind == "zarr")
+    @precondition(lambda self: self.kind != "lerobot")
     def write_in_parts(self, seed: int, parts: int, order: list[int], steps: list[str], at: int) -> None:
         """Begin, write parts in any order and finish, each step whole, killed and repeated, or twice."""
         own = self.root.removeprefix("memory:/")
@@ -320,12 +408,10 @@ class Outputs(RuleBasedStateMachine):
                 step()
 
         def begin() -> None:
-            ds = dtf.read_tfrecord(f"{self.folder}/source-{seed}/*", **self.spec())
-            dtf.ZarrJob.begin(ds, self.root, parts=parts, chunks=CHUNK, mode="w")
+            self.begin_job(seed, parts, mode="w")
 
-        def open_job() -> dtf.ZarrJob:
-            return dtf.ZarrJob.open(self.root)
-
+        open_job = self.open_job
+        self.before = self.files()
         with dask.config.set(scheduler="synchronous"):
             first, *others, last = steps
             run("again" if first == "twice at once" else first, begin)
@@ -336,8 +422,7 @@ class Outputs(RuleBasedStateMachine):
                 if missing:
                     with pytest.raises(dtf.errors.IncompleteStoreError, match="not done"):
                         open_job().finish()
-                with pytest.raises((dtf.errors.IncompleteStoreError, FileNotFoundError)):
-                    self.read()
+                self.check_parts(seed)
                 if how == "killed":
                     # An older plan.
                     old = open_job()
@@ -350,6 +435,40 @@ class Outputs(RuleBasedStateMachine):
                 written.add(part)
             run("again" if last == "twice at once" else last, lambda: open_job().finish())
         self.stored, self.has_parts = seed, False
+
+    def begin_job(self, seed: int, parts: int | None, **options: Any) -> Job:
+        """Begin a job of the rows of a source."""
+        ds, names = dtf.read_tfrecord(f"{self.folder}/source-{seed}/*", **self.spec()), f"{self.root}/{NAMES}"
+        if self.kind == "zarr":
+            return dtf.ZarrJob.begin(ds, self.root, parts=parts, chunks=CHUNK, **options)
+        if self.kind == "parquet":
+            return dtf.ParquetJob.begin(ds, self.root, parts=parts, **options)
+        if self.kind == "copy":
+            return dtf.TFRecordJob.begin_copy(f"{self.sources}/{seed}/*", names, parts=parts, **options)
+        return dtf.TFRecordJob.begin(ds, names, parts=parts, records_per_shard=SHARD, **self.spec(), **options)
+
+    def open_job(self) -> Job:
+        """Open the job, as another program does."""
+        if self.kind == "zarr":
+            return dtf.ZarrJob.open(self.root)
+        if self.kind == "parquet":
+            return dtf.ParquetJob.open(self.root)
+        return dtf.TFRecordJob.open(f"{self.root}/{NAMES}")
+
+    def check_parts(self, seed: int) -> None:
+        """Check that a job of a source is no data set yet: a store is refused, and its files are whole."""
+        if self.kind == "zarr":
+            with pytest.raises((dtf.errors.IncompleteStoreError, FileNotFoundError)):
+                self.read()
+            return
+        assert not self.open_job().status().complete
+        found = {name: data for name, data in self.files().items() if "/." not in name}
+        if self.kind in RECORDS:
+            wanted = {f"/{path.name}": path.read_bytes() for path in (self.folder / f"source-{seed}").iterdir()}
+            before = [self.before.get(name) for name in found]
+            assert all(data in (wanted[name], old) for (name, data), old in zip(found.items(), before, strict=True))
+        elif not {*found.values()} & {*self.before.values()}:
+            assert {*self.read()} <= {*rows(seed).tolist()}
 
     @rule()
     @precondition(lambda self: self.kind in RECORDS and self.stored is not None)
@@ -462,31 +581,6 @@ def test_a_kill_while_an_output_is_replaced(
     assert at > 30
 
 
-def added_episodes(target: Path) -> list[tuple[float, str]]:
-    """Return the frames that a reader like LeRobot finds: as many as `meta/info.json` counts; compare all metadata."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    info = json.loads((target / "meta/info.json").read_text())
-
-    def rows(part: str, count: int) -> list[dict[str, Any]]:
-        files = sorted(target.glob(f"{part}/*/*.parquet"))
-        found = [row for file in files for row in parquet.read_table(file).to_pylist()][:count]
-        assert len(found) == count
-        return found
-
-    frames, episodes = rows("data", info["total_frames"]), rows("meta/episodes", info["total_episodes"])
-    tasks = parquet.read_table(target / "meta/tasks.parquet").to_pydict()
-    numbers = dict(zip(tasks["task_index"], tasks["task"], strict=True))
-    assert [frame["index"] for frame in frames] == [*range(len(frames))]
-    assert [episode["episode_index"] for episode in episodes] == [*range(len(episodes))]
-    assert episodes[-1]["dataset_to_index"] == len(frames)
-    for episode in episodes:
-        of = frames[episode["dataset_from_index"] : episode["dataset_to_index"]]
-        assert {frame["episode_index"] for frame in of} == {episode["episode_index"]}
-        assert {numbers[frame["task_index"]] for frame in of} == {*episode["tasks"]}
-        assert [frame["frame_index"] for frame in of] == [*range(episode["length"])]
-    return [(frame["x"], numbers[frame["task_index"]]) for frame in frames]
-
-
 @pytest.mark.parametrize("every", rising(113, 7, 1))
 @pytest.mark.parametrize("place", ["directory", pytest.param("memory", marks=pytest.mark.slow)])
 def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path) -> None:
@@ -509,14 +603,14 @@ def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path)
 
     def found() -> list[tuple[float, str]]:
         if place == "directory":
-            return added_episodes(Path(root))
+            return read_episodes(Path(root))
         copied = tmp_path / "copied"
         shutil.rmtree(copied, ignore_errors=True)
         for name in fs.find(root):
             path = copied / name.removeprefix(f"{root}/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(fs.cat_file(name))
-        return added_episodes(copied)
+        return read_episodes(copied)
 
     at, before, after = 1, frames(0, 6), frames(0, 10)
     write(str(tmp_path / "one"), 0, 10)

@@ -38,6 +38,8 @@ from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.job import shard_options, source_options
 
+# Digits of the token of a run. That of a run that finishes a job has the identity of the job before them.
+_RUN_DIGITS = 32
 # The plan of a writer: the files, the identity of its inputs and options, and options of fsspec that are not stored.
 _Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
 
@@ -101,7 +103,10 @@ class _FileJob(Job):
     def _open(cls, names: ShardNames, source_options: Mapping[str, Any] | None) -> Self:
         record = names.unfinished_job(_home(names))
         found = cls(names, record, source_options)
-        if record is None and (found._journal.owner() is not None or not names.existing(names.paths(1))):
+        owner = found._journal.owner() if record is None else None
+        # A program that was killed at the end of `finish` leaves its claim only.
+        is_writing = owner is not None and not (owner.is_dead() and len(owner.token) > _RUN_DIGITS)
+        if record is None and (is_writing or not names.existing(names.paths(1))):
             raise FileNotFoundError(f"no job writes {found._place}: begin begins one")
         return found
 
