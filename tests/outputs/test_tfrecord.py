@@ -331,6 +331,43 @@ def test_an_index_is_that_of_build_index(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.glob("*.idx")} == written
 
 
+def test_a_run_goes_on_while_the_store_refuses_its_heartbeats(
+    memory: Callable[..., str], monkeypatch: pytest.MonkeyPatch, set_limits: Callable[..., Limits]
+) -> None:
+    set_limits(heartbeat=0.01)
+    pipe, refused = MemoryFileSystem.pipe_file, []
+
+    def refuse(fs: MemoryFileSystem, path: str, value: bytes, **options: Any) -> Any:
+        # `create` has written the claim; put writes it again.
+        if "claim" in path and fs.exists(path) and len(refused) < 3:
+            refused.append(path)
+            raise PermissionError("refused")
+        return pipe(fs, path, value, **options)
+
+    def wait(block: Any) -> Any:
+        if len(block):
+            wait_until(lambda: len(refused) == 3)
+        return block
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    waiting = da.arange(30, chunks=5).map_blocks(wait, dtype=np.int64, meta=np.zeros(0, np.int64))
+    dtf.to_tfrecord({"x": waiting}, f"{memory()}/{MANY}", records_per_shard=10)
+    found = dtf.read_tfrecord(f"{memory()}/*.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
+    assert found["x"].compute().tolist() == list(range(30))
+    assert [name for name in MemoryFileSystem.store if "claim" in name] == []
+
+
+def test_records_that_cannot_be_removed_are_named(memory: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError("refused")
+
+    monkeypatch.setattr(MemoryFileSystem, "rm", refuse)
+    with pytest.warns(UserWarning, match=r"storage/.* can't be removed \(refused\); remove it by hand"):
+        dtf.to_tfrecord({"x": np.arange(3)}, f"{memory()}/{MANY}")
+    found = dtf.read_tfrecord(f"{memory()}/*.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
+    assert found["x"].compute().tolist() == [0, 1, 2]
+
+
 @pytest.mark.integration
 def test_s3(tmp_path: Path, s3: dict[str, Any]) -> None:
     fsspec.filesystem("s3", **s3).mkdir("shards")
@@ -512,6 +549,16 @@ def test_records_are_copied_byte_for_byte(tmp_path: Path) -> None:
     assert everything(tmp_path / "one") == ["all", "all.idx"]
 
 
+@pytest.mark.parametrize("some", [{}, {"errors": "skip"}, {"filters": [("label", ">", 2)]}], ids=str)
+def test_a_name_of_one_file_takes_no_second_shard(some: dict[str, Any], tmp_path: Path) -> None:
+    dtf.to_tfrecord(plain(), f"{tmp_path}/x-{MANY}", records_per_shard=4)
+    before = everything(tmp_path)
+    with pytest.raises(ValueError, match=r"[34] shards are several files: give a template") as caught:
+        dtf.copy_tfrecord(f"{tmp_path}/x-*", tmp_path / "y", records_per_shard=3, **some)
+    assert "y" in str(caught.value)
+    assert everything(tmp_path) == before
+
+
 def test_copies_with_fewer_features(tmp_path: Path) -> None:
     dtf.to_tfrecord(plain(), tmp_path / "x")
     dtf.copy_tfrecord(tmp_path / "x", tmp_path / "y", columns=["tokens", "label"])
@@ -521,15 +568,17 @@ def test_copies_with_fewer_features(tmp_path: Path) -> None:
             del message.features.feature[name]
     assert read_oracle(tmp_path / "y") == wanted
     write_oracle(tmp_path / "mixed", [*read_payloads(tmp_path / "x"), b"no message"])
+    write_oracle(tmp_path / "other", [b"\x08\x01\x10\x96\x01"] * 3)
     refused: list[tuple[str, Any, type[Exception], str]] = [
         ("x", ["lable"], UnknownFeatureError, "did you mean 'label'"),
         ("x", "label", SchemaError, "list of one name"),
         ("mixed", ["label"], FeatureError, "record 10"),
+        ("other", ["label"], FeatureError, "found a protobuf message of another kind"),
     ]
     for source, columns, error, said in refused:
         with pytest.raises(error, match=said):
             dtf.copy_tfrecord(tmp_path / source, tmp_path / "z", columns=columns)
-    assert everything(tmp_path) == ["mixed", "x", "y"]
+    assert everything(tmp_path) == ["mixed", "other", "x", "y"]
     record = SequenceExample()
     for name in ("a", "b"):
         record.context.feature[f"c{name}"].int64_list.value.append(1)
