@@ -193,6 +193,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.TensorFeature(()), "needs a dtype, as in TensorFeature((), 'float32')"),  # type: ignore[call-arg]
     (lambda ds: dtf.RawFeature((3,)), "needs a dtype, as in RawFeature((3,), 'uint8')"),  # type: ignore[call-arg]
     (lambda ds: dtf.FixedLenFeature([None], "int64"), "VarLenFeature(dtype) reads any number of values"),
+    (lambda ds: ds.head(2)["lable"], "no column 'lable'; did you mean 'label'?"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]
 
@@ -242,6 +243,10 @@ COMMANDS = [
         "The command preview takes PATTERN... and TARGET. Write dask-tfrecord preview 'train-*' rows.png",
     ),
     ("to-zarr train-*", "takes PATTERN... and STORE. Write dask-tfrecord to-zarr 'train-*' out.zarr"),
+    (
+        "to-lerobot train-* out --fps 10",
+        "no group or column 'steps'; there are 'tokens'. Write the features of a frame",
+    ),
     ("to-tfrecord stored.zarr out.tfrecord --errors skip", "a damaged chunk of a store ends the command"),
 ]
 

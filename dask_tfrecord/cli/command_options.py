@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
@@ -157,6 +158,11 @@ def _set_verbose(ctx: click.Context, _: click.Parameter, count: int) -> None:
     logger.addHandler(handler)
 
 
+def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete the names of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:
     """Join comma-separated lists of names; return None if there are none."""
     return [name for names in lists for name in names.split(",")] or None
@@ -269,6 +275,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "features": click.option(
         "--features",
         metavar="FILE",
+        shell_complete=complete_files,
         help="Features of the records: a schema.pbtxt, a features.json, or the JSON of a Schema (context features and "
         "feature lists of SequenceExamples or items of ELWC).  [default: inferred]",
     ),
@@ -276,6 +283,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--message",
         callback=_check_message,
         metavar="FILE:NAME",
+        shell_complete=complete_files,
         help="Type of the records if they are other protobuf messages: scene.desc:package.Scene of a descriptor set, "
         "or of a .proto file.",
     ),
@@ -407,8 +415,13 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     ),
     "rows_json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record."),
     "statistics_json": click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON."),
-    "html": click.option("--html", metavar="FILE", help="Write a page with histograms."),
-    "tfmd": click.option("--tfmd", metavar="FILE", help="Write the statistics of TensorFlow Metadata as text."),
+    "html": click.option("--html", metavar="FILE", shell_complete=complete_files, help="Write a page with histograms."),
+    "tfmd": click.option(
+        "--tfmd",
+        metavar="FILE",
+        shell_complete=complete_files,
+        help="Write the statistics of TensorFlow Metadata as text.",
+    ),
     "compression": _compression("infer", "Compression of the shards; infer detects it from their bytes."),
     "written_compression": _compression("none", _summary("compression", ShardOptions)),
     "repaired_compression": _compression("same", "Compression of the new file."),
@@ -500,8 +513,13 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
     return paths[0] if len(paths) == 1 else list(paths)
 
 
+def path_argument(name: str, **attributes: Any) -> Callable[[Any], Any]:
+    """Return the argument for a path, which a shell completes with the names of files."""
+    return click.argument(name, shell_complete=complete_files, **attributes)
+
+
 def pattern_argument(
     name: str = "pattern", *, required: bool = True, metavar: str | None = None
 ) -> Callable[[Command], Command]:
     """Return the argument for paths, URLs, directories, globs or templates of shards."""
-    return click.argument(name, nargs=-1, required=required, callback=_urlpath, metavar=metavar)
+    return path_argument(name, nargs=-1, required=required, callback=_urlpath, metavar=metavar)

@@ -26,6 +26,7 @@ from dask_tfrecord.cli.command_options import (
     json_line,
     options,
     output,
+    path_argument,
     pattern_argument,
     plain,
     plain_lines,
@@ -44,7 +45,7 @@ from dask_tfrecord.cli.common import (
     writing,
 )
 from dask_tfrecord.cli.jobs import RESUMED_STEPS, STEPS, divisible
-from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, for_commands, plural
+from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError, for_commands, plural
 from dask_tfrecord.options import (
     CopyOptions,
     LeRobotOptions,
@@ -200,7 +201,7 @@ def _report_metadata(error: SchemaError) -> None:
 
 @tfrecord.command()
 @pattern_argument("source", required=False)
-@click.argument("target")
+@path_argument("target")
 @options(
     *("features", "columns", "where", _shards("records_per_shard"), "written_compression"),
     *(_shards("index"), "overwrite", _shards("errors"), "threads", *RESUMED_STEPS),
@@ -295,8 +296,8 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 
 
 @tfrecord.command()
-@click.argument("source")
-@click.argument("target")
+@path_argument("source")
+@path_argument("target")
 @options("as_json", "overwrite", "repaired_compression")
 def repair(source: str, target: str, as_json: bool, overwrite: bool, compression: str | None) -> None:
     """Write the intact records of SOURCE to TARGET, a new file.
@@ -451,7 +452,7 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
 
 @tfrecord.command()
 @pattern_argument()
-@click.argument("target")
+@path_argument("target")
 @options(
     *("preview_number", "split", "features", "message", "sample", "columns", "where", "overwrite", "compression"),
     *(
@@ -514,7 +515,7 @@ def describe(
 
 
 @tfrecord.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
+@path_argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
 @options("split", "features", "message", "where", "compression", "errors", "port", "browser", "view_memory_limit")
 def view(
     *,
@@ -601,7 +602,7 @@ def _columns_not_held(schema: Schema, store: str, component: str | None) -> list
 
 @tfrecord.command("to-zarr")
 @pattern_argument(required=False)
-@click.argument("store")
+@path_argument("store")
 @options(
     *("split", "features", "message", "sample", "columns", "where", _zarr("chunks"), _zarr("shards")),
     *("explode", "repeat", "groups", _zarr("component"), "overwrite", _zarr("resume"), "planned"),
@@ -699,7 +700,7 @@ def to_zarr(
 
 @tfrecord.command("to-tfrecord")
 @pattern_argument("store", required=False, metavar="STORE")
-@click.argument("target")
+@path_argument("target")
 @options(
     *(_zarr("component"), "message", "columns", "where", _shards("records_per_shard"), "written_compression"),
     *(_shards("index"), "overwrite", "errors", "threads", *RESUMED_STEPS),
@@ -754,7 +755,7 @@ def to_tfrecord(
 
 @tfrecord.command()
 @pattern_argument()
-@click.argument("target")
+@path_argument("target")
 @options("features", "columns", "threads")
 def virtual(
     pattern: str | list[str], target: str, features: str | None, columns: list[str] | None, threads: int
@@ -783,7 +784,7 @@ def virtual(
 
 @tfrecord.command("to-parquet")
 @pattern_argument(required=False)
-@click.argument("target")
+@path_argument("target")
 @options(
     *("split", "features", "message", "sample", "columns", "where", "file_chunks", "overwrite"),
     *(_parquet("compression"), "errors", "value_errors", "threads", *RESUMED_STEPS),
@@ -819,7 +820,7 @@ def to_parquet(
 
 @tfrecord.command("to-lerobot")
 @pattern_argument()
-@click.argument("target")
+@path_argument("target")
 @options(
     *("split", "features", "sample", "columns", "where", "steps", "repeat", _lerobot("fps")),
     *(_lerobot("task"), "rename", _lerobot("robot_type"), "video", "images", "overwrite", "append_episodes"),
@@ -854,5 +855,9 @@ def to_lerobot(
     if images:
         arguments["video"] = None
     with writing(threads):
-        dataset = _open(pattern, threads, **given).explode(explode, repeat=repeat or ())
+        dataset = _open(pattern, threads, **given)
+        try:
+            dataset = dataset.explode(explode, repeat=repeat or ())
+        except UnknownFeatureError as error:
+            raise click.UsageError(f"{plain(str(error))}. Write the features of a frame: --explode NAME,…") from None
         dataset.to_lerobot(target, **arguments, **({"mode": "a"} if append else write_arguments(overwrite)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.errors import plural, printable
+from dask_tfrecord.errors import UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.schema import align_columns, group_lines
 
@@ -109,7 +109,10 @@ def _table(given: Rows) -> list[tuple[str, str, str, str]]:
 
 
 class FirstRows(dict[str, NDArray[Any]]):
-    """Columns of a few rows, which a notebook shows as a table."""
+    """Columns of a few rows, which a notebook shows as a table; a wrong name is an error with similar ones."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self)}")
 
     def _repr_html_(self) -> str:
         rows = [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]

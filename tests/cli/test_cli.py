@@ -20,6 +20,7 @@ import numpy as np
 import oracle
 import pytest
 import zarr
+from click.shell_completion import ShellComplete
 from click.testing import Result
 from PIL import Image
 from support.commands import run, shown
@@ -783,3 +784,17 @@ def test_an_interrupt_exits_with_status_130_and_can_be_resumed(tmp_path: Path) -
     assert found and 0 < int(found[1].replace(",", "")) <= written
     assert_stored(store, many, columns=["label"])
     assert shown(*command, "--resume").endswith("complete: nothing was left to write\n")
+
+
+@pytest.mark.parametrize("name", sorted(tfrecord.commands))
+def test_a_shell_completes_the_names_of_files(name: str) -> None:
+    completion = ShellComplete(tfrecord, {}, "dask-tfrecord", "_DASK_TFRECORD_COMPLETE")
+    assert {(item.value, item.type) for item in completion.get_completions([name], "tra")} == {("tra", "file")}
+    files = [
+        option
+        for parameter in tfrecord.commands[name].params
+        for option in parameter.opts
+        if option in ("--features", "--html", "--tfmd", "--message")
+    ]
+    for option in files:
+        assert [item.type for item in completion.get_completions([name, option], "sch")] == ["file"], option
