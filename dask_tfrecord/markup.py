@@ -174,6 +174,13 @@ def bins_svg(
     return f'<svg width="{width}" height="{_HEIGHT}" fill="currentColor">{"".join(drawn)}</svg>'
 
 
+def json_number(value: float) -> float | str:
+    """Return a number, or the text that stands for NaN or an infinity: JSON has neither."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def spark_runs(values: Sequence[float], width: float, height: float) -> Iterator[list[tuple[float, float]]]:
     """Yield the points of each line of numbers, which has gaps at NaN and infinities."""
     finite = [value for value in values if math.isfinite(value)]

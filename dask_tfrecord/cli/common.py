@@ -160,7 +160,7 @@ def _explained(error: click.UsageError) -> click.UsageError:
             return error
         written = command_line(error.ctx, name, *given, _TARGETS[name])
         return click.UsageError(
-            f"The command {name} takes {' and '.join(_metavars(error.ctx))}. Write {written}", error.ctx
+            f"The command {name} takes {' and '.join(metavars(error.ctx))}. Write {written}", error.ctx
         )
     if "unexpected extra argument" in error.message:
         takes = [f"one {each.name}".upper().replace("ONE", "one") for each in parameters if _is_argument(each)]
@@ -177,7 +177,7 @@ def _explained(error: click.UsageError) -> click.UsageError:
     return error
 
 
-def _metavars(ctx: click.Context) -> list[str]:
+def metavars(ctx: click.Context) -> list[str]:
     """Return the names of the arguments of a command, without the brackets of those that some steps leave out."""
     return [
         each.make_metavar(ctx).replace("[", "").replace("]", "") for each in ctx.command.params if _is_argument(each)

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 import dask_tfrecord
 from dask_tfrecord.cli.command_options import plain, plain_lines
-from dask_tfrecord.cli.common import writing
+from dask_tfrecord.cli.common import metavars, writing
 
 if TYPE_CHECKING:
     from dask_tfrecord.stores.job import Job
@@ -61,11 +61,7 @@ def _check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: 
     if resume and "overwrite" in given:
         raise click.UsageError("--overwrite replaces what exists and --resume continues it: give one of them.")
     if not pattern:
-        first, last = (
-            each.make_metavar(ctx).translate({ord("["): "", ord("]"): ""})
-            for each in ctx.command.params
-            if isinstance(each, click.Argument)
-        )
+        first, last = metavars(ctx)
         raise click.UsageError(f"Missing argument {first!r}: what is read comes before the {last}.")
     return False
 

@@ -37,7 +37,7 @@ from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import check_shown, decode_image, encode_png
 from dask_tfrecord.inspection.payload_type import BytesContent, detect_image, is_probably_text
-from dask_tfrecord.markup import fragment, page, spark_runs, spark_svg, table, time_text
+from dask_tfrecord.markup import fragment, json_number, page, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.storage.streams import write_file
 
 if TYPE_CHECKING:
@@ -592,11 +592,8 @@ def json_value(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, complex | np.complexfloating):
         return [json_value(float(value.real)), json_value(float(value.imag))]
-    number = float(value)
-    if math.isfinite(number):
-        # The shortest digits of a float32 or float16 are those of its own precision.
-        return float(str(value)) if isinstance(value, np.generic) else number
-    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+    # The shortest digits of a float32 or float16 are those of its own precision.
+    return json_number(float(str(value)) if isinstance(value, np.generic) else float(value))
 
 
 def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:

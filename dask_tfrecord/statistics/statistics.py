@@ -19,7 +19,7 @@ import numpy as np
 from dask_tfrecord.arrays.rows import Chunk, Rows, shared
 from dask_tfrecord.errors import UnknownFeatureError, explain_missing, near_misses, plural, printable
 from dask_tfrecord.features import Feature
-from dask_tfrecord.markup import bins_svg, fragment, html_table, page, table, time_text
+from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
 from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import align_columns
@@ -467,9 +467,7 @@ def _finite(value: Any) -> Any:
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return json_number(value) if isinstance(value, float) else value
 
 
 def _number_values(numbers: Numbers | None) -> dict[str, Any] | None:

@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata
 from typing import Any, Literal
 
 import cloudpickle
@@ -32,6 +31,7 @@ import numpy as np
 from dask.base import named_schedulers
 from numpy.typing import NDArray
 
+import dask_tfrecord
 from dask_tfrecord.errors import (
     RESUME,
     IncompleteStoreError,
@@ -517,10 +517,7 @@ def _in_this_process() -> AbstractContextManager[object]:
 
 def _versions() -> str:
     """Return what has to be the same in all parts."""
-    try:
-        version = metadata.version("dask-tfrecord")
-    except metadata.PackageNotFoundError:
-        version = "from a source folder"
+    version = getattr(dask_tfrecord, "__version__", "from a source folder")
     return f"dask_tfrecord {version} on Python {'.'.join(platform.python_version_tuple()[:2])}"
 
 

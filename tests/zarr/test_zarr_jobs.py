@@ -206,7 +206,7 @@ def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
 ) -> None:
     old = begun(ds, tmp_path / "job")
     with (
-        mock.patch("dask_tfrecord.stores.job._versions", lambda: "dask_tfrecord 99 on Python 3.99"),
+        mock.patch("importlib.metadata.version", lambda _: "99"),
         pytest.raises(ResumeError, match=r"was made by dask_tfrecord .* on Python 3\..*, and this is dask_tfrecord 99"),
     ):
         old.write(0)
@@ -329,7 +329,7 @@ def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Pat
         ([store, "--part", "1/2", "--chunks", "7"], "--chunks belongs to --begin"),
         ([store, "--part", "1/2", "--finish"], "--part and --finish are steps"),
         ([shards, store, "--parts", "2"], "--parts is the number of parts that --begin plans"),
-        ([store], "Missing argument 'PATTERN...'"),
+        ([store], "The command to-zarr takes PATTERN... and STORE."),
         ([store, "--part", "0/2"], "neither I/N"),
         ([shards, store, "--begin", "--plan"], "--plan writes nothing"),
     ):

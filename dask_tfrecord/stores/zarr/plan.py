@@ -9,7 +9,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import metadata
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -17,10 +16,12 @@ import numpy as np
 from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
+import dask_tfrecord
 from dask_tfrecord.arrays.rows import Rechunked, Rows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import Inputs
+from dask_tfrecord.markup import json_number
 from dask_tfrecord.options import ZarrOptions
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
@@ -235,13 +236,10 @@ def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threa
 
 def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: str) -> dict[str, Any]:
     """Return the attributes that this library writes to a group, besides those of its completion."""
-    try:
-        version = metadata.version("dask-tfrecord")
-    except metadata.PackageNotFoundError:
-        version = None  # the package is imported from a source folder
     return {
         "id": identity,
-        "version": version,
+        # A source folder, from which the package may be imported, has none.
+        "version": getattr(dask_tfrecord, "__version__", None),
         "unit_rows": layout.grid.unit,
         **request.fingerprint.to_attributes(),
     }
@@ -1370,9 +1368,9 @@ def json_value(value: Any) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, complex):
         return [json_value(plain.real), json_value(plain.imag)]
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return "NaN" if plain != plain else "Infinity" if plain > 0 else "-Infinity"
-    return plain if plain is None or isinstance(plain, bool | int | float | str) else repr(plain)
+    if isinstance(plain, float):
+        return json_number(plain)
+    return plain if plain is None or isinstance(plain, bool | int | str) else repr(plain)
 
 
 def _checked(value: Any, dtype: str, name: str) -> Any:
