@@ -47,6 +47,8 @@ html_title = "dask_tfrecord"
 html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
+# Pages without pages below them: their menu on the left would be empty.
+html_sidebars = {name: [] for name in ("getting-started", "performance", "contributing")}
 html_theme_options = {
     "logo": {"text": "dask_tfrecord"},
     "icon_links": [{"name": "GitHub", "url": repository, "icon": "fa-brands fa-github"}],

@@ -73,6 +73,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         "example_features",
         "columns",
         "split",
+        "partitioning",
         "counts",
         "compression",
         "errors",

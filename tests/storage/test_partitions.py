@@ -144,3 +144,15 @@ def test_what_cannot_be_read_so_is_an_error(logs: Path) -> None:
 def test_the_error_of_a_directory_of_directories_names_the_argument(logs: Path) -> None:
     with pytest.raises(dtf.TFRecordError, match=r"logs/\*\*/\*, or partitioning='hive' for columns of their names"):
         dtf.read_tfrecord(logs)
+
+
+@pytest.mark.usefixtures("xarray_engine")
+def test_xarray_opens_directories_as_variables(logs: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    options = {"engine": "tfrecord", "features": FEATURES, "partitioning": "hive"}
+    opened = xarray.open_dataset(str(logs), **options)
+    assert opened["date"].values.tolist() == DATES
+    assert opened["country"].isel(record=[4, 0]).values.tolist() == [COUNTRIES[4], COUNTRIES[0]]
+    labelled = xarray.open_dataset(str(logs), coords=["date"], chunks={}, **options)
+    assert labelled["clicks"].compute().values.tolist() == CLICKS
+    assert labelled["date"].values.tolist() == DATES
