@@ -828,7 +828,7 @@ class Checkpoint:
     def numbers(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         """Return the numbers of the units that are recorded in some ranges, ascending; others may be among them."""
         # A record is named by one of its units. Reading all of them takes a second for every 20,000.
-        names = (Path(path).stem for path in self.objects.names(self.path(_UNITS)))
+        names = self._record_names()
         # Temporary files of records have longer names.
         found = np.array([int(name) for name in names if name.isdecimal()], np.int64)
         inside = np.searchsorted(np.array(sorted(within)).ravel(), found, side="right") % 2 == 1
@@ -837,8 +837,7 @@ class Checkpoint:
 
     def verified(self) -> dict[int, WriteReport]:
         """Return the reports of units whose objects match their record; delete records that do not match."""
-        paths = self.objects.names(self.path(_UNITS))
-        records = self._units.read(Path(path).stem for path in paths)
+        records = self._units.read(self._record_names())
         sizes = {
             record: {name: file.size for unit in (units or {}).values() for name, file in unit.objects.items()}
             for record, units in records.items()
@@ -862,6 +861,10 @@ class Checkpoint:
     def path(self, name: str) -> str:
         """Return the name of an object of the checkpoint."""
         return f"{CHECKPOINT_FOLDER}/{self.identity}/{name}"
+
+    def _record_names(self) -> list[str]:
+        """List the names of the records of units, and of temporary files."""
+        return [path.rpartition("/")[2].removesuffix(".json") for path in self.objects.names(self.path(_UNITS))]
 
     @property
     def _units(self) -> Units:
