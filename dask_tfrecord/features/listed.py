@@ -71,6 +71,12 @@ class Listed(Feature):
         """Return no key: the numbers of values are enough."""
         return ()
 
+    def column(self, unit: Unit) -> Feature:
+        """Return the feature itself, which has padding or is that of a record, or rows of its rows."""
+        if unit == "value" or self.is_padded:
+            return self
+        return VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
+
     def item(self) -> Feature | None:
         """Return the feature of one row less."""
         if self.ragged_rank > 1:
@@ -142,10 +148,6 @@ class FixedLenFeature(Listed):
         values = default_array(self.default_value, self.item_dtype, self.shape)
         fallback = tuple(values.ravel().tolist()) if self.is_bytes else (values.tobytes(),)
         return (replace(spec, optional=True, fallback=fallback),)
-
-    def column(self, unit: Unit) -> Feature:
-        """Return the feature itself, or rows of its values."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of values of a known shape."""
@@ -259,10 +261,6 @@ class VarLenFeature(Listed):
             return "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
         rounded = f"VarLenFeature('float32'{'' if len(self.shape) == 1 else f', shape={self.shape}'})"
         return rounded, f"RawFeature({self.shape}, 'float64')"
-
-    def column(self, unit: Unit) -> Feature:
-        """Return the feature itself, or rows of its rows."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def assemble(self, decoded: Decoded) -> Block:
         """Return rows of values, or of steps of values."""

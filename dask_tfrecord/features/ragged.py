@@ -16,7 +16,7 @@ from dask_tfrecord.features.base import Feature, checked_key, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key
-from dask_tfrecord.features.listed import Listed, VarLenFeature
+from dask_tfrecord.features.listed import Listed
 from dask_tfrecord.features.partitions import (
     PARTITIONS,
     KeyedPartition,
@@ -207,10 +207,6 @@ class RaggedFeature(Listed):
             (one,) = self.values.with_count(-1).keys(values.key, "value") or ()
             values = replace(values, content=one.content)
         return (values, *(ragged_key(each, "int64", unit=unit) for each in entries))
-
-    def column(self, unit: Unit) -> Feature:
-        """Return the feature itself, or rows of its rows."""
-        return self if unit == "value" else VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of the partitions; those of arrays too, which are decoded to check them."""
