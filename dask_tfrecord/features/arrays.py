@@ -51,9 +51,7 @@ class ArrayFeature(EncodedArray):
         """Check dtype, shape and count."""
         owner = type(self).__name__
         shape, dtype = checked_shape(self.shape, owner, open_sizes=100), checked_dtype(self.dtype, owner)
-        count = checked_count(self.count, owner)
-        if count not in (None, -1) and -1 in shape:
-            raise SchemaError(f"{owner}: a fixed number of arrays per record needs a known shape; got {shape}")
+        count = checked_count(self.count, owner, shape)
         if -1 in shape and 0 in shape:
             raise SchemaError(f"{owner}: rows of no values cannot be counted; got shape {shape}")
         if not numpy_dtype(dtype, owner).isnative:

@@ -200,8 +200,8 @@ def iter_arrays(block: Block) -> Iterator[NDArray[Any]]:
         yield from np.asarray(block)
 
 
-def checked_count(count: Any, owner: str) -> int | None:
-    """Check the number of values per record: None for one, -1 for any number."""
+def checked_count(count: Any, owner: str, shape: tuple[int, ...] = ()) -> int | None:
+    """Check the number of values per record: None for one, -1 for any number, else of one shape."""
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or (count < 1 and count != -1):
@@ -209,4 +209,6 @@ def checked_count(count: Any, owner: str) -> int | None:
             f"{owner}: expected count=-1 for any number of values per record, a positive number, or None for one; "
             f"got {count!r}"
         )
+    if count > 0 and -1 in shape:
+        raise SchemaError(f"{owner}: a fixed number of arrays per record needs a known shape; got {shape}")
     return int(count)

@@ -100,7 +100,7 @@ class RawFeature(EncodedArray):
                 raise SchemaError(f"RawFeature: names in the shape are the size_keys; got {given} and {size_keys}")
             size_keys, given = named, [-1 if isinstance(size, str) else size for size in given]
         shape = checked_shape(given, "RawFeature", open_sizes=100)
-        count = checked_count(self.count, "RawFeature")
+        count = checked_count(self.count, "RawFeature", () if size_keys else shape)
         if isinstance(self.dtype, str) and not self.dtype:
             raise SchemaError(f"RawFeature needs a dtype, as in RawFeature({shape}, 'uint8')")
         dtype = checked_dtype(self.dtype, "RawFeature")
@@ -112,8 +112,6 @@ class RawFeature(EncodedArray):
             )
         if -1 in shape and 0 in shape:
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
-        if count not in (None, -1) and -1 in shape:
-            raise SchemaError(f"RawFeature: a fixed number of arrays per record needs a known shape; got {shape}")
         self._set(shape=shape, dtype=dtype, count=count, compression_type=compression, size_keys=size_keys)
 
     @staticmethod

@@ -97,9 +97,7 @@ class TensorFeature(EncodedArray):
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "TensorFeature", open_sizes=100)
-        count = checked_count(self.count, "TensorFeature")
-        if count not in (None, -1) and -1 in shape:
-            raise SchemaError(f"TensorFeature: a fixed number of tensors per record needs a known shape; got {shape}")
+        count = checked_count(self.count, "TensorFeature", shape)
         dtype: Any = self.dtype
         if isinstance(dtype, str) and not dtype:
             raise SchemaError(f"TensorFeature needs a dtype, as in TensorFeature({shape}, 'float32')")
