@@ -156,3 +156,34 @@ def test_xarray_opens_directories_as_variables(logs: Path) -> None:
     labelled = xarray.open_dataset(str(logs), coords=["date"], chunks={}, **options)
     assert labelled["clicks"].compute().values.tolist() == CLICKS
     assert labelled["date"].values.tolist() == DATES
+
+
+@pytest.mark.parametrize("shuffle", [False, "window", "full"])
+def test_batches_of_pictures_keep_the_directory_of_their_record(shuffle: Any, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    features = {"image": dtf.ImageFeature((4, 4, 3)), "x": dtf.FixedLenFeature((), "int64")}
+    pictures = np.random.default_rng(0).integers(0, 255, (12, 4, 4, 3), np.uint8)
+    for day, start, stop in (("mon", 0, 5), ("tue", 5, 5), ("wed", 5, 12)):
+        rows = {"image": pictures[start:stop], "x": np.arange(start, stop)}
+        dtf.to_tfrecord(rows, tmp_path / f"day={day}/part.tfrecord", features=features)
+    days = np.array(["mon"] * 5 + ["wed"] * 7, object)
+    ds = dtf.read_tfrecord(tmp_path, features, partitioning="hive")
+    seen = []
+    for batch in ds.batches(4, shuffle=shuffle, seed=1):
+        seen += batch["x"].tolist()
+        assert batch["day"].tolist() == days[batch["x"]].tolist()
+        assert np.array_equal(batch["image"], pictures[batch["x"]])
+    assert sorted(seen) == list(range(12))
+
+
+def test_jobs_and_queries_read_the_columns(logs: Path, tmp_path: Path) -> None:
+    ds = read(logs)
+    dtf.ZarrJob.begin(ds, tmp_path / "parts.zarr", parts=2, chunks=2)
+    for part in range(2):
+        dtf.ZarrJob.open(tmp_path / "parts.zarr").write(part, 2)
+    dtf.ZarrJob.open(tmp_path / "parts.zarr").finish()
+    check(dtf.from_zarr(tmp_path / "parts.zarr").compute())
+    polars = pytest.importorskip("polars")
+    kept = ds.to_polars().filter((polars.col("country") == "c d") & (polars.col("clicks") > 1)).collect()
+    assert kept["clicks"].to_list() == [5] and kept["date"].to_list() == ["2024-01-30"]
+    assert ds.to_polars().filter(polars.col("clicks") > 4).select("date").collect()["date"].to_list() == DATES[4:]
