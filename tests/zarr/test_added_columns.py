@@ -196,3 +196,38 @@ def test_the_command_adds_columns(tmp_path: Path) -> None:
     assert "holds all of these columns: nothing is left to add" in shown("to-zarr", shard, store, "--add-columns")
     wrong = run("to-zarr", shard, store, "--add-columns", "--append")
     assert wrong.exit_code == 2 and "--add-columns adds columns to the store" in wrong.stderr
+
+
+def test_columns_of_a_store_that_grows_have_chunks_that_do_not_depend_on_its_first_rows(tmp_path: Path) -> None:
+    images = np.zeros((3, 64, 64, 3), np.uint8)
+    dtf.to_zarr({"image": images}, tmp_path / "x.zarr", append_dim="record")
+    added = {"y": np.arange(3.0), "tokens": [[1], [2, 3], []]}
+    dtf.to_zarr(added, tmp_path / "x.zarr", mode="a")
+    dtf.to_zarr(added, tmp_path / "alone.zarr", append_dim="record")
+    (unit, *_), found = (zarr.open_array(tmp_path / f"x.zarr/{name}").chunks for name in ("image", "y"))
+    assert unit > 3 and found[0] % unit == 0
+    for name in ("y", "tokens.row_splits", "tokens.values"):
+        grown, alone = (zarr.open_array(tmp_path / store / name).chunks[0] for store in ("x.zarr", "alone.zarr"))
+        assert 0.9 < grown / alone <= 1, name
+    for _ in range(2):
+        dtf.to_zarr({"image": images + 1, **added}, tmp_path / "x.zarr", append_dim="record")
+    both = dtf.from_zarr(tmp_path / "x.zarr").compute()
+    assert as_lists(both) == as_lists(
+        {"image": np.concatenate([images, images + 1, images + 1]), "y": [*range(3)] * 3, "tokens": added["tokens"] * 3}
+    )
+
+
+def test_metadata_that_are_consolidated_later_grow_too(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    dtf.to_zarr(old_columns(), store, chunks=4, consolidated=False)
+    with pytest.warns(RuntimeWarning, match="Failed to open Zarr store with consolidated metadata"):
+        xarray.open_zarr(store)
+    xarray.open_zarr(store, consolidated=False)
+    with pytest.warns(UserWarning, match="Consolidated metadata is currently not part"):
+        zarr.consolidate_metadata(store)
+    dtf.to_zarr(old_columns(3), store, append_dim="record")
+    dtf.to_zarr({"y": np.arange(ROWS + 3)}, store, mode="a")
+    assert zarr.open_group(store, mode="r").metadata.consolidated_metadata is not None
+    opened = xarray.open_zarr(store)
+    assert opened["y"].to_numpy().tolist() == [*range(ROWS + 3)]
+    assert opened["x"].to_numpy().tolist() == [*range(1, ROWS + 1), 1, 2, 3]

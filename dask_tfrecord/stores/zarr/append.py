@@ -154,7 +154,9 @@ class AddedColumns:
                 f"{request.rows.nrows or 0:,}: columns of one store have the same rows; append_dim= adds rows",
                 target.location,
             )
-        return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows))
+        # A store whose unit is longer than its rows was begun to grow.
+        grows = request.rows.nrows < source.unit_rows
+        return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows, grows=grows))
 
     def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
         """Return None: new arrays are planned like those of a new group."""
