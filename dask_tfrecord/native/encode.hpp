@@ -170,6 +170,7 @@ private:
     // A field with its own copy of the splits; absent ones are empty.
     struct Entry {
         Kind kind;
+        std::uint8_t tag;  // of the list in a Feature
         bool list;
         std::size_t count;
         const std::uint8_t* values;
@@ -193,7 +194,7 @@ private:
     static constexpr const char* changed = "values changed while they were encoded: do not write to arrays in use";
 
     static Entry entry_of(const Field& field, std::size_t rows) {
-        Entry entry{field.kind, field.list, field.count, field.values, {}, {}, {}, field.prefix, {}};
+        Entry entry{field.kind, list_tag(field.kind), field.list, field.count, field.values, {}, {}, {}, field.prefix, {}};
         std::uint8_t begin[1 + slack] = {tag_key};
         const std::uint8_t* end = put_varint(begin + 1, field.key.size());
         entry.head.assign(static_cast<const std::uint8_t*>(begin), end);
@@ -372,7 +373,7 @@ private:
 
     std::uint8_t* put_feature(std::uint8_t* at, const Entry& field, Span values) {
         const std::uint64_t inside = sizes_[next_++];
-        at = put_field(at, list_tag(field.kind), list_size(field, inside));
+        at = put_field(at, field.tag, list_size(field, inside));
         if (field.kind == Kind::bytes) {
             for (std::size_t value = values.begin; value < values.end; ++value) at = put_bytes(at, field, value);
             return at;

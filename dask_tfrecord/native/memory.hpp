@@ -87,7 +87,7 @@ private:
         return number;
     }
 
-    std::atomic<std::size_t> total_{0};
+    std::atomic<std::size_t> total_{0};  // bytes on all shelves; it is raised before a mapping enters one
     Shelf shelves_[shelves];
 };
 

@@ -156,6 +156,11 @@ void add_enumerations(nb::module_& module) {
 
 }  // namespace
 
+// Without a GIL, threads may call everything here at the same time. What they share is safe by these rules: classes whose
+// state changes take `ExclusiveUse` in each method; instances of others do not change after construction; state of the
+// module is `spares` (memory.hpp, behind locks), what each thread keeps of its own (pixels.hpp), and flags and tables that
+// are set before the module is imported. Arrays of the caller are not locked: what is checked is copied first where a
+// second pass relies on it.
 NB_MODULE(_native, module) {
 #if defined(NDEBUG)
     // Objects that a module or a traceback holds until the interpreter exits are not leaks. Debug builds report them.

@@ -288,6 +288,7 @@ void pack_text(const Bytes& values, const Integers& splits, const nb::object& ou
 }  // namespace
 
 void binding::add_objects(nb::module_& module) {
+    // Sets NumPy's table of functions, which does not change later: imports of a module exclude each other.
     if (PyArray_ImportNumPyAPI() != 0) throw nb::python_error();
     module.def("bytes_rows", &bytes_rows, "values"_a.noconvert(), "splits"_a.noconvert(),
                "out"_a.none() = nb::none(),

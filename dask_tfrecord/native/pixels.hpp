@@ -288,7 +288,8 @@ struct Spans {
     }
 };
 
-// Return the spans of one axis. A thread keeps its last ones: images often have one size.
+// Return the spans of one axis. A thread keeps its last ones: images often have one size. They are valid until the next
+// call for this axis in the thread, which keeps no reference beyond one image.
 inline const Spans& spans_of(std::size_t axis, std::size_t source, std::size_t target, const Filter& filter) {
     thread_local Spans kept[2];
     Spans& spans = kept[axis];

@@ -77,7 +77,8 @@ inline bool decode_block(const std::uint8_t* from, std::uint64_t inner, std::uin
     return used != 0;  // a value is never as long as a block
 }
 
-// Whether runs of values of at most three bytes are decoded together, and by masks. Tests choose otherwise.
+// Whether runs of values of at most three bytes are decoded together, and by masks. They are set before a thread can call
+// this library, and never again, except by tests of one thread.
 inline bool decodes_short = has_sse42(), decodes_masked = has_avx512();
 
 #if defined(DTF_X86)

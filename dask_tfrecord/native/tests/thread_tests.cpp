@@ -1,6 +1,8 @@
 // Tests of what threads share: spare memory, tables, and the bytes of a shard. Run under ThreadSanitizer.
 #include "checks.hpp"
+#include "encode.hpp"
 #include "fed.hpp"
+#include "pixels.hpp"
 
 #include <atomic>
 #include <mutex>
@@ -73,9 +75,72 @@ void memory_moves_between_threads() {
     CHECK(wrong == 0 && given.size() == 1);
 }
 
+// A thread keeps the weights of the last sizes for itself.
+void images_are_resized_at_the_same_time() {
+    const auto resized = [](std::size_t number, std::size_t round) {
+        const dtf::ImageShape image{5 + number, 7 + round, 3};
+        const std::vector<std::uint8_t> pixels(image.size(), static_cast<std::uint8_t>(number * 16 + round));
+        std::vector<std::uint8_t> out(11 * 13 * 3);
+        dtf::filter_pixels(pixels.data(), image, 1.0F, dtf::Filter{round % 2 == 0, true}, 11, 13, out.data());
+        return out;
+    };
+    constexpr std::size_t rounds = 6;
+    std::vector<std::vector<std::uint8_t>> found(nthreads * rounds);
+    on_threads([&](std::size_t number) {
+        for (std::size_t round = 0; round < rounds; ++round) found[number * rounds + round] = resized(number, round);
+    });
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) wrong += found[i] != resized(i / rounds, i % rounds);
+    CHECK(wrong == 0);
+}
+
+// More threads than shelves come and go. Mappings that one of them leaves are taken by others, and each is taken once.
+void spares_outlive_their_threads() {
+    constexpr std::size_t size = std::size_t{4} << 20;
+    std::atomic<std::size_t> wrong{0};
+    for (std::size_t generation = 0; generation < 6; ++generation) {
+        on_threads([&](std::size_t number) {
+            const auto byte = static_cast<std::uint8_t>(generation * nthreads + number);
+            std::vector<dtf::Memory> kept(3);
+            for (dtf::Memory& memory : kept) {
+                if (!memory.resize(size)) ++wrong;
+                std::memset(memory.data(), byte, 64);
+            }
+            for (const dtf::Memory& memory : kept) {
+                for (std::size_t i = 0; i < 64; ++i) wrong += memory.data()[i] != byte;
+            }
+        });
+    }
+    CHECK(wrong == 0);
+}
+
+// Encoders of one set of arrays, which they only read.
+void encoders_read_the_same_arrays() {
+    std::vector<std::int64_t> numbers(500);
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int64_t>(i * i);
+    dtf::Field field;
+    field.key = "i";
+    field.count = 2;
+    field.values = reinterpret_cast<const std::uint8_t*>(numbers.data());
+    field.nbytes = numbers.size() * sizeof(std::int64_t);
+    const auto encoded = [&] {
+        dtf::Encoder encoder({field}, numbers.size() / 2, dtf::Message::example);
+        std::vector<std::uint8_t> out(1 << 16);
+        const dtf::Encoded done = encoder.encode(0, out.data(), out.size());
+        out.resize(static_cast<std::size_t>(done.bytes));
+        return out;
+    };
+    std::vector<std::vector<std::uint8_t>> found(nthreads);
+    on_threads([&](std::size_t number) { found[number] = encoded(); });
+    for (const auto& each : found) CHECK(!each.empty() && each == encoded());
+}
+
 const checks::Test tests[] = {
     TEST(decoders_read_the_same_bytes),
     TEST(memory_moves_between_threads),
+    TEST(images_are_resized_at_the_same_time),
+    TEST(spares_outlive_their_threads),
+    TEST(encoders_read_the_same_arrays),
 };
 
 }  // namespace
