@@ -160,6 +160,17 @@ def read_nbytes(name: str, otherwise: str = "") -> int:
     return _positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
 
 
+def parse_size(size: str | int) -> float | None:
+    """Return the bytes of a size such as "64 MiB"; None if it cannot be parsed."""
+    from dask.utils import parse_bytes
+
+    try:
+        # dask parses "MiB" as 1 MiB.
+        return float(parse_bytes(size)) if any(map(str.isdigit, str(size))) else None
+    except ValueError:
+        return None
+
+
 def read_count(name: str) -> int:
     """Return a positive integer."""
     return _positive(name, operator.index, "a number, 1 or more")

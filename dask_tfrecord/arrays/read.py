@@ -15,7 +15,6 @@ from typing import Any
 
 import dask
 import numpy as np
-from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import (
@@ -56,7 +55,7 @@ from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, iterate_payloads
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import limits
+from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.storage.listing import find_partitions, within_folders
 from dask_tfrecord.storage.shard import Shards
 
@@ -379,7 +378,7 @@ def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> N
 
 def chunk_size() -> float:
     """Return dask's size of a chunk in bytes."""
-    return _nbytes(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
+    return parse_size(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -498,21 +497,12 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
         if chunks < 1:
             raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
         return int(chunks)
-    # dask parses "MiB" as 1 MiB.
-    nbytes = _nbytes(chunks) if any(char.isdigit() for char in chunks) else None
+    nbytes = parse_size(chunks)
     if nbytes is None:
         raise ValueError(valid)
     if nbytes < 1:
         raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
     return nbytes
-
-
-def _nbytes(size: str | int) -> float | None:
-    """Return the bytes of a size such as "64 MiB"; None if it cannot be parsed."""
-    try:
-        return float(parse_bytes(size))
-    except ValueError:
-        return None
 
 
 def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ from dask_tfrecord.options import (
     options_of,
     summary,
 )
+from dask_tfrecord.settings import parse_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,13 +188,8 @@ def _number_or_all(_ctx: click.Context, _option: click.Parameter, value: str | N
 def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str | None:
     if value is None or value.isdecimal():
         return None if value is None else int(value)
-    from dask.utils import parse_bytes
-
-    try:
-        nbytes = parse_bytes(value) if value[:1].isdecimal() else 0
-    except ValueError:
-        nbytes = 0
-    if nbytes < 1:
+    nbytes = parse_size(value) if value[:1].isdecimal() else None
+    if nbytes is None or nbytes < 1:
         raise click.BadParameter(f"{value!r} is neither a number of records, 1 or more, nor a size such as 8MiB.")
     return value
 

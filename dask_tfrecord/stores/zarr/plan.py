@@ -13,7 +13,6 @@ from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
-from dask.utils import parse_bytes
 from numpy.typing import NDArray
 
 import dask_tfrecord
@@ -26,7 +25,7 @@ from dask_tfrecord.options import ZarrOptions
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import limits
+from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
@@ -1223,11 +1222,7 @@ def _number(option: str, value: Any, more: str = "") -> int:
 
 
 def _nbytes(option: str, size: str) -> int:
-    try:
-        # dask parses a unit without a number as one of that unit.
-        nbytes = int(parse_bytes(size)) if any(character.isdigit() for character in size) else 0
-    except ValueError:
-        nbytes = 0
+    nbytes = int(parse_size(size) or 0)
     if nbytes < 1:
         raise ValueError(f"{option} must be a number of rows or a size such as '4 MiB'; got {size!r:.100}")
     return nbytes
