@@ -694,6 +694,8 @@ def given_features(
 
 
 def picked(given: Any) -> str:
-    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names."""
+    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names, and at names otherwise."""
     names = isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
-    return "; columns= picks features by name when shards are read" if names else ""
+    if names:
+        return "; columns= picks features by name when shards are read"
+    return "; write {'label': FixedLenFeature((), 'int64')}, with the key of each feature"

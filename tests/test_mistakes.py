@@ -193,6 +193,8 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.TensorFeature(()), "needs a dtype, as in TensorFeature((), 'float32')"),  # type: ignore[call-arg]
     (lambda ds: dtf.RawFeature((3,)), "needs a dtype, as in RawFeature((3,), 'uint8')"),  # type: ignore[call-arg]
     (lambda ds: dtf.FixedLenFeature([None], "int64"), "VarLenFeature(dtype) reads any number of values"),
+    (lambda ds: ds.to_zarr("stored.zarr", append_dim="label"), "write append_dim='record'"),
+    (lambda ds: dtf.read_tfrecord("train-*", [dtf.VarLenFeature("int64")]), "with the key of each feature"),  # type: ignore[arg-type]
     (lambda ds: ds.head(2)["lable"], "no column 'lable'; did you mean 'label'?"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]

@@ -63,7 +63,8 @@ class AddedRows:
         for name, found in (("the store", stored), ("the given rows", given)):
             rows = found.get("rows_name", "record")
             if rows != append_dim:
-                raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows of {name} is {rows!r}")
+                advice = f": write append_dim={rows!r}" if found is stored else ""
+                raise ValueError(f"append_dim={append_dim!r}: the dimension of the rows of {name} is {rows!r}{advice}")
         for name in _LAYOUT:
             value = given.get(name)
             if value not in (None, "auto", True) and value != stored.get(name):
