@@ -3,6 +3,7 @@
     python benchmarks/cores.py DATA [NAME …] [--tasks blocks compute to_zarr to_tfrecord batches filter rows]
     [--parts gil counted tasks calls speed remote] [--versions old=DIRECTORY new] [--threads 1 2 4] [--turns 3]
     [--seconds 2] [--json FILE]
+    python benchmarks/cores.py --draw RESULTS.json CHART.svg
 
 DATA is a directory that `make_data.py` wrote; `--make SCALE` writes the sets there first, with a process per set. The
 parts, each for one set and one task:
@@ -29,7 +30,7 @@ and by their numbers.
 
 A version is a name, or a name and the directory of another installation (``pip install --target DIRECTORY``). Versions
 and turns alternate, and results are medians. Outputs are written to /dev/shm, if it
-has room. Linux only.
+has room. Linux only. `--draw` draws speeds of a file that `--json` wrote, with matplotlib.
 """
 
 from __future__ import annotations
@@ -531,6 +532,82 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
+# Text, which is as far from white as from black, and colours that are legible on both.
+_GRAY = "#777777"
+_COLORS = {"tabular": "#c2702f", "vectors": "#2f8f5b", "images_raw": "#4a7fc1", "tokens": "#a85fb0"}
+_CURRENT = "now"
+
+
+def speeds_of(result: dict[str, Any], kind: str) -> list[tuple[int, float]]:
+    """Return numbers of threads or processes, and how many times as fast they are as one thread."""
+    prefix = f"speed_{kind}_"
+    return sorted((int(key.removeprefix(prefix)), value) for key, value in result.items() if key.startswith(prefix))
+
+
+def draw(results: Path, chart: Path) -> None:
+    """Draw how many times as fast as one thread others are: a panel for each number of cores and task."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    # Text stays text, which makes the file small.
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cores", "font.size": 9}
+    mpl.rcParams |= {f"{part}.color": _GRAY for part in ("text", "xtick", "ytick")} | {"axes.edgecolor": _GRAY}
+    mpl.rcParams |= {"axes.labelcolor": _GRAY, "axes.titlecolor": _GRAY}
+    from matplotlib import pyplot
+
+    figures = json.loads(results.read_text())["results"]
+    shares = [figure for figure in figures if "gil" in figure]
+    figures = [figure for figure in figures if figure not in shares]
+    panels = list(dict.fromkeys((figure["cores"], figure["task"]) for figure in figures))
+    width = len(panels) + 1
+    drawn, axes = pyplot.subplots(1, width, figsize=(2.4 * width, 2.7), layout="constrained", squeeze=False)
+    for panel, (cores, task) in zip(axes[0][:-1], panels, strict=True):
+        for figure in (each for each in figures if (each["cores"], each["task"]) == (cores, task)):
+            color, now = _COLORS[figure["set"]], figure["version"] == _CURRENT
+            threads, processes = speeds_of(figure, "threads"), speeds_of(figure, "processes")
+            # A single number of threads is a dot: nothing was measured between it and one thread.
+            several = threads if len(threads) > 2 or cores == 2 else threads[1:]
+            panel.plot(*zip(*several, strict=True), "o-" if now else ".--", color=color, markersize=5 if now else 4)
+            if processes:
+                panel.plot(*zip(*processes, strict=True), "_", color=color, markersize=14, markeredgewidth=2)
+        panel.plot([1, cores], [1, cores], ":", color=_GRAY, linewidth=0.8)
+        ticks = [1 << k for k in range(cores.bit_length())]
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(ticks, map(str, ticks))
+        panel.set_ylim(0, cores if cores < 16 else 13)
+        panel.set_title(f"{task}, {cores} cores", fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+    draw_shares(axes[0][-1], shares)
+    axes[0][0].set_ylabel("times one thread")
+    lines = [pyplot.Line2D([], [], color=color, label=name) for name, color in _COLORS.items()]
+    lines += [
+        pyplot.Line2D([], [], color=_GRAY, linestyle=style, marker=marker, label=label)
+        for label, style, marker in (
+            ("threads", "-", "o"),
+            ("threads, before", "--", "."),
+            ("processes of one thread", "", "_"),
+        )
+    ]
+    drawn.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    drawn.savefig(chart, transparent=True, metadata={"Date": None})
+
+
+def draw_shares(panel: Any, figures: Sequence[dict[str, Any]]) -> None:
+    """Draw the share of the time for which one thread holds the GIL, of each set and task; outlines are from before."""
+    places = dict.fromkeys((figure["task"], figure["set"]) for figure in figures)
+    for place, number in zip(places, range(len(places), 0, -1), strict=True):
+        for figure in (each for each in figures if (each["task"], each["set"]) == place):
+            color, share = _COLORS[figure["set"]], 100 * figure["gil"]
+            if figure["version"] == _CURRENT:
+                panel.barh(number, share, color=color, height=0.6)
+            else:
+                panel.barh(number, share, facecolor="none", edgecolor=color, height=0.6, linestyle="--")
+    panel.set_yticks([])
+    panel.set_xlabel("%")
+    panel.set_title(f"GIL held by one thread, {' and '.join(dict.fromkeys(task for task, _ in places))}", fontsize=9)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
 def make(data: Path, names: Sequence[str], scale: float) -> None:
     """Write the sets that are missing."""
     sets = dict.fromkeys(name.partition(".")[0] for name in names)
@@ -552,6 +629,9 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["--serve-files"]:
         SERVERS[sys.argv[2]](sys.argv[3])
+        return
+    if sys.argv[1:2] == ["--draw"]:
+        draw(Path(sys.argv[2]), Path(sys.argv[3]))
         return
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -576,7 +656,7 @@ def main() -> None:
             work = (arguments.data, name, task)
             speed = measure_speed(versions, work, threads, arguments.turns) if "speed" in arguments.parts else {}
             for version, directory in versions.items():
-                result = {"set": name, "task": task, "version": version}
+                result = {"set": name, "task": task, "version": version, "cores": cores}
                 if "gil" in arguments.parts:
                     result |= measure_gil(directory, work, arguments.seconds, arguments.turns)
                 if "counted" in arguments.parts:
