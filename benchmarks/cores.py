@@ -550,10 +550,11 @@ def draw(results: Path, chart: Path) -> None:
 
     mpl.use("agg")
     # Text stays text, which makes the file small.
-    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cores", "font.size": 9}
-    mpl.rcParams |= {f"{part}.color": _GRAY for part in ("text", "xtick", "ytick")} | {"axes.edgecolor": _GRAY}
-    mpl.rcParams |= {"axes.labelcolor": _GRAY, "axes.titlecolor": _GRAY}
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "cores", "font.size": 9}
+    style |= dict.fromkeys(("text.color", "xtick.color", "ytick.color"), _GRAY)
+    mpl.rcParams.update(style | dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), _GRAY))
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
     figures = json.loads(results.read_text())["results"]
     shares = [figure for figure in figures if "gil" in figure]
@@ -579,14 +580,11 @@ def draw(results: Path, chart: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
     draw_shares(axes[0][-1], shares)
     axes[0][0].set_ylabel("times one thread")
-    lines = [pyplot.Line2D([], [], color=color, label=name) for name, color in _COLORS.items()]
+    lines = [Line2D([], [], color=color, label=name) for name, color in _COLORS.items()]
     lines += [
-        pyplot.Line2D([], [], color=_GRAY, linestyle=style, marker=marker, label=label)
-        for label, style, marker in (
-            ("threads", "-", "o"),
-            ("threads, before", "--", "."),
-            ("processes of one thread", "", "_"),
-        )
+        Line2D([], [], color=_GRAY, linestyle="-", marker="o", label="threads"),
+        Line2D([], [], color=_GRAY, linestyle="--", marker=".", label="threads, before"),
+        Line2D([], [], color=_GRAY, linestyle="", marker="_", label="processes of one thread"),
     ]
     drawn.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     drawn.savefig(chart, transparent=True, metadata={"Date": None})
