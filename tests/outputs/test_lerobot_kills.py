@@ -17,11 +17,11 @@ pytestmark = MARKS
 pytest.importorskip("av")
 
 
-def convert(robot: Path, out: Path, log: Path) -> None:
-    """Convert slowly, a file per episode."""
+def convert(robot: Path, out: Path, log: Path, adds: bool) -> None:
+    """Convert slowly, a file per episode; or add the episodes."""
     steps = steps_of(robot)
     slow = steps.map_blocks(partial(slowly, log=log), dict(steps.schema))
-    slow.to_lerobot(out, fps=15, episodes_per_file=1, resume=True)
+    slow.to_lerobot(out, fps=15, episodes_per_file=1, resume=True, mode="a" if adds else "w-")
 
 
 def slowly(blocks: dict[str, Any], log: Path) -> dict[str, Any]:
@@ -30,34 +30,38 @@ def slowly(blocks: dict[str, Any], log: Path) -> dict[str, Any]:
     return blocks
 
 
+@pytest.mark.parametrize("adds", [False, True], ids=["new", "added"])
 @pytest.mark.parametrize("killed", [("workers",), ("client",), ("workers", "client")], ids="-".join)
 def test_a_killed_conversion_is_resumed_with_the_same_bytes(
-    robot: Path, tmp_path: Path, killed: tuple[str, ...]
+    robot: Path, tmp_path: Path, killed: tuple[str, ...], adds: bool
 ) -> None:
-    log = Log(tmp_path / "log")
+    log, out = Log(tmp_path / "log"), tmp_path / "out"
+    if adds:
+        for folder in (out, tmp_path / "reference"):
+            steps_of(robot).rows[:11].to_lerobot(folder, fps=15)
+    before = files_in(out) if adds else {}
     # The path of the log belongs to the function of the conversion, whose identity is in `meta/tasks.parquet`.
-    convert(robot, tmp_path / "reference", log.path)
+    convert(robot, tmp_path / "reference", log.path, adds)
     log.path.unlink()
     wanted = files_in(tmp_path / "reference")
     assert {"meta/info.json", "meta/stats.json", "meta/tasks.parquet"} < {*wanted}
     assert any(name.startswith("meta/episodes/") for name in wanted) and any(name.endswith(".mp4") for name in wanted)
-    out = tmp_path / "out"
 
     def published() -> list[Path]:
-        return list(out.rglob("file-*"))
+        return [path for path in out.rglob("file-*") if path.relative_to(out).as_posix() not in before]
 
     with restless_cluster() as cluster:
-        call = Call(cluster.address, convert, robot, out, log.path)
+        call = Call(cluster.address, convert, robot, out, log.path, adds)
         assert wait_until(lambda: len(published()) >= 4, call.alive)
         if "workers" in killed:
             os.kill(cluster.workers()[0], 9)
         if "client" in killed:
             if "workers" in killed:
-                before = len(published())
-                assert wait_until(lambda: len(published()) > before, call.alive)
+                number = len(published())
+                assert wait_until(lambda: len(published()) > number, call.alive)
             call.kill()
-            assert not (out / "meta/info.json").exists()
-            call = Call(cluster.address, convert, robot, out, log.path)
+            assert (files_in(out).get("meta/info.json")) == before.get("meta/info.json")
+            call = Call(cluster.address, convert, robot, out, log.path, adds)
         found, error = call.outcome()
         assert found is None and error is None
     assert log.steps()

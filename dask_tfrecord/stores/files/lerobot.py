@@ -542,7 +542,8 @@ class _Base:
         for path in reversed(names.files_of_episodes()):
             table = _read_table(path, names.storage_options)
             # A run that was killed may have left episodes that are not counted.
-            rows = [row for row in table.to_pylist() if row["episode_index"] < info["total_episodes"]]
+            named = table.select([name for name in table.column_names if not name.startswith("stats/")])
+            rows = [row for row in named.to_pylist() if row["episode_index"] < info["total_episodes"]]
             if not rows:
                 continue
             row = rows[-1]
