@@ -962,7 +962,8 @@ def _task_rows(layout: ZarrLayout) -> int:
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
     """Divide the rows that units need into spans, at the ends of each unit."""
     starts, ends = np.sort([unit.first for unit in units]), np.sort([unit.past for unit in units])
-    borders = np.unique([starts, ends])
+    # np.unique would import numpy.ma, which takes as long as the rest of the plan of a part.
+    borders = np.array(sorted({*starts.tolist(), *ends.tolist()}))
     # Rows between two borders are read if more units have begun than have ended.
     read = np.searchsorted(starts, borders, side="right") > np.searchsorted(ends, borders, side="right")
     spans: list[tuple[int, int]] = []
