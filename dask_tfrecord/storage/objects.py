@@ -108,7 +108,6 @@ class DirectoryObjects:
         # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
         # that the temporary file of a claim counts as a claim.
         temporary = f"{path}.{process.process_digits()}{os.urandom(4).hex()}.partial"
-        missing = path
         for _ in range(_TRIES):
             try:
                 _write_file(temporary, value, path)
@@ -118,12 +117,12 @@ class DirectoryObjects:
                     os.unlink(temporary)  # noqa: PTH108
                 if not self.makes_directory or not isinstance(error, FileNotFoundError | NotADirectoryError):
                     raise
-                missing = error.filename
-                make_directory(Path(path).parent)
+                with suppress(FileNotFoundError):
+                    make_directory(Path(path).parent)
             else:
                 return
         # The file system refuses the directory, or another process keeps removing it.
-        raise FileNotFoundError(errno.ENOENT, "cannot make a directory to write to", missing)
+        raise FileNotFoundError(errno.ENOENT, "cannot make a directory to write to", str(Path(path).parent))
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read files; None for a missing one."""

@@ -60,7 +60,7 @@ def test_a_failing_disk(
         failed.append(True)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    for owner, name in ((os, "fsync"),) if call == "fsync" else ((Path, "write_bytes"), (os, "fsync")):
+    for owner, name in ((os, "fsync"),) if call == "fsync" else ((os, "write"), (os, "fsync")):
         monkeypatch.setattr(owner, name, fail)
     if write is WRITES["zarr"] and call == "fsync":
         pytest.skip("chunks are not synchronized")
