@@ -350,17 +350,17 @@ def test_other_times_and_temporary_files_of_killed_workers_are_accepted(ds: dtf.
 def test_ctrl_c_while_a_claim_is_released(
     ds: dtf.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    unlink, signals = Path.unlink, []
+    unlink, signals = os.unlink, []
 
-    def interrupt(path: Path, *args: Any, **options: Any) -> None:
-        if path.name.endswith("claim") and not signals:
-            signals.append(path)
+    def interrupt(path: str | Path, *args: Any, **options: Any) -> None:
+        if Path(path).name.endswith("claim") and not signals:
+            signals.append(Path(path))
             signal.raise_signal(signal.SIGINT)
         unlink(path, *args, **options)
 
     writes = {"zarr": partial(ds.to_zarr, tmp_path / "out"), "tfrecord": partial(ds.to_tfrecord, tmp_path / TEMPLATE)}
     write = partial(writes[kind], mode="w")
-    monkeypatch.setattr(Path, "unlink", interrupt)
+    monkeypatch.setattr(os, "unlink", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write()
     assert signals
