@@ -492,7 +492,7 @@ class _Search:
             return ShardNotFoundError(
                 "records are read at their offsets, so standard input must be saved to a file first"
             )
-        if match := re.match(r"([a-z][a-z0-9+.-]+):/+(?=[^/])", self.given):
+        if match := re.match(r"([a-z][a-z0-9+.-]+):/(?!/)", self.given):
             # A drive of Windows is one letter.
             return ShardNotFoundError(
                 f"{message} {self.given!r}; did you mean {match[1] + '://' + self.given[match.end() :]!r}?"

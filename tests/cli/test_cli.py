@@ -744,7 +744,7 @@ def test_a_repair_on_a_full_disk_leaves_the_older_file(tmp_path: Path) -> None:
     (tmp_path / "torn").write_bytes(data[:-1])
     (tmp_path / "repaired").write_bytes(b"older")
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
-    done = program("dask-tfrecord", "repair", tmp_path / "torn", tmp_path / "repaired", preexec_fn=limit)
+    done = program("dask-tfrecord", "repair", "--overwrite", tmp_path / "torn", tmp_path / "repaired", preexec_fn=limit)
     assert len(data) > 200_000 and done.returncode == 1
     assert (
         re.search(r"^Error: .*repaired.*File too large", done.stderr, re.MULTILINE) and "Traceback" not in done.stderr

@@ -23,6 +23,10 @@ class BusyStore(WrapperStore[Store]):
         super().__init__(store)
         self.fails, self.under_way, self.most, self.written = fails, 0, 0, list[str]()
 
+    def with_read_only(self, read_only: bool = False) -> BusyStore:
+        # The base class of zarr 3.1.4 lacks this method.
+        return BusyStore(self._store.with_read_only(read_only), self.fails)
+
     async def set(self, key: str, value: Any) -> None:
         if "/c/" not in key:
             await super().set(key, value)

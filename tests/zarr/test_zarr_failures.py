@@ -316,7 +316,9 @@ def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
         pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as caught,
     ):
         dtf.to_zarr({"noise": NOISE}, store, chunks=chunks)
-    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(store))
+    assert caught.value.errno == errno.ENOSPC
+    # The store, or the file in it that was being written.
+    assert Path(caught.value.filename).is_relative_to(store)
     assert not list(small_disk.iterdir())
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "ballast").write_bytes(bytes(2 << 20))
