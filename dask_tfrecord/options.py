@@ -67,7 +67,7 @@ _EQUIVALENTS = {
     "drop_last": "write drop_remainder=VALUE",
     "inplace": "leave it out: a method returns another data set, and does not change this one",
     "axis": "leave it out: names are those of columns",
-    "drop.columns": "write ds.drop('label', 'text'), with your names",
+    "drop.columns": "write ds.drop('label'), with your names, each as an argument",
     "describe.columns": "write ds[VALUE].describe()",
     "rename.columns": "write ds.rename(VALUE)",
     "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', window=VALUE) "

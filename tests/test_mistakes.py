@@ -61,7 +61,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.where("label == 3 & label < 5"), "Write 'and' instead of '&': \"label == 3 and label < 5\""),
     (lambda ds: ds.where("(label == 3) | (len(tokens) > 1)"), '"label == 3 or len(tokens) > 1"'),
     (lambda ds: ds.where("(label == 3)"), 'Leave out the parentheses: "label == 3"'),
-    (lambda ds: ds.where("(label == 3 or label == 4) and label < 5"), '"a and b or c" means that a and b hold, or c'),
+    (lambda ds: ds.where("(label == 3 or label == 4) and label < 5"), 'write "a and c or b and c"'),
     (lambda ds: ds.where("text == one"), "Write text in quotes: \"text == 'one'\""),
     (lambda ds: ds.where(("label", "==", 3)), "filters are a list of tuples: write [('label', '==', 3)]"),
     (lambda ds: ds.where("lable == 3"), "did you mean 'label'?"),
@@ -159,13 +159,13 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", filters="label == 3"), "text is a condition of ds.where('label == 3')"),  # type: ignore[arg-type]
     (lambda ds: ds.rename("label", "class"), "write ds.rename({'label': 'class_id'})"),  # type: ignore[call-arg,arg-type]
     (lambda ds: ds.rename(columns={"label": "class"}), "write ds.rename({'label': 'class'})"),  # type: ignore[arg-type]
-    (lambda ds: ds.drop(columns=["label"]), "write ds.drop('label', 'text'), with your names"),  # type: ignore[call-arg]
+    (lambda ds: ds.drop(columns=["label"]), "write ds.drop('label'), with your names, each as an argument"),  # type: ignore[call-arg]
     (lambda ds: ds.drop("label", axis=1), "leave it out: names are those of columns"),  # type: ignore[call-arg]
     (lambda ds: ds.describe("label"), "write ds.describe(), or ds[['label']].describe() for some columns"),  # type: ignore[call-arg]
     (lambda ds: ds.explode(), "write ds.explode('tokens'), with the name of a ragged column"),  # type: ignore[call-arg]
     (lambda ds: ds.shuffle(buffer_size=9), "ds.batches(2, shuffle='window', window=9) to mix rows within windows"),  # type: ignore[call-arg]
     (lambda ds: ds.assign(x=3), "write numpy.full(ds.nrows, 3) for one value in all rows"),
-    (lambda ds: ds.assign(x=len), "write ds.map_blocks(function) to compute a column from others"),
+    (lambda ds: ds.assign(x=len), "write an expression of columns, such as ds['label'] * 2"),
     (lambda ds: ds.map_blocks(lambda blocks: blocks["label"]), "return {'name': array}"),
     (lambda ds: ds.map_blocks(lambda blocks: {"x": blocks["label"].sum()}), "returned one value of 'x' for a block"),
     (lambda ds: ds.rows["label"], "write ds['label'] to pick columns"),
@@ -235,7 +235,10 @@ COMMANDS = [
     ("view picture.png --no-browser", "the file is a PNG image, not a TFRecord file"),
     (f"head {FIRST} label|>|2", "Write --where before each condition: --where 'label > 2'"),
     (f"head {FIRST} --where label|%|2|==|0", "write ds.where(lambda blocks: blocks['label'] % 2 == 0) in Python"),
-    (f"repair {FIRST} {SECOND}", f"{SECOND} exists: give --overwrite to replace it, or another TARGET"),
+    (
+        f"repair {FIRST} {SECOND}",
+        f"{SECOND} exists: name a new file as TARGET (one SOURCE per command), or give --overwrite",
+    ),
     (
         f"repair {FIRST}",
         f"The command repair takes SOURCE and TARGET. Write dask-tfrecord repair {FIRST} repaired.tfrecord",
@@ -249,7 +252,7 @@ COMMANDS = [
         "to-lerobot train-* out --fps 10",
         "no group or column 'steps'; there are 'tokens'. Write the features of a frame",
     ),
-    ("to-tfrecord stored.zarr out.tfrecord --errors skip", "a damaged chunk of a store ends the command"),
+    ("to-tfrecord stored.zarr out.tfrecord --errors skip", "this is a Zarr store: leave the option out"),
 ]
 
 

@@ -507,7 +507,9 @@ def _advice(tokens: Sequence[str]) -> str:
         return f"Write {used}: {_quoted(_without_parentheses(joined) or joined)}."
     if text.startswith("("):
         plain = _without_parentheses(text)
-        return f"Leave out the parentheses: {_quoted(plain)}." if plain else f"Leave out the parentheses: {_ORDER}."
+        return (
+            f"Leave out the parentheses: {_quoted(plain)}." if plain else f"Conditions have no parentheses: {_ORDER}."
+        )
     left, found, right = text.partition("=")
     if found and not right.startswith("=") and left[-1:] not in tuple("=!<>"):
         return f"Write two signs for equality: {_quoted(f'{left.strip()} == {right.strip()}')}."
@@ -528,7 +530,7 @@ _BETWEEN = re.compile(r"([-+.\w]+)\s*(<=?|>=?)\s*([^\W\d][\w/]*)\s*(<=?|>=?)\s*(
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # A name, or with an operator.
 _WITHOUT_VALUE = re.compile(r"((?!(?:in|not|and|or)\Z)[^\W\d][\w/]*(?:\([^()]*\))?)(\s*(?:==|!=|<=?|>=?)\s*)?")
-_ORDER = '"a and b or c" means that a and b hold, or c'
+_ORDER = 'for "(a or b) and c" write "a and c or b and c"'
 
 
 def _without_parentheses(text: str) -> str:

@@ -35,7 +35,7 @@ class ObjectArray(np.ndarray[Any, Any]):
         if method == "reduce" and isinstance(first, np.ndarray):
             name, done = repr(self.column) if self.column else "name", reduction_name() or _REDUCTIONS.get(ufunc, "sum")
             raise TypeError(
-                f"cannot compute the {done} of rows that differ in length or shape. For all values, write "
+                f"cannot compute the {done} of rows that differ in length or shape. For the values of all rows, write "
                 f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "
                 f"`[row.{done}() for row in ds[{name}].compute()]`"
             )

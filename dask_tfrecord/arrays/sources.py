@@ -1380,7 +1380,8 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
         if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
             raise SchemaError(
                 f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
-                f"gets, as blocks['label'].sum(axis=1) does along the other axes"
+                f"gets. blocks['label'] * 2 has one value per row, and so has blocks['box'].sum(axis=1) of a column of "
+                f"shape (n, 4)"
             )
         if blocks and hasattr(block, "shape") and len(block):
             raise SchemaError(

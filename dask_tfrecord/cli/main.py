@@ -308,7 +308,9 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
 
     if Path(target).exists() and not overwrite:
         # Of two shards that a shell makes of a glob, the second one would be lost.
-        raise click.UsageError(f"{plain(target)} exists: give --overwrite to replace it, or another TARGET")
+        raise click.UsageError(
+            f"{plain(target)} exists: name a new file as TARGET (one SOURCE per command), or give --overwrite"
+        )
     with computing():
         report = counting.repair(source, target, compression=compression)
     if as_json:
@@ -746,7 +748,9 @@ def to_tfrecord(
                     f"command copy writes shards to other shards, with --where, --columns and --records-per-shard"
                 )
         if errors != "raise" and not is_shard:
-            raise click.UsageError("--errors is for records of shards: a damaged chunk of a store ends the command.")
+            raise click.UsageError(
+                "--errors is for the records of shards, and this is a Zarr store: leave the option out."
+            )
         reading: Any = {"message": message, "errors": errors}
         dataset = read_tfrecord(store, **reading) if is_shard else from_zarr(store, component=component)
         dataset = keep_where(dataset, where, columns)

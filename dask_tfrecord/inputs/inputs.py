@@ -335,7 +335,7 @@ def _plain(given: Any, owner: str) -> Any:
 def _row_advice(given: Any) -> str:
     """Return what to write instead of a value or a function where an array of rows is needed."""
     if callable(given):
-        return ": write ds.map_blocks(function) to compute a column from others"
+        return ": write an expression of columns, such as ds['label'] * 2, or ds.map_blocks(function) for all columns"
     is_value = isinstance(given, bool | int | float | str | bytes | np.generic)
     return f": write numpy.full(ds.nrows, {given!r:.50}) for one value in all rows" if is_value else ""
 
