@@ -116,7 +116,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.columns, "write list(ds.schema) for the names of the columns"),  # type: ignore[attr-defined]
     (lambda ds: ds.shape, "write ds.nrows for the number of rows"),  # type: ignore[attr-defined]
     (lambda ds: ds.label, "write ds['label'] for this column"),  # type: ignore[attr-defined]
-    (lambda ds: ds.lable, "did you mean 'label'?"),  # type: ignore[attr-defined]
+    (lambda ds: ds.lable, "did you mean 'label'? Columns are written in brackets"),  # type: ignore[attr-defined]
     (lambda ds: ds.to_pandas(), "write ds.to_dataframe().compute() for a DataFrame of pandas"),  # type: ignore[attr-defined]
     (lambda ds: ds[["text", "label"]].mean(), "write ds['label'].mean().compute() for one column"),  # type: ignore[attr-defined]
     (lambda ds: ds.isel(record=0), "write ds.rows[0] for the first row"),  # type: ignore[attr-defined]
@@ -227,11 +227,11 @@ COMMANDS = [
     (f"to-zarr {FIRST} {SECOND}", f"Write dask-tfrecord to-zarr {FIRST} {SECOND} out.zarr"),
     (
         f"copy {FIRST} {SECOND} picture.png",
-        f"picture.png exists. Write dask-tfrecord copy {FIRST} {SECOND} picture.png copied.tfrecord",
+        f"picture.png exists. Write dask-tfrecord copy {FIRST} {SECOND} copied.tfrecord",
     ),
     (f"head {FIRST} --where (label==3)|or|label==1", 'Leave out the parentheses: "label==3 or label==1"'),
     ("help", "Write dask-tfrecord --help"),
-    ("describe stored.zarr", "write `dask-tfrecord view stored.zarr` to look at it"),
+    ("describe stored.zarr", "in Python dtf.from_zarr('stored.zarr').describe() for statistics"),
     ("view picture.png --no-browser", "the file is a PNG image, not a TFRecord file"),
     (f"head {FIRST} label|>|2", "Write --where before each condition: --where 'label > 2'"),
     (f"head {FIRST} --where label|%|2|==|0", "write ds.where(lambda blocks: blocks['label'] % 2 == 0) in Python"),
@@ -250,7 +250,7 @@ COMMANDS = [
     ("to-zarr train-*", "takes PATTERN... and STORE. Write dask-tfrecord to-zarr 'train-*' out.zarr"),
     (
         "to-lerobot train-* out --fps 10",
-        "no group or column 'steps'; there are 'tokens'. Write the features of a frame",
+        "no group or column 'steps'; there are 'tokens'. LeRobot has a row per frame: name the features",
     ),
     ("to-tfrecord stored.zarr out.tfrecord --errors skip", "this is a Zarr store: leave the option out"),
 ]

@@ -108,7 +108,7 @@ def of_dataset(name: str, columns: Mapping[str, Feature]) -> str:
     text = EQUIVALENTS.get(name)
     if text is None:
         near = near_misses(name, columns)
-        return near if near.startswith("; did you mean") else ""
+        return f"{near} Columns are written in brackets: ds[NAME]" if near.startswith("; did you mean") else ""
     column = next(iter(columns), "label")
     number = next((each for each, feature in columns.items() if _is_number(feature)), column)
     # Names of columns may be any text, so that they are inserted at once, and none of them is searched.

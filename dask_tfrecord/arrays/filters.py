@@ -138,7 +138,12 @@ class Filters:
 
     def resolve(self, schema: Schema) -> Filters:
         """Return filters of columns of a schema."""
-        return Filters(tuple(tuple(_resolved(each, schema) for each in conditions) for conditions in self.alternatives))
+        try:
+            return Filters(tuple(tuple(_resolved(each, schema) for each in every) for every in self.alternatives))
+        except UnknownFeatureError as error:
+            if "lambda blocks" in str(error) and sum(map(len, self.alternatives)) > 1:
+                error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
+            raise
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Return the rows that are kept."""

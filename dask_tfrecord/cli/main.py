@@ -199,6 +199,11 @@ def _report_metadata(error: SchemaError) -> None:
     click.echo(f"Groups are unknown: {plain(str(error))}", err=True)
 
 
+def _kind(path: str) -> str:
+    """Return the suffix of a path, without the number of a shard: .tfrecord of 'train.tfrecord-00001-of-00002'."""
+    return Path(path).suffix.partition("-")[0]
+
+
 @tfrecord.command()
 @pattern_argument("source", required=False)
 @path_argument("target")
@@ -235,7 +240,9 @@ def copy(
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
-        written = command_line(click.get_current_context(), "copy", *source, target, "copied.tfrecord")
+        # Another file is no source: a missing name would make it one.
+        sources = [*source, target] if _kind(target) in map(_kind, source) else source
+        written = command_line(click.get_current_context(), "copy", *sources, "copied.tfrecord")
         raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
     kept: dict[str, Any] = {"errors": errors}
     if where:
@@ -863,5 +870,8 @@ def to_lerobot(
         try:
             dataset = dataset.explode(explode, repeat=repeat or ())
         except UnknownFeatureError as error:
-            raise click.UsageError(f"{plain(str(error))}. Write the features of a frame: --explode NAME,…") from None
+            raise click.UsageError(
+                f"{plain(str(error))}. LeRobot has a row per frame: name the features that have a value per frame by "
+                f"--explode NAME,…"
+            ) from None
         dataset.to_lerobot(target, **arguments, **({"mode": "a"} if append else write_arguments(overwrite)))

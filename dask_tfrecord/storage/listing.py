@@ -312,8 +312,9 @@ class _Search:
                 "the directory is a Zarr store, not a directory of shards; "
                 + Spelled(
                     f"write dtf.from_zarr({redact_url(self.given)!r})",
-                    f"write `dask-tfrecord view {redact_url(self.given)}` to look at it, or `dask-tfrecord to-tfrecord "
-                    f"{redact_url(self.given)} TARGET` to write its rows to shards",
+                    f"write `dask-tfrecord view {redact_url(self.given)}` to look at it, `dask-tfrecord to-tfrecord "
+                    f"{redact_url(self.given)} TARGET` to write its rows to shards, or in Python "
+                    f"dtf.from_zarr({redact_url(self.given)!r}).describe() for statistics",
                 ),
                 Location(self.url(self.path)),
             )

@@ -456,3 +456,10 @@ def test_wrong_ranges_are_refused(tmp_path: Path) -> None:
             items.where_ranges(key, ranges, **options)
     with pytest.raises(SchemaError, match="number='folder' is the name of another column"):
         episode_rows(True).explode("steps", repeat=["folder"], number="folder")
+
+
+def test_a_function_replaces_all_joined_conditions(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"label": np.arange(3)}, tmp_path / "one")
+    with pytest.raises(UnknownFeatureError, match="lambda blocks") as caught:
+        dtf.read_tfrecord(tmp_path / "one").where("label > 2 or label % 2 == 0").compute()
+    assert "The function replaces the whole condition" in caught.value.__notes__[-1]
