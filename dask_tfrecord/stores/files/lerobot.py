@@ -470,14 +470,13 @@ class _Names(UnitNames):
 
         They are zeros if other software wrote them.
         """
-        episodes, after, tasks = json.loads(self._metadata_of_tasks().get(_GREW, b"[0, 0, 0]"))
-        return int(episodes), int(after), int(tasks)
+        return _grew(self._metadata_of_tasks())
 
     def conversion(self) -> str | None:
         """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""
         found = self._metadata_of_tasks()
         # A run that adds episodes replaces the tasks before it completes the data set.
-        if _GREW in found and self.info().get("total_episodes") != self.grew()[1]:
+        if _GREW in found and self.info().get("total_episodes") != _grew(found)[1]:
             return None
         return found[_CONVERSION].decode() if _CONVERSION in found else None
 
@@ -489,6 +488,12 @@ class _Names(UnitNames):
             return {}
         with fs.open(f"{inside}/{_TASKS}", "rb") as file:
             return dict(parquet.read_metadata(file).metadata or {})
+
+
+def _grew(metadata: Mapping[bytes, bytes]) -> tuple[int, int, int]:
+    """Return the numbers of `_Names.grew` from the metadata of the tasks."""
+    episodes, after, tasks = json.loads(metadata.get(_GREW, b"[0, 0, 0]"))
+    return int(episodes), int(after), int(tasks)
 
 
 @dataclass(frozen=True, slots=True)
