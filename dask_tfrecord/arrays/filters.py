@@ -138,12 +138,8 @@ class Filters:
 
     def resolve(self, schema: Schema) -> Filters:
         """Return filters of columns of a schema."""
-        try:
-            return Filters(tuple(tuple(_resolved(each, schema) for each in every) for every in self.alternatives))
-        except UnknownFeatureError as error:
-            if "lambda blocks" in str(error) and sum(map(len, self.alternatives)) > 1:
-                error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
-            raise
+        joined = sum(map(len, self.alternatives)) > 1
+        return Filters(tuple(tuple(_resolved(each, schema, joined) for each in every) for every in self.alternatives))
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Return the rows that are kept."""
@@ -170,14 +166,14 @@ def _condition(given: Any) -> Condition:
     return Condition(name, None, comparison, value)
 
 
-def _resolved(condition: Condition, schema: Schema) -> Condition:
+def _resolved(condition: Condition, schema: Schema, joined: bool) -> Condition:
     name, reduction = condition.column, None
     if name not in schema:
         for each in _REDUCTIONS:
             if name.startswith(f"{each}(") and name.endswith(")"):
                 name, reduction = name[len(each) + 1 : -1], each
     if name not in schema:
-        raise UnknownFeatureError(f"filters: no column {name!r}" + _computed(condition, schema))
+        raise _unknown(condition, schema, joined)
     feature = schema[name]
     scalar = feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes
     if scalar and reduction is not None:
@@ -195,20 +191,28 @@ def _resolved(condition: Condition, schema: Schema) -> Condition:
     return Condition(name, reduction, condition.comparison, condition.value)
 
 
-def _computed(condition: Condition, schema: Schema) -> str:
-    """Return what to write for a condition on an expression, or the names that are like an unknown one."""
+def _unknown(condition: Condition, schema: Schema, joined: bool) -> UnknownFeatureError:
+    """Return the error of an unknown column, with what to write for an expression, or with names that are like it.
+
+    The condition is one of several if `joined` is True.
+    """
     name, comparison = condition.column, condition.comparison
+    message = f"filters: no column {name!r}"
     words = re.findall(r"\w[\w/]*", name)
     if words[:1] == ["not"] and words[1:2] and words[1] in schema and comparison in _NEGATED:
         rest = name.removeprefix("not").strip()
-        return f"; write {_quoted(condition_text(rest, _NEGATED[comparison], condition.value))}"
+        written = _quoted(condition_text(rest, _NEGATED[comparison], condition.value))
+        return UnknownFeatureError(f"{message}; write {written}")
     column = next((word for word in words if word in schema), None)
     if column is None or name == column or not re.search(r"[^\w/]", name):
-        return near_misses(name, schema)
+        return UnknownFeatureError(f"{message}{near_misses(name, schema)}")
     python = re.sub(rf"(?<![\w/]){re.escape(column)}(?![\w/])", f"blocks[{column!r}]", name)
     function = f"ds.where(lambda blocks: {python} {comparison} {condition.value!r})"
     text = "; a condition compares a column, and a function computes from columns: "
-    return Spelled(f"{text}write {function}", f"{text}write {function} in Python")
+    error = UnknownFeatureError(message + Spelled(f"{text}write {function}", f"{text}write {function} in Python"))
+    if joined:
+        error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
+    return error
 
 
 _NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in"}
