@@ -15,6 +15,7 @@ from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
 
 from dask_tfrecord.errors import near_misses
+from dask_tfrecord.plugins import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +423,7 @@ class ParquetOptions(TypedDict, total=False):
     compression : {"snappy", "zstd", "gzip", "brotli", "lz4", None}
         Compression of the pages.
     tensors : bool, default True
-        As for `Dataset.to_arrow_batches`.
+        Write fixed shapes of numbers as the tensors of Arrow, else as its lists.
     """
 
     compression: Annotated[ParquetCodec | None, Option("snappy")]
@@ -519,3 +520,46 @@ class BatchOptions(TypedDict, total=False):
     prefetch: Annotated[int, Option(4)]
     shard: Annotated[tuple[int, int], Option((0, 1))]
     device: Annotated[str | None, Option(None)]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterCommand:
+    """Command of a function that writes a Dataset to a target. Its flags are the options of the function.
+
+    Attributes
+    ----------
+    name : str
+        Name of the command, for example ``"to-parquet"``.
+    function : str
+        ``"module:name"`` of the function, which takes a Dataset, the target and options.
+    options : TypedDict
+        Options of the function. Those of the types bool, int, float, str and Literal become flags, with their
+        documentation as help; `mode` becomes ``--overwrite``.
+    help : str
+        One sentence, and after an empty line what TARGET is.
+    target : str, default "out"
+        Example of a target, for errors.
+    job : str, optional
+        Public class of this library that writes the same without a scheduler.
+    """
+
+    name: str
+    function: str
+    options: type
+    help: str
+    target: str = "out"
+    job: str | None = None
+
+
+# Other packages add commands by entry points of this group.
+COMMANDS: Registry[WriterCommand] = Registry(
+    "dask_tfrecord.commands",
+    WriterCommand(
+        "to-parquet",
+        "dask_tfrecord.stores.files.parquet:to_parquet",
+        ParquetOptions,
+        "Convert shards to a directory of Parquet files, one per chunk.\n\nTARGET is a directory; its files are "
+        "part.00000.parquet and so on, in the order of the records. This needs pyarrow.",
+        job="ParquetJob",
+    ),
+)

@@ -19,11 +19,11 @@ ORACLE = Path(__file__).parent / "oracle"
 # Each package or module imports only itself and what precedes it. Sub-packages come after the modules of their package.
 ORDER = [
     "errors",
+    "plugins",
     "options",
     "markup",
     "settings",
     "activities",
-    "plugins",
     "messages",
     "message_types",
     "blocks",

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from click.core import ParameterSource
@@ -459,15 +460,19 @@ def flags(*given: type) -> Callable[[str], Callable[[Any], Any]]:
     """Return a function that makes the flag of an option of a writer: of its type, default and documentation.
 
     `given` are the TypedDicts that `with_options` gives to the writer. An option that is not on the command line is
-    None, or its default if that is text.
+    None, or its default if that is text or a number.
     """
 
     def flag(name: str) -> Callable[[Any], Any]:
         kind, option = options_of(given[-1])[name]
-        kinds, words = get_args(kind), isinstance(option.default, str)
+        kinds, has_default = get_args(kind), isinstance(option.default, str | int | float) and kind is not bool
+        spelled = f"--{name.replace('_', '-')}"
         choices = [each for each in (kind, *kinds) if get_origin(each) is Literal]
         arguments: dict[str, Any] = {"metavar": option.metavar, "help": _summary(name, *given)}
-        if kind is bool:
+        if kind is bool and option.default:
+            spelled += f"/--no-{spelled[2:]}"
+            arguments |= {"default": True, "show_default": True}
+        elif kind is bool:
             arguments["is_flag"] = True
         elif choices:
             arguments["type"] = click.Choice(get_args(choices[0]), case_sensitive=False)
@@ -475,11 +480,27 @@ def flags(*given: type) -> Callable[[str], Callable[[Any], Any]]:
             arguments["callback"] = _PARSERS[option.metavar]
         elif kind is int or (int in kinds and str not in kinds):
             arguments |= {"type": click.IntRange(1), "metavar": "N"}
-        if words:
+        elif float in (kind, *kinds) and str not in kinds:
+            arguments |= {"type": click.FLOAT, "metavar": "X"}
+        if has_default:
             arguments |= {"default": option.default, "show_default": True}
-        return click.option(f"--{name.replace('_', '-')}", name, required=option.default is REQUIRED, **arguments)
+        return click.option(spelled, name, required=option.default is REQUIRED, **arguments)
 
     return flag
+
+
+def names_of_flags(given: type) -> list[str]:
+    """Return the options of a writer that text can express, without `mode` and `compute`."""
+    simple = (bool, int, float, str)
+    return [
+        name
+        for name, (kind, _) in options_of(given).items()
+        if name not in ("mode", "compute")
+        and any(
+            each in simple or get_origin(each) is Literal
+            for each in (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,))
+        )
+    ]
 
 
 def write_arguments(overwrite: bool, **values: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import click
 
 from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
+from dask_tfrecord.options import COMMANDS
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.filters import Alternatives
@@ -61,14 +62,28 @@ _TARGETS = {
     "repair": "repaired.tfrecord",
     "to-zarr": "out.zarr",
     "to-tfrecord": "out.tfrecord",
-    "to-parquet": "out",
     "to-lerobot": "out",
     "virtual": "references.json",
+    **{each.name: each.target for each in COMMANDS.built_in.values()},
 }
 
 
 class Commands(click.Group):
     """Command group that reports an error as one line on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, those of other packages included."""
+        return sorted({*super().list_commands(ctx), *(each.name for each in COMMANDS)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; search those of other packages last."""
+        found = super().get_command(ctx, cmd_name)
+        if found is not None:
+            return found
+        # Imported here, because it imports this module.
+        from dask_tfrecord.cli.writer_commands import writer_command
+
+        return next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments, which errors repeat as a command that works."""
@@ -243,6 +258,32 @@ def keep_where(dataset: Dataset, conditions: Alternatives | None, columns: list[
 
         dataset = dataset.where(as_stored(dataset.schema, conditions))
     return dataset if columns is None else dataset[columns]
+
+
+def open_rows(
+    pattern: str | list[str],
+    threads: int,
+    *,
+    where: Alternatives | None = None,
+    columns: list[str] | None = None,
+    first: bool = False,
+    **reading: Any,
+) -> Dataset:
+    """Open shards with the features and rows that the options describe; `reading` has options of `read_tfrecord`.
+
+    For the `first` rows of a filter, records are not counted, where their number is not needed otherwise.
+    """
+    from dask_tfrecord.arrays.read import open_lengths
+    from dask_tfrecord.dataset.reading import read_tfrecord
+    from dask_tfrecord.schema import Schema
+
+    schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
+    if not where:
+        return read_tfrecord(pattern, schema, columns=columns, **reading)
+    is_counted = reading["split"] is not None or {reading["errors"], reading.get("value_errors", "raise")} != {"raise"}
+    if first and not is_counted and isinstance(schema, Schema) and not open_lengths(schema):
+        reading["counts"] = None
+    return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
 
 def find_schema(

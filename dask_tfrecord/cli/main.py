@@ -42,14 +42,16 @@ from dask_tfrecord.cli.common import (
     inspect_sample,
     is_path,
     keep_where,
+    open_rows,
     writing,
 )
 from dask_tfrecord.cli.jobs import RESUMED_STEPS, STEPS, divisible
+from dask_tfrecord.cli.writer_commands import writer_command
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError, for_commands, plural
 from dask_tfrecord.options import (
+    COMMANDS,
     CopyOptions,
     LeRobotOptions,
-    ParquetOptions,
     ShardOptions,
     ZarrOptions,
     ZarrTargetOptions,
@@ -60,7 +62,6 @@ from dask_tfrecord.options import (
 
 if TYPE_CHECKING:
     from dask_tfrecord.arrays.filters import Alternatives
-    from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.metadata.splits import ResolvedPath
     from dask_tfrecord.schema import Schema
 
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
 _zarr = flags(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
 _shards = flags(ShardOptions, CopyOptions)
 _lerobot = flags(LeRobotOptions)
-_parquet = flags(ParquetOptions)
 
 # Fields of a record that `head` prints without the type of the message.
 _WIRE_FIELDS = 1_000
@@ -164,7 +164,7 @@ def info(
             # A known schema has no sample.
             reading: dict[str, Any] = {"sample": None if message or known is not None else sample}
             reading |= {"message": message, "split": split, "compression": compression, "errors": errors}
-            matching = keep_where(_open(pattern, threads, features=None, **reading), where, None).nrows
+            matching = keep_where(open_rows(pattern, threads, features=None, **reading), where, None).nrows
     if as_json:
         is_inferred = has_records and known is None
         found = inspect_sample(shards, sample, threads, message, errors=errors) if is_inferred else None
@@ -412,7 +412,7 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
         raise click.UsageError(f"No file has the name {pattern[0]}. For that number of records, write {written}")
     with computing(threads):
         try:
-            dataset = _open(pattern, threads, first=True, **reading)
+            dataset = open_rows(pattern, threads, first=True, **reading)
         except FeatureError:
             given = ("split", "features", "message", "columns", "where")
             if any(reading[name] for name in given) or not _print_wire(pattern, n, as_json, reading["compression"]):
@@ -482,7 +482,7 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     if target != "-" and path.exists() and not overwrite:
         raise click.UsageError(f"{target} exists: give --overwrite to replace it")
     with computing(threads):
-        found = _open(pattern, threads, first=True, **reading).preview(n)
+        found = open_rows(pattern, threads, first=True, **reading).preview(n)
     if target == "-":
         output().print(found)
         return
@@ -515,7 +515,7 @@ def describe(
         if path is not None and Path(path).exists() and not overwrite:
             raise click.UsageError(f"{path} exists: give --overwrite to replace it")
     with computing(threads):
-        found = _open(pattern, threads, **reading).describe()
+        found = open_rows(pattern, threads, **reading).describe()
     if html is not None:
         found.to_html(html)
     if tfmd is not None:
@@ -554,32 +554,6 @@ def view(
         if browser:
             server.open_browser()
         server.wait()
-
-
-def _open(
-    pattern: str | list[str],
-    threads: int,
-    *,
-    where: Alternatives | None = None,
-    columns: list[str] | None = None,
-    first: bool = False,
-    **reading: Any,
-) -> Dataset:
-    """Open shards with the features and rows that the options describe; `reading` has options of `read_tfrecord`.
-
-    For the `first` rows of a filter, records are not counted, where their number is not needed otherwise.
-    """
-    from dask_tfrecord.arrays.read import open_lengths
-    from dask_tfrecord.dataset.reading import read_tfrecord
-    from dask_tfrecord.schema import Schema
-
-    schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
-    if not where:
-        return read_tfrecord(pattern, schema, columns=columns, **reading)
-    is_counted = reading["split"] is not None or {reading["errors"], reading.get("value_errors", "raise")} != {"raise"}
-    if first and not is_counted and isinstance(schema, Schema) and not open_lengths(schema):
-        reading["counts"] = None
-    return keep_where(read_tfrecord(pattern, schema, **reading), where, columns)
 
 
 def _not_held(pattern: str | list[str], store: str, component: str | None, reading: dict[str, Any]) -> str | list[str]:
@@ -686,7 +660,7 @@ def to_zarr(
         given_target: ZarrTargetOptions = {**target, "mode": arguments["mode"]}
         open_target(store, {}, complete(ZarrTargetOptions, given_target, "to_zarr"))
     with writing(threads) as summaries:
-        dataset = _open(pattern, threads, **given)
+        dataset = open_rows(pattern, threads, **given)
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if add_columns and given["columns"] is None:
@@ -793,40 +767,8 @@ def virtual(
     )
 
 
-@tfrecord.command("to-parquet")
-@pattern_argument(required=False)
-@path_argument("target")
-@options(
-    *("split", "features", "message", "sample", "columns", "where", "file_chunks", "overwrite"),
-    *(_parquet("compression"), "errors", "value_errors", "threads", *RESUMED_STEPS),
-)
-@divisible("ParquetJob")
-def to_parquet(
-    *,
-    pattern: str | list[str],
-    target: str,
-    chunks: int | str | None,
-    overwrite: bool,
-    compression: str,
-    threads: int,
-    begin: Callable[..., None] | None,
-    **reading: Any,
-) -> None:
-    """Convert shards to a directory of Parquet files, one per chunk.
-
-    TARGET is a directory; its files are part.00000.parquet and so on, in the order of the records. Features come from
-    --features, else from the metadata of a TFDS data set, else they are inferred. The compression of the shards is
-    found from their bytes. This needs pyarrow.
-
-    Without a scheduler, --begin plans the files, --part writes one part of them in any process of any machine, and
-    --finish verifies all files: these and --status need only the TARGET.
-    """
-    from dask_tfrecord.stores.files.parquet import to_parquet as write_parquet
-
-    with writing(threads):
-        dataset = _open(pattern, threads, chunks=chunks or "auto", compression="infer", **reading)
-        arguments = write_arguments(overwrite, compression=compression)
-        (begin or write_parquet)(dataset, target, **arguments)
+for _each in COMMANDS.built_in.values():
+    tfrecord.add_command(writer_command(_each))
 
 
 @tfrecord.command("to-lerobot")
@@ -866,7 +808,7 @@ def to_lerobot(
     if images:
         arguments["video"] = None
     with writing(threads):
-        dataset = _open(pattern, threads, **given)
+        dataset = open_rows(pattern, threads, **given)
         try:
             dataset = dataset.explode(explode, repeat=repeat or ())
         except UnknownFeatureError as error:

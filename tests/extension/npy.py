@@ -1,4 +1,4 @@
-"""A writer that another package adds: one ``.npy`` file per column and chunk, and a description of the columns."""
+"""A writer that another package adds, with its command: one ``.npy`` file per column and chunk, and a description."""
 
 import json
 import re
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, TypedDict, Unpack
 
 import numpy as np
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import block_nbytes, to_array
 from dask_tfrecord.inputs.inputs import Inputs
+from dask_tfrecord.options import Option, WriterCommand, complete, with_options
 from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks
@@ -47,8 +48,30 @@ class NpyFiles(UnitFiles):
         return {_LAST: json.dumps(described).encode()}
 
 
-def to_npy(ds: dtf.Dataset, path: Path, *, mode: Literal["w", "w-"] = "w-", resume: bool = False) -> None:
+class NpyOptions(TypedDict, total=False):
+    """Options of `to_npy`.
+
+    Attributes
+    ----------
+    mode : {"w-", "w"}
+        ``"w-"`` raises if the data set exists, ``"w"`` replaces it.
+    resume : bool, default False
+        Resume an interrupted write of the same rows.
+    """
+
+    mode: Annotated[Literal["w", "w-"], Option("w-")]
+    resume: Annotated[bool, Option(False)]
+
+
+# What an entry point of the group ``dask_tfrecord.commands`` names.
+COMMAND = WriterCommand("to-npy", "extension.npy:to_npy", NpyOptions, "Write columns.\n\nTARGET is a local directory.")
+
+
+@with_options(NpyOptions)
+def to_npy(ds: dtf.Dataset, path: Path, **options: Unpack[NpyOptions]) -> None:
     """Write columns of fixed shapes to a local directory."""
+    options = complete(NpyOptions, options, "to_npy")
+    mode, resume = options["mode"], options["resume"]
     check_mode(mode, "a data set", resume=resume)
     if ragged := [name for name, feature in ds.schema.items() if not feature.is_dense]:
         raise dtf.SchemaError(f"to_npy writes columns of fixed shapes; {ragged[0]!r} is {ds.schema[ragged[0]]}")

@@ -1,6 +1,7 @@
 """A writer in one file outside of the package: owner, kill, resume and verification are those of the package."""
 
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -10,11 +11,14 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from support.programs import environment, run_program
 
 import dask_tfrecord as dtf
+from dask_tfrecord.cli.main import tfrecord
+from dask_tfrecord.options import COMMANDS
 from dask_tfrecord.stores.journal import Owner
-from extension.npy import NpyFiles, to_npy
+from extension.npy import COMMAND, NpyFiles, to_npy
 
 FEATURES = {"x": dtf.FixedLenFeature((), "int64"), "a/b": dtf.FixedLenFeature((2,), "float32")}
 COLUMNS = {"x": np.arange(20), "a/b": np.arange(40, dtype="float32").reshape(20, 2)}
@@ -65,6 +69,43 @@ def test_columns_are_written_as_files_of_chunks(shard: Path, tmp_path: Path) -> 
     assert read(tmp_path / "out")["x"].tolist() == list(range(8))
     with pytest.raises(dtf.SchemaError, match="fixed shapes"):
         to_npy(dtf.Dataset.from_arrays({"r": [[1], [1, 2]]}), tmp_path / "other")
+
+
+def test_its_command_is_made_of_its_options(shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*command: object, status: int = 0) -> str:
+        result = CliRunner().invoke(tfrecord, list(map(str, command)))
+        assert result.exit_code == status, result.output
+        return result.output
+
+    assert "to-npy" not in shown("--help")
+    monkeypatch.setitem(COMMANDS.added, "to-npy", COMMAND)
+    assert re.search("to-npy +Write columns", shown("--help"))
+    described = " ".join(shown("to-npy", "--help").split())
+    assert "TARGET is a local directory. Features come from --features" in described
+    assert "--resume Resume an interrupted write of the same rows. --errors" in described
+    out = tmp_path / "out"
+    command = "to-npy", shard, out, "--chunks", 4
+    shown(*command, "--resume")
+    check(out)
+    assert "mode='w'" not in (refused := shown(*command, status=1)) and "--overwrite replaces it" in refused
+    shown(*command[:-1], 10, "--overwrite", "--where", "x < 10", "--columns", "x")
+    assert [path.name for path in sorted(out.iterdir())] == ["columns.json", "x.00000.npy"]
+    assert np.load(out / "x.00000.npy").tolist() == list(range(10))
+    assert "continues it: give one of them" in shown(*command, "--overwrite", "--resume", status=2)
+
+
+def test_an_entry_point_adds_the_command(shard: Path, tmp_path: Path) -> None:
+    package = tmp_path / "npy-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: npy\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[dask_tfrecord.commands]\nnpy = extension.npy:COMMAND\n")
+    environ = environment()
+    environ["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+    written = run_program(
+        sys.executable, "-m", "dask_tfrecord", "to-npy", shard, tmp_path / "out", "--chunks", 4, env=environ
+    )
+    assert written.returncode == 0, written.stderr
+    check(tmp_path / "out")
 
 
 @pytest.mark.integration

@@ -20,7 +20,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import IncompleteStoreError, ResumeError, redact_url
+from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError, redact_url
 from dask_tfrecord.metadata.tfds import TFDSNames
 from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.runtime.progress import cancel_on_failure
@@ -79,7 +79,7 @@ class _FileJob(Job):
         differences = [] if before is None else _fingerprint(before).differences(fingerprint)
         if differences:
             raise ResumeError(
-                f"cannot resume: inputs or options changed: {'; '.join(differences)}. mode='w' starts over",
+                f"cannot resume: inputs or options changed: {'; '.join(differences)}. " + OVERWRITE + " starts over",
                 files.journal.location,
             )
         with files.owned(), cancel_on_failure(files.token, files.abort if before is None else lambda: None):

@@ -319,8 +319,12 @@ class UnitNames(ShardNames):
         existing = [path for path in self.existing(paths) if path not in own]
         if existing and mode == "w-":
             raise FileExistsError(
-                f"{existing[0]} exists, of another data set or conversion: mode='w' replaces it, and resume=True "
-                f"continues a conversion of the same rows with the same options that was started with resume=True"
+                f"{existing[0]} exists, of another data set or conversion: "
+                + OVERWRITE
+                + " replaces it, and "
+                + RESUME
+                + " continues a conversion of the same rows with the same options that was started with "
+                + RESUME
             )
         return existing
 

@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.sources import shards_origin
-from dask_tfrecord.errors import Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
+from dask_tfrecord.errors import OVERWRITE, Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
 from dask_tfrecord.options import ZarrWriteOptions
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shards
@@ -145,8 +145,8 @@ class AddedColumns:
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
-                f"the store has a column {both[0]!r} already: mode='a' adds columns and replaces none, because readers "
-                f"could find a part of each. Write it under another name, or all columns with mode='w'",
+                f"the store has a column {both[0]!r} already: adding columns replaces none, because readers "
+                f"could find a part of each. Write it under another name, or all columns with " + OVERWRITE,
                 target.location,
             )
         if request.rows.nrows != len(source.rows):

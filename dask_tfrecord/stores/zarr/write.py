@@ -483,8 +483,9 @@ class GrownOutput(GroupOutput):
             differences = [f"{then} were added, and now {self._addition.kind}"]
         if differences:
             raise ResumeError(
-                f"cannot resume the interrupted append: {'; '.join(differences)}. Without resume=True, what it "
-                f"wrote is removed, and the {self._addition.kind} of this call are added",
+                f"cannot resume the interrupted append: {'; '.join(differences)}. Without "
+                + RESUME
+                + f", what it wrote is removed, and the {self._addition.kind} of this call are added",
                 self._target.location,
             )
 
