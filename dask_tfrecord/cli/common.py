@@ -71,20 +71,6 @@ _TARGETS = {
 class Commands(click.Group):
     """Command group that reports an error as one line on stderr."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, those of other packages included."""
-        return sorted({*super().list_commands(ctx), *(each.name for each in COMMANDS)})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; search those of other packages last."""
-        found = super().get_command(ctx, cmd_name)
-        if found is not None:
-            return found
-        # Imported here, because it imports this module.
-        from dask_tfrecord.cli.writer_commands import writer_command
-
-        return next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments, which errors repeat as a command that works."""
         ctx.meta[_GIVEN] = list(args)

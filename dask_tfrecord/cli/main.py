@@ -34,7 +34,6 @@ from dask_tfrecord.cli.command_options import (
 )
 from dask_tfrecord.cli.common import (
     STATUS,
-    Commands,
     check_one_source_of_features,
     command_line,
     find_schema,
@@ -46,7 +45,7 @@ from dask_tfrecord.cli.common import (
     writing,
 )
 from dask_tfrecord.cli.jobs import RESUMED_STEPS, STEPS, divisible
-from dask_tfrecord.cli.writer_commands import writer_command
+from dask_tfrecord.cli.writer_commands import AllCommands, writer_command
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError, for_commands, plural
 from dask_tfrecord.options import (
     COMMANDS,
@@ -74,7 +73,7 @@ _lerobot = flags(LeRobotOptions)
 _WIRE_FIELDS = 1_000
 
 
-@click.group(name="tfrecord", cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="tfrecord", cls=AllCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="dask-tfrecord")
 @common_options
 def tfrecord() -> None:

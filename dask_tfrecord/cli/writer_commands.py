@@ -16,9 +16,9 @@ from dask_tfrecord.cli.command_options import (
     pattern_argument,
     write_arguments,
 )
-from dask_tfrecord.cli.common import open_rows, writing
+from dask_tfrecord.cli.common import Commands, open_rows, writing
 from dask_tfrecord.cli.jobs import RESUMED_STEPS, divisible
-from dask_tfrecord.options import WriterCommand
+from dask_tfrecord.options import COMMANDS, WriterCommand
 
 _FEATURES = (
     "Features come from --features, else from the metadata of a TFDS data set, else they are inferred. The compression "
@@ -28,6 +28,19 @@ _STEPS = (
     "Without a scheduler, --begin plans the files, --part writes one part of them in any process of any machine, and "
     "--finish verifies all files: these and --status need only the TARGET."
 )
+
+
+class AllCommands(Commands):
+    """Command group to which entry points of other packages add commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted({*super().list_commands(ctx), *(each.name for each in COMMANDS)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; search those of other packages last."""
+        found = super().get_command(ctx, cmd_name)
+        return found or next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
 
 
 def writer_command(of: WriterCommand) -> click.Command:
