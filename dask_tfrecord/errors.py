@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
@@ -111,6 +111,21 @@ def _redact_rest(protocol: str, rest: str) -> str:
 def plural(number: int, noun: str) -> str:
     """Format a count with its noun: ``1 record``, ``1,200 records``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def span(low: int, high: int) -> str:
+    """Format a range of counts: ``3``, ``1 to 1,200``."""
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def clipped(text: str, most: int) -> str:
+    """Return a text of at most `most` letters: an ellipsis ends a longer one."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def joined(texts: Sequence[str], most: int) -> str:
+    """Join the first texts by commas; an ellipsis stands for the others."""
+    return ", ".join(texts[:most]) + (", …" if len(texts) > most else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +382,7 @@ def explain_missing(what: str, package: str, extra: str) -> Iterator[None]:
 def near_misses(name: object, names: Iterable[str]) -> str:
     """Return the end of an error about an unknown name: names that are similar, or all of them."""
     names = [str(known) for known in names]
-    shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+    shown = joined(list(map(repr, names[:11])), 10)
     if len(names) > _COMPARED:
         start = str(name)[:3].casefold()
         names = [known for known in names if known[:3].casefold() == start][:_COMPARED]

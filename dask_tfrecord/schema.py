@@ -13,15 +13,7 @@ from functools import partial
 from typing import Any
 
 from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.features import (
-    Feature,
-    ProtoFeature,
-    feature_of_json,
-    from_json,
-    from_tensorflow,
-    json_of_feature,
-    to_json,
-)
+from dask_tfrecord.features import Feature, feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
 from dask_tfrecord.features.keys import Unit
 from dask_tfrecord.message_types import MessageType
 
@@ -550,18 +542,18 @@ def _steps_of_message(
     return ("Example", {}) if sequence_features is None else ("SequenceExample", sequence_features)
 
 
-def _check_messages(features: Mapping[str, Feature], message: MessageType | None, *, is_example: bool) -> None:
+def _check_messages(features: Mapping[str, Any], message: MessageType | None, *, is_example: bool) -> None:
     """Refuse features of records of another kind."""
     if message is not None and not is_example:
         raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
     for name, feature in features.items():
-        if message is None and isinstance(feature, ProtoFeature) and feature.message is None:
+        has_type = feature.is_message and feature.message is not None
+        if message is None and feature.is_message and not has_type:
             raise SchemaError(
                 f"feature {name!r}: {feature} lacks the type of its message: give ProtoFeature(M, {feature.path!r}) "
                 f"for messages in bytes of Examples, or message=M for records that are messages"
             )
-        own = isinstance(feature, ProtoFeature) and feature.message is None and feature.key is None
-        if message is not None and not own:
+        if message is not None and (not feature.is_message or has_type or feature.key is not None):
             raise SchemaError(
                 f"feature {name!r}: records are messages {message.name}, whose fields are read by "
                 f"ProtoFeature('path'); got {feature}"

@@ -76,7 +76,7 @@ def set_limits() -> Iterator[Callable[..., Limits]]:
 def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use each of the inflating libraries, as if the other were not installed."""
     library: ModuleType = zlib if request.param == "zlib" else pytest.importorskip("isal.isal_zlib")
-    monkeypatch.setattr(deflate, "_inflate", library)
+    monkeypatch.setattr(deflate, "INFLATERS", (library,))
 
 
 @pytest.fixture(scope="session")

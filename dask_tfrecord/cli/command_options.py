@@ -24,13 +24,7 @@ from click.shell_completion import CompletionItem
 
 from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
-from dask_tfrecord.options import (
-    REQUIRED,
-    LeRobotOptions,
-    ShardOptions,
-    options_of,
-    summary,
-)
+from dask_tfrecord.options import REQUIRED, LeRobotOptions, ShardOptions, options_of, summary
 from dask_tfrecord.settings import parse_size
 
 if TYPE_CHECKING:

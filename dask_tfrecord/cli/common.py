@@ -273,11 +273,7 @@ def open_rows(
 
 
 def find_schema(
-    pattern: str | list[str],
-    threads: int,
-    features: str | None,
-    sample: int | str | None,
-    **reading: Any,
+    pattern: str | list[str], threads: int, features: str | None, sample: int | str | None, **reading: Any
 ) -> Schema | str | None:
     """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
 
@@ -326,12 +322,7 @@ def inspect_sample(
 
 
 def inspect_matching(
-    pattern: str | list[str],
-    schema: Schema,
-    conditions: Alternatives,
-    sample: int | str,
-    threads: int,
-    **reading: Any,
+    pattern: str | list[str], schema: Schema, conditions: Alternatives, sample: int | str, threads: int, **reading: Any
 ) -> Report:
     """Inspect a number of the records that meet conditions on features of a schema, or all of them.
 

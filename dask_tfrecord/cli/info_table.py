@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.cli.command_options import output, plain
-from dask_tfrecord.errors import for_commands, plural, redact_url
-from dask_tfrecord.inspection.report import FIELDS_HEADER, HEADER, FeatureReport, Report
+from dask_tfrecord.errors import for_commands, joined, plural, redact_url, span
+from dask_tfrecord.inspection.report import FeatureReport, Report
 from dask_tfrecord.markup import stack_columns
 from dask_tfrecord.metadata.labels import schema_code
 from dask_tfrecord.records.damage import ShardReport
@@ -36,7 +36,7 @@ def print_facts(shards: Shards, reports: Sequence[ShardReport], more: Mapping[st
     found = Counter(each.compression or "none" for each in reports).most_common()
     facts = {
         "shards": f"{len(shards):,}",
-        "records": f"{sum(counts):,}" + (f", {_span(counts)} per shard" if len(shards) > 1 else ""),
+        "records": f"{sum(counts):,}" + (f", {span(min(counts), max(counts))} per shard" if len(shards) > 1 else ""),
         "bytes": f"{stored:,}" + (f", {inflated:,} inflated" if inflated != stored else ""),
         "compression": ", ".join(
             f"{name} ({plural(number, 'shard')})" if found[1:] else name for name, number in found
@@ -50,24 +50,14 @@ def print_facts(shards: Shards, reports: Sequence[ShardReport], more: Mapping[st
 def print_report(report: Report) -> None:
     """Print the features of a report, as a table where the terminal is wide enough."""
     console = output()
-    if report.refusal is not None:
-        _print(console, Text(f"\nThe first record is a {report.message}\n", "bold"))
-        _print_table(console, FIELDS_HEADER, [tuple(map(plain, row)) for row in report.field_rows()])
-        _print(console, Text("\n" + "\n".join(plain(for_commands(line)) for line in report.notes())))
-        return
-    _print(console, Text(f"\n{_source(report)}\n", "bold"))
-    if report.message_type is not None:
-        _print_table(console, HEADER, [tuple(map(plain, row)) for row in report.rows()])
-        _print(console, Text("\n" + "\n".join(map(plain, report.notes()))))
-        return
-    rows = [_cells(row, feature) for row, feature in zip(report.rows(), report.features, strict=True)]
-    _print_table(console, _HEADER, rows)
-    for conflict in report.conflicts:
-        _print(console, Text(f"\n{plain(conflict.name)} has values of several kinds:"))
-        for kind in conflict.kinds:
-            _print(console, Text(f"  {plain(str(kind))}"))
-    if different := report.different_shards():
-        _print(console, Text("\n" + "\n".join(map(plain, different))))
+    title = _source(report) if report.refusal is None else f"The first record is a {report.message}"
+    header, rows = report.table()
+    if report.refusal is None and report.message_type is None:
+        header, rows = _HEADER, [_cells(row, each) for row, each in zip(rows, report.features, strict=True)]
+    _print(console, Text(f"\n{title}\n", "bold"))
+    _print_table(console, header, [tuple(map(plain, row)) for row in rows])
+    if notes := report.notes():
+        _print(console, Text("\n" + "\n".join(plain(for_commands(line)) for line in notes)))
 
 
 def print_schema(schema: Schema) -> None:
@@ -115,7 +105,7 @@ def _source(report: Report) -> str:
 
 def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
     """Return the cells of one feature, in the order of the header."""
-    name, kind, present, values, looks = map(plain, row)
+    name, kind, present, values, looks = row
     cells = ("(several kinds)" if feature.kinds else "(never set)", kind if feature.kinds else "", "")
     if (known := feature.feature) is not None:
         cells = feature_cells(known)
@@ -124,8 +114,7 @@ def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
 
 def _class_names(names: Sequence[str]) -> str:
     """Return the first class names of a feature, and their number."""
-    more = ", …" if len(names) > _MOST_NAMES else ""
-    return f"{len(names):,}: {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+    return f"{len(names):,}: {joined(names, _MOST_NAMES)}" if names else ""
 
 
 def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
@@ -141,8 +130,3 @@ def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[s
         return
     for line in stack_columns(header, rows, console.width, apart=[len(header) - 1]):
         _print(console, Text(line, "" if line.startswith((" ", "─")) else "cyan"))
-
-
-def _span(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -380,20 +380,8 @@ def schema(
 @tfrecord.command()
 @pattern_argument()
 @options(
-    *(
-        "number",
-        "rows_json",
-        "split",
-        "features",
-        "message",
-        "sample",
-        "columns",
-        "where",
-        "compression",
-        "errors",
-        "value_errors",
-    ),
-    *("threads",),
+    *("number", "rows_json", "split", "features", "message", "sample", "columns", "where", "compression"),
+    *("errors", "value_errors", "threads"),
 )
 def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **reading: Any) -> None:
     """Print the first records.
@@ -463,11 +451,7 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
 @path_argument("target")
 @options(
     *("preview_number", "split", "features", "message", "sample", "columns", "where", "overwrite", "compression"),
-    *(
-        "errors",
-        "value_errors",
-        "threads",
-    ),
+    *("errors", "value_errors", "threads"),
 )
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
     """Draw the first records: a contact sheet of images, and a table of other features.
@@ -525,14 +509,7 @@ def describe(
 @tfrecord.command()
 @path_argument("paths", nargs=-1, required=True, metavar="PATTERN|STORE…")
 @options("split", "features", "message", "where", "compression", "errors", "port", "browser", "view_memory_limit")
-def view(
-    *,
-    paths: tuple[str, ...],
-    port: int,
-    browser: bool,
-    memory_limit: str | None,
-    **reading: Any,
-) -> None:
+def view(*, paths: tuple[str, ...], port: int, browser: bool, memory_limit: str | None, **reading: Any) -> None:
     """Show rows, statistics, episodes and bytes in the browser.
 
     Each argument is a data set: a PATTERN, or a Zarr store that to-zarr wrote. The page is served to this machine only,

@@ -6,18 +6,20 @@ gzip: https://www.rfc-editor.org/rfc/rfc1952. zlib: https://www.rfc-editor.org/r
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 from dask_tfrecord.codecs.compressions import ShardCompression
 
-try:
+# Libraries that inflate, the fastest first. They differ in the damage that they find: where one value is inflated at
+# once, zlib decides on what isal refuses.
+INFLATERS: tuple[ModuleType, ...] = (zlib,)
+with suppress(ImportError):
     from isal import isal_zlib
-except ImportError:
-    _inflate: ModuleType = zlib
-else:
-    _inflate = isal_zlib
+
+    INFLATERS = (isal_zlib, zlib)
 
 _MAGIC = b"\x1f\x8b"
 # Parameter `wbits` of zlib that selects the format.
@@ -31,7 +33,7 @@ class Inflater:
     """Decompressor of one member, or of raw deflate data after the bytes of a window."""
 
     def __init__(self, wbits: int, window: bytes = b"") -> None:
-        self._inflater: Any = _inflate.decompressobj(wbits=wbits, **({"zdict": window} if window else {}))
+        self._inflater: Any = INFLATERS[0].decompressobj(wbits=wbits, **({"zdict": window} if window else {}))
         self._tail = b""
 
     @classmethod
@@ -58,7 +60,7 @@ class Inflater:
         """Inflate up to `max_length` bytes; raise ValueError for damaged data."""
         try:
             inflated: bytes = self._inflater.decompress(self._tail or data, max(0, max_length))
-        except (zlib.error, _inflate.error) as error:
+        except (zlib.error, INFLATERS[0].error) as error:
             raise ValueError(str(error)) from error
         self._tail = self._inflater.unconsumed_tail
         return inflated

@@ -24,7 +24,7 @@ from dask_tfrecord.blocks import (
     first_true,
     splits_of,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.errors import FeatureError, SchemaError, joined
 from dask_tfrecord.features import (
     Encoded,
     Feature,
@@ -157,8 +157,9 @@ def in_rows(rows: Any) -> str:
     """List row numbers as the end of a phrase: " in row 3", " in rows 3, 4, …"; "" for an empty list."""
     if len(rows) == 0:
         return ""
-    more = ", …" if len(rows) > _LISTED_ROWS else ""
-    return f" in row{'' if len(rows) == 1 else 's'} " + ", ".join(f"{row:,}" for row in rows[:_LISTED_ROWS]) + more
+    return f" in row{'' if len(rows) == 1 else 's'} " + joined(
+        [f"{row:,}" for row in rows[: _LISTED_ROWS + 1]], _LISTED_ROWS
+    )
 
 
 def as_bytes(item: Any) -> Any:
@@ -208,9 +209,7 @@ def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
     values, splits = block.values, np.asarray(host_array(block.row_splits, f"{owner}: row_splits"))
     if isinstance(values, RaggedBlock):
         values = _check_ragged_block(values, owner)
-    elif isinstance(values, ArraysBlock):
-        pass
-    elif not isinstance(values, BytesBlock):
+    elif not isinstance(values, BytesBlock | ArraysBlock):
         values = np.asarray(host_array(values, f"{owner}: values"))
         values = _bytes(values, owner) if values.dtype.kind == "O" else values
     if splits.ndim != 1 or splits.dtype.kind not in "iu" or not len(splits):

@@ -242,11 +242,11 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
 
 def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     columns: dict[str, ColumnDecoder] = {}
-    for name, feature in schema.items():
+    features: Mapping[str, Any] = schema
+    for name, feature in features.items():
         if schema.message_type is not None:
-            assert isinstance(feature, ProtoFeature)
             found = message_columns(schema.message_type, name, feature)
-        elif isinstance(feature, ProtoFeature):
+        elif feature.is_message:
             found = _columns_of_messages(name, feature, schema)
         else:
             found = feature.columns(name, schema.key_of(name), schema.unit_of(name))

@@ -16,18 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.blocks import (
-    Block,
-    RowError,
-    first_true,
-)
+from dask_tfrecord.blocks import Block, RowError, first_true
 from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
-from dask_tfrecord.features import (
-    Feature,
-    FixedLenFeature,
-)
+from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.keys import MESSAGES, Unit
 from dask_tfrecord.features.written import KeyedValues
 from dask_tfrecord.images.pixels import ImageEncoding

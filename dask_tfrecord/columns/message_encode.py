@@ -6,7 +6,6 @@ column. Blocks are taken apart into the outputs of their fields, and the row spl
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -20,16 +19,11 @@ from dask_tfrecord import _native
 from dask_tfrecord.blocks import Block, BytesBlock, RowError, as_row_error, first_true
 from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.encode import ColumnEncoding, Encoder, check_items, locating
-from dask_tfrecord.columns.message_fields import (
-    FieldPath,
-    FieldSpec,
-    message_columns,
-    message_tables,
-)
+from dask_tfrecord.columns.message_fields import FieldPath, FieldSpec, message_columns, message_tables
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeature, TextFeature
 from dask_tfrecord.features.base import ColumnDecoder
-from dask_tfrecord.features.encoded import COMPRESSION_WBITS
+from dask_tfrecord.features.encoded import deflated
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -235,16 +229,21 @@ class ExampleEncoder(Encoder):
         if encoder is None:
             return super()._values(plan, blocks)
         feature: Any = plan.feature
+
+        def keyed(rows: Mapping[str, Block]) -> KeyedValues:
+            payloads = encoder.payloads(rows)
+            compression = feature.compression_type
+            return fixed(plan.key, payloads if compression is None else deflated(payloads, compression))
+
         if plan.unit == "value":
-            return [fixed(plan.key, _deflated(encoder.payloads(blocks), feature.compression_type))]
+            return [keyed(blocks)]
         rows: Mapping[str, Any] = blocks
         splits = next(iter(rows.values())).row_splits
         for name, block in rows.items():
             check_items(block.row_splits, splits, name, "both are fields of the same messages")
         with as_row_error(splits, item=True):
-            payloads = encoder.payloads({name: block.values for name, block in rows.items()})
-        keyed = fixed(plan.key, _deflated(payloads, feature.compression_type))
-        return [replace(keyed, steps=True, row_splits=np.ascontiguousarray(splits))]
+            items = keyed({name: block.values for name, block in rows.items()})
+        return [replace(items, steps=True, row_splits=np.ascontiguousarray(splits))]
 
 
 def _message_encoder(parts: Sequence[ColumnEncoding], encoding: Mapping[str, ImageEncoding]) -> MessageEncoder:
@@ -263,17 +262,6 @@ def _message_encoder(parts: Sequence[ColumnEncoding], encoding: Mapping[str, Ima
         columns |= {label: known[label].feature for label in part.columns}
     named = {name: each for name, each in encoding.items() if name in columns}
     return MessageEncoder(Schema(features, message=first.message), Schema(columns), named)
-
-
-def _deflated(payloads: BytesBlock, compression: str | None) -> BytesBlock:
-    """Compress each message."""
-    if compression is None:
-        return payloads
-    deflated = []
-    for value in np.asarray(payloads).tolist():
-        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[compression])
-        deflated.append(deflate.compress(value) + deflate.flush())
-    return BytesBlock.of(deflated)
 
 
 def _writable(message: MessageType, name: str, given: Feature, field: ColumnDecoder) -> ColumnDecoder:

@@ -209,7 +209,7 @@ def message_columns(
     """Return the columns of a feature; of messages in bytes, `prefix` and `outer` are those of `FieldPath`."""
     if feature.presence or feature.values is not None:
         path = FieldPath.find(message, feature.path, prefix, outer)
-        if isinstance(feature.values, ProtoFeature):
+        if feature.values is not None and feature.values.is_message:
             return _nested_columns(path, name, feature.values)
         column = _presence_column(path) if feature.presence else _column(path, feature.values)
         return {name: replace(column, source=name)}
@@ -294,19 +294,19 @@ def _column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
         raise _misfit(path, values, f"a message {path.message}")
     kind = FieldType(last.type)
     spec = FieldSpec(path.parts)
+    is_text = values is not None and values.item_dtype.kind == "T"
     if kind == FieldType.ENUM:
         names = enum_names(last)
-        if isinstance(values, TextFeature):
-            return _made(path, values, (spec,), _naming(names))
-        made = _made(path, FixedLenFeature((), "int32"), (spec,))
-        if values is not None:
+        if values is None:
+            return replace(_made(path, FixedLenFeature((), "int32"), (spec,)), classes=_class_names(names))
+        if not is_text:
             raise _misfit(path, values, "an enum, which TextFeature() names")
-        return replace(made, classes=_class_names(names))
+        return _made(path, values, (spec,), _naming(names))
     if kind in _DTYPES:
         if values is not None:
             raise _misfit(path, values, _DTYPES[kind])
         return _made(path, FixedLenFeature((), _DTYPES[kind]), (spec,))
-    if kind == FieldType.STRING and not isinstance(values, TextFeature) and values not in (None, _BYTES):
+    if kind == FieldType.STRING and not is_text and values not in (None, _BYTES):
         raise _misfit(path, values, "text")
     default = TextFeature() if kind == FieldType.STRING else _BYTES
     return _made(path, default if values is None else values, (spec,))
@@ -340,12 +340,11 @@ def rows_of_values(values: Any, rank: int) -> Feature:
     if rank == 0:
         same: Feature = values
         return same
-    if isinstance(values, FixedLenFeature):
+    if not isinstance(values, Encoded):
         return VarLenFeature(values.dtype, shape=(-1,) * rank)
     if rank > 1:
         return RaggedFeature("bytes", partitions=[RowLengths(str(level)) for level in range(rank - 1)], values=values)
-    several: Feature = values.with_count(-1)
-    return several
+    return values.with_count(-1)
 
 
 def _nested(innermost: Assemble, feature: Any, decoded: Decoded) -> Block:

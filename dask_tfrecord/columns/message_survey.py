@@ -26,7 +26,7 @@ from dask_tfrecord.columns.message_fields import (
     message_columns,
     message_tables,
 )
-from dask_tfrecord.errors import FeatureError, Location
+from dask_tfrecord.errors import FeatureError, Location, joined
 from dask_tfrecord.features import FixedLenFeature, dtype_name
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.keys import Decoded, KeyOutput
@@ -219,8 +219,7 @@ def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Sug
     found = None
     if each.path.field is not None and each.path.field.enum_type is not None:
         names = list(enum_names(each.path.field).values())
-        more = ", …" if len(names) > _MOST_NAMES else ""
-        found = Suggestion(", ".join(names[:_MOST_NAMES]) + more, "dtf.TextFeature()", counts.present, "record")
+        found = Suggestion(joined(names, _MOST_NAMES), "dtf.TextFeature()", counts.present, "record")
     elif each.kind == "bytes" and feature.values is None:
         found = suggested_content(counts, _BYTES)
     if found is None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.errors import UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.errors import UnknownFeatureError, clipped, joined, near_misses, plural, printable, span
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.schema import align_columns, group_lines
 
@@ -60,8 +60,7 @@ def _title(given: Rows) -> str:
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
     if given.nrows is not None:
         sizes = np.asarray(given.sizes, np.int64)
-        low, high = int(sizes.min()), int(sizes.max())
-        title += f" of {low:,}" if low == high else f" of {low:,} to {high:,}"
+        title += f" of {span(int(sizes.min()), int(sizes.max()))}"
     return f"{title}, {_files(given.origin)}>"
 
 
@@ -86,11 +85,10 @@ def _hints(given: Rows) -> list[str]:
     ]
     if not found:
         return different
-    held = ", ".join(f"{name!r} holds {suggestion.what}" for name, suggestion in found[:_MOST_HINTS])
-    spec = ", ".join(f"{name!r}: {suggestion.feature}" for name, suggestion in found[:_MOST_HINTS])
-    rest = ", …" if len(found) > _MOST_HINTS else ""
-    argument = f"{spec}{rest} in features=" if report.sequences else f"features={{**ds.schema, {spec}{rest}}}"
-    return [f"hint: {held}{rest}; decode with {argument}", *different]
+    held = joined([f"{name!r} holds {suggestion.what}" for name, suggestion in found], _MOST_HINTS)
+    spec = joined([f"{name!r}: {suggestion.feature}" for name, suggestion in found], _MOST_HINTS)
+    argument = f"{spec} in features=" if report.sequences else f"features={{**ds.schema, {spec}}}"
+    return [f"hint: {held}; decode with {argument}", *different]
 
 
 def _table(given: Rows) -> list[tuple[str, str, str, str]]:
@@ -99,9 +97,8 @@ def _table(given: Rows) -> list[tuple[str, str, str, str]]:
     for name, feature in schema.items():
         shape = f"({', '.join([rows, *map(str, feature.block_shape)])}{',' if not feature.block_shape else ''})"
         dtype = "text" if isinstance(feature.block_dtype, np.dtypes.StringDType) else str(feature.block_dtype)
-        read_as = repr(feature)
-        if len(read_as) > _LONGEST:  # defaults may be whole arrays
-            read_as = f"{read_as[: _LONGEST - 1]}…"
+        # Defaults may be whole arrays.
+        read_as = clipped(repr(feature), _LONGEST)
         if name in schema.classes:
             read_as += f", {len(schema.classes[name]):,} classes"
         table.append((name, dtype, shape, read_as))
@@ -136,4 +133,4 @@ def _cell(value: Any) -> str:
         text = value.decode() if is_probably_text(value) or not value else plural(len(value), "byte")
     else:
         text = str(value)
-    return printable(text if len(text) <= _CELL_LETTERS else f"{text[: _CELL_LETTERS - 1]}…")
+    return printable(clipped(text, _CELL_LETTERS))

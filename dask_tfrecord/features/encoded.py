@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,19 +14,12 @@ from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, as_row_error
+from dask_tfrecord.codecs.deflate import INFLATERS
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.keys import KeySpec, Unit
 from dask_tfrecord.features.written import KeyedValues, in_levels
 from dask_tfrecord.images.pixels import ImageEncoding
-
-try:
-    from isal import isal_zlib
-except ImportError:
-    _INFLATERS: tuple[ModuleType, ...] = (zlib,)
-else:
-    # The libraries differ in the damage that they find: zlib decides on what isal refuses.
-    _INFLATERS = (isal_zlib, zlib)
 
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
@@ -177,7 +169,7 @@ def checked_compression(compression: Any, owner: str) -> str | None:
 
 def inflated_value(value: memoryview, compression: str, most: int) -> tuple[bytes, bool]:
     """Return at most `most` bytes of a compressed value, all for 0, and whether they are all of intact data."""
-    for library in _INFLATERS:
+    for library in INFLATERS:
         inflate = library.decompressobj(COMPRESSION_WBITS[compression])
         try:
             found: bytes = inflate.decompress(value, most)
@@ -188,6 +180,15 @@ def inflated_value(value: memoryview, compression: str, most: int) -> tuple[byte
         if 0 < most <= len(found):
             return found, False
     return b"", False
+
+
+def deflated(values: BytesBlock, compression: str) -> BytesBlock:
+    """Compress each bytes value."""
+    made = []
+    for value in iter_values(values):
+        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[compression])
+        made.append(deflate.compress(value) + deflate.flush())
+    return BytesBlock.of(made)
 
 
 def iter_arrays(block: Block) -> Iterator[NDArray[Any]]:

@@ -208,7 +208,7 @@ class ImageFeature(Encoded):
         return decoded.in_rows(self, ArraysBlock(broadcast_zeros(self.item_dtype, int(splits[-1])), splits, shapes))
 
     def _image_shapes(self, files: BytesBlock, decoded: Decoded) -> NDArray[np.int64]:
-        """Read the shape of each decoded image, and compare it with the shape of the self."""
+        """Read the shape of each decoded image, and compare it with the shape of the feature."""
         shapes = np.empty((len(files), 3), np.int64)
         expected = np.array(self.value_shape)
         for number, file in enumerate(iter_values(files)):

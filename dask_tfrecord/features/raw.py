@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +26,11 @@ from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key
 from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import (
-    COMPRESSION_WBITS,
     Encoded,
     EncodedArray,
     checked_compression,
     checked_count,
+    deflated,
     inflated_value,
     iter_values,
 )
@@ -259,11 +257,8 @@ class RawFeature(EncodedArray):
         keyed = self._encode_sizes(block)
         if self.compression_type is None:
             return [KeyedValues(key, values, value_splits=splits), *keyed]
-        deflated = []
-        for start, stop in pairwise(splits.tolist()):
-            deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[self.compression_type])
-            deflated.append(deflate.compress(values[start:stop].tobytes()) + deflate.flush())
-        return [flat(key, BytesBlock.of(deflated)), *keyed]
+        arrays = BytesBlock(values, splits, (len(block),))
+        return [flat(key, deflated(arrays, self.compression_type)), *keyed]
 
     def _encode_sizes(self, block: Any) -> list[KeyedValues]:
         """Return the sizes of arrays, which are in keys of their own."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
@@ -104,17 +103,9 @@ def json_of_feature(feature: Feature) -> dict[str, Any]:
 def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
     name = entry.pop("class")
-    if isinstance(name, str) and name not in FEATURES:
+    if name not in FEATURES:
         raise SchemaError(f"there is no feature class {name!r}: import the module that registers it")
-    cls = _stored_class(FEATURES, name)
-    made: Feature = cls(**{name: from_json(value) for name, value in entry.items()})
-    return made
-
-
-def _stored_class(classes: Mapping[str, Any], name: Any) -> Any:
-    if not isinstance(name, str) or name not in classes:
-        raise ValueError(f"there is no class {name!r} among {', '.join(classes)}")
-    return classes[name]
+    return FEATURES[name](**{name: from_json(value) for name, value in entry.items()})
 
 
 def to_json(value: Any) -> Any:
@@ -154,5 +145,4 @@ def from_json(value: Any) -> Any:
         return function_of_json(value)
     if "message_type" in value:
         return MessageType(value["message_type"], from_json(value["descriptors"]))
-    partition = _stored_class(PARTITIONS, value["partition"])
-    return partition(**{name: item for name, item in value.items() if name != "partition"})
+    return PARTITIONS[value["partition"]](**{name: item for name, item in value.items() if name != "partition"})

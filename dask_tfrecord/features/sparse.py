@@ -55,12 +55,7 @@ class SparseFeature(Listed):
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
         def __init__(
-            self,
-            index_key: str | Sequence[str],
-            value_key: str,
-            dtype: Any,
-            size: Shape,
-            already_sorted: bool = False,
+            self, index_key: str | Sequence[str], value_key: str, dtype: Any, size: Shape, already_sorted: bool = False
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -133,7 +128,7 @@ class SparseFeature(Listed):
     def encode_columns(
         self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
-        """Return the values of the self, and their indices along each axis."""
+        """Return the values, and their indices along each axis."""
         indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
         assert isinstance(indices, RaggedBlock) and isinstance(values, RaggedBlock)
         found, expected = np.diff(indices.row_splits), np.diff(values.row_splits)
@@ -144,7 +139,7 @@ class SparseFeature(Listed):
         shape = blocks.get(f"{name}.shape")
         if shape is not None and (row := first_true((np.asarray(shape) != self.size).any(axis=1))) is not None:
             given = tuple(np.asarray(shape)[row].tolist())
-            raise RowError(row, f"has shape {given}; expected {self.size}, the size of the self")
+            raise RowError(row, f"has shape {given}; expected {self.size}, the size of the feature")
         axes = [
             in_rows(key, RaggedBlock(np.ascontiguousarray(coordinates[:, axis]), indices.row_splits))
             for axis, key in enumerate(self.index_key)

@@ -248,33 +248,6 @@ def read_jpeg_header(data: bytes) -> JPEGHeader:
     return JPEGHeader(precision, height, width, components, adobe, sequential, scan=at)
 
 
-def open_jpeg(data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-    """Check a JPEG and prepare its decoding: at the smallest scale that covers the size `least`, if that is given.
-
-    Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
-    which treats the values as inverted if the file has an Adobe marker.
-    """
-    header = read_jpeg_header(data)
-    if header.precision != 8:
-        raise ImageError(f"a JPEG image of {header.precision} bits per channel; only 8 bits can be decoded")
-    if header.components not in (1, 3, 4):
-        raise ImageError(f"a JPEG image of {header.components} components; only 1, 3 or 4 can be decoded")
-    inks = header.components == 4
-    check_channels("CMYK JPEG" if inks else "JPEG", channels, (3,) if inks else (1, 3))
-    check_pixel_count("JPEG", header.height, header.width)
-    if data.rfind(b"\xff\xd9", header.scan) < 0:
-        raise ImageError("a truncated JPEG image")
-    if (fast or least) and simplejpeg_or_none() is None:
-        option = "fast" if fast else "reduced"
-        raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
-    found = channels or min(header.components, 3)
-    whole = (header.height, header.width)
-    if inks:
-        return EncodedImage("JPEG", *whole, found, partial(_decode_inks, data, header))
-    size = _reduced(whole, least) if least else whole
-    return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
-
-
 class JPEG(ImageFormat):
     """JPEG."""
 
@@ -291,8 +264,30 @@ class JPEG(ImageFormat):
         return header.height or None, header.width, header.components if header.components in (1, 3) else None
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check a JPEG and prepare its decoding."""
-        return open_jpeg(data, channels, fast, least)
+        """Check a JPEG and prepare its decoding: at the smallest scale that covers the size `least`, if that is given.
+
+        Gray is the luma plane, as libjpeg returns it. Four components (CMYK, YCCK) become RGB by TensorFlow's formula,
+        which treats the values as inverted if the file has an Adobe marker.
+        """
+        header = read_jpeg_header(data)
+        if header.precision != 8:
+            raise ImageError(f"a JPEG image of {header.precision} bits per channel; only 8 bits can be decoded")
+        if header.components not in (1, 3, 4):
+            raise ImageError(f"a JPEG image of {header.components} components; only 1, 3 or 4 can be decoded")
+        inks = header.components == 4
+        check_channels("CMYK JPEG" if inks else "JPEG", channels, (3,) if inks else (1, 3))
+        check_pixel_count("JPEG", header.height, header.width)
+        if data.rfind(b"\xff\xd9", header.scan) < 0:
+            raise ImageError("a truncated JPEG image")
+        if (fast or least) and simplejpeg_or_none() is None:
+            option = "fast" if fast else "reduced"
+            raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
+        found = channels or min(header.components, 3)
+        whole = (header.height, header.width)
+        if inks:
+            return EncodedImage("JPEG", *whole, found, partial(_decode_inks, data, header))
+        size = _reduced(whole, least) if least else whole
+        return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
 
     def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
         """Return the pixels of half of each side, if the decoder reduces the image; refuse very many scans."""
@@ -422,22 +417,6 @@ def canvas_shape(frames: list[GIFFrame]) -> tuple[int, int]:
     return max(frame.height for frame in frames), max(frame.width for frame in frames)
 
 
-def open_gif(data: bytes, channels: int) -> EncodedImage:
-    """Check a GIF and prepare the decoding of its first frame.
-
-    As in TensorFlow, the canvas has the size of the largest frame. Pixels that the first frame does not cover, or
-    where it is transparent, are black.
-    """
-    check_channels("GIF", channels, (3,))
-    frames = read_gif_frames(data)
-    if not frames[0].palette:
-        raise ImageError("a GIF image without a palette")
-    height, width = canvas_shape(frames)
-    check_pixel_count("GIF", frames[0].height, frames[0].width)
-    check_pixel_count("GIF", height, width)
-    return EncodedImage("GIF", height, width, 3, partial(_decode_gif, data, frames[0], (height, width)))
-
-
 class GIF(ImageFormat):
     """GIF; only its first frame is decoded."""
 
@@ -453,8 +432,19 @@ class GIF(ImageFormat):
         return *canvas_shape(read_gif_frames(data)), 3
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check a GIF and prepare its decoding."""
-        return open_gif(data, channels)
+        """Check a GIF and prepare the decoding of its first frame.
+
+        As in TensorFlow, the canvas has the size of the largest frame. Pixels that the first frame does not cover, or
+        where it is transparent, are black.
+        """
+        check_channels("GIF", channels, (3,))
+        frames = read_gif_frames(data)
+        if not frames[0].palette:
+            raise ImageError("a GIF image without a palette")
+        height, width = canvas_shape(frames)
+        check_pixel_count("GIF", frames[0].height, frames[0].width)
+        check_pixel_count("GIF", height, width)
+        return EncodedImage("GIF", height, width, 3, partial(_decode_gif, data, frames[0], (height, width)))
 
 
 def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool) -> NDArray[np.uint8]:
@@ -509,33 +499,6 @@ def read_bmp_header(data: bytes) -> BMPHeader:
     return BMPHeader(*struct.unpack_from("<3i i HH I", data, 10))
 
 
-def open_bmp(data: bytes, channels: int) -> EncodedImage:
-    """Check a BMP of 8, 24 or 32 bits per pixel and prepare its decoding.
-
-    As in TensorFlow, pixels of 8 bits are returned as stored and the palette is ignored. The file must end with the
-    last pixel, to the byte.
-    """
-    header = read_bmp_header(data)
-    check_channels("BMP", channels, (3, 4))
-    bits, width, height = header.bits, header.width, abs(header.height)
-    if header.size < 40:
-        raise ImageError(f"a BMP image with a header of {header.size} bytes; only 40 or more can be decoded")
-    if bits not in (8, 24, 32):
-        raise ImageError(f"a BMP image of {bits} bits per pixel; only 8, 24 or 32 can be decoded")
-    has_fields = header.compression in _BIT_FIELDS and bits == 32
-    if not (header.compression == _PLAIN or (has_fields and data[54:66] == _USUAL_MASKS)):
-        raise ImageError(f"a BMP image of compression {header.compression}; only uncompressed BGR can be decoded")
-    check_pixel_count("BMP", height, width)
-    stride = (width * bits // 8 + 3) // 4 * 4
-    expected = header.start + stride * height
-    if header.start < 0 or len(data) != expected:
-        raise ImageError(f"a BMP image of {len(data)} bytes; its header announces {expected}")
-    stored = np.frombuffer(data, np.uint8, offset=header.start).reshape(height, stride)[:, : width * bits // 8]
-    pixels = stored.reshape(height, width, bits // 8)[:: 1 if header.height < 0 else -1]
-    found = channels or bits // 8
-    return EncodedImage("BMP", height, width, found, partial(_decode_bmp, pixels, found))
-
-
 class BMP(ImageFormat):
     """BMP."""
 
@@ -559,8 +522,30 @@ class BMP(ImageFormat):
             return None
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check a BMP and prepare its decoding."""
-        return open_bmp(data, channels)
+        """Check a BMP of 8, 24 or 32 bits per pixel and prepare its decoding.
+
+        As in TensorFlow, pixels of 8 bits are returned as stored and the palette is ignored. The file must end with the
+        last pixel, to the byte.
+        """
+        header = read_bmp_header(data)
+        check_channels("BMP", channels, (3, 4))
+        bits, width, height = header.bits, header.width, abs(header.height)
+        if header.size < 40:
+            raise ImageError(f"a BMP image with a header of {header.size} bytes; only 40 or more can be decoded")
+        if bits not in (8, 24, 32):
+            raise ImageError(f"a BMP image of {bits} bits per pixel; only 8, 24 or 32 can be decoded")
+        has_fields = header.compression in _BIT_FIELDS and bits == 32
+        if not (header.compression == _PLAIN or (has_fields and data[54:66] == _USUAL_MASKS)):
+            raise ImageError(f"a BMP image of compression {header.compression}; only uncompressed BGR can be decoded")
+        check_pixel_count("BMP", height, width)
+        stride = (width * bits // 8 + 3) // 4 * 4
+        expected = header.start + stride * height
+        if header.start < 0 or len(data) != expected:
+            raise ImageError(f"a BMP image of {len(data)} bytes; its header announces {expected}")
+        stored = np.frombuffer(data, np.uint8, offset=header.start).reshape(height, stride)[:, : width * bits // 8]
+        pixels = stored.reshape(height, width, bits // 8)[:: 1 if header.height < 0 else -1]
+        found = channels or bits // 8
+        return EncodedImage("BMP", height, width, found, partial(_decode_bmp, pixels, found))
 
 
 def _decode_bmp(stored: NDArray[np.uint8], channels: int, wide: bool) -> NDArray[np.uint8]:
@@ -600,21 +585,6 @@ def read_webp_shape(data: bytes) -> tuple[int, int, int]:
     raise ImageError("a WebP image without a frame")
 
 
-def open_webp(data: bytes, channels: int) -> EncodedImage:
-    """Check a WebP, still or animated, and prepare the decoding of its first frame.
-
-    As in TensorFlow, alpha is neither added nor dropped. TensorFlow writes past the end of its tensor for an
-    animation without alpha; here it has three channels.
-    """
-    end = 8 + int.from_bytes(data[4:8], "little")
-    if len(data) < max(end, 30):
-        raise ImageError("a truncated WebP image")
-    shape = read_webp_shape(data)
-    check_channels("WebP", channels, shape[2:])
-    check_pixel_count("WebP", shape[0], shape[1])
-    return EncodedImage("WebP", *shape, partial(_decode_webp, data[:end], shape))
-
-
 class WebP(ImageFormat):
     """WebP; only its first frame is decoded."""
 
@@ -630,8 +600,18 @@ class WebP(ImageFormat):
         return read_webp_shape(data)
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check a WebP and prepare its decoding."""
-        return open_webp(data, channels)
+        """Check a WebP, still or animated, and prepare the decoding of its first frame.
+
+        As in TensorFlow, alpha is neither added nor dropped. TensorFlow writes past the end of its tensor for an
+        animation without alpha; here it has three channels.
+        """
+        end = 8 + int.from_bytes(data[4:8], "little")
+        if len(data) < max(end, 30):
+            raise ImageError("a truncated WebP image")
+        shape = read_webp_shape(data)
+        check_channels("WebP", channels, shape[2:])
+        check_pixel_count("WebP", shape[0], shape[1])
+        return EncodedImage("WebP", *shape, partial(_decode_webp, data[:end], shape))
 
 
 def _decode_webp(data: bytes, shape: tuple[int, int, int], wide: bool) -> NDArray[np.uint8]:

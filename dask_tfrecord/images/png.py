@@ -8,26 +8,18 @@ from libpng. The format is defined in https://www.w3.org/TR/png-3/
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.codecs.deflate import INFLATERS
 from dask_tfrecord.images.codecs import EncodedImage, ImageError, ImageFormat, Pixels, Sizes, check_pixel_count
 
-isal_zlib: ModuleType | None
-try:
-    from isal import isal_zlib
-except ImportError:
-    isal_zlib = None
-
-
-_crc32 = zlib.crc32 if isal_zlib is None else isal_zlib.crc32
+_crc32 = INFLATERS[0].crc32
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGBA = 0, 2, 3, 4, 6
 # Samples per pixel, and the depths that the format allows, by colour type.
 _SAMPLES = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGBA: 4}
@@ -79,33 +71,6 @@ def read_png_header(data: bytes) -> PNGHeader:
     return _parse_header(data[12:16], data[16:29])
 
 
-def open_png(data: bytes, channels: int) -> EncodedImage:
-    """Check all chunks of a PNG and prepare its decoding.
-
-    Without `channels`, those of the file: 3 of a palette, or 4 with transparency. Gray is repeated for RGB. RGB is
-    weighted for gray as libpng does, in linear light if the file has a gamma. Bytes after the last chunk are ignored.
-    """
-    chunks = list(_chunks(data))
-    header = _parse_header(*chunks[0])
-    colours = _parse_colours(header, chunks)
-    check_pixel_count("PNG", header.height, header.width)
-    stream = b"".join(body for kind, body in chunks if kind == b"IDAT")
-    if not stream:
-        raise ImageError("a PNG image without pixels")
-    found = channels or header.channels or (3 if colours.key is None else 4)
-    is_stored = found == header.channels and header.depth >= 8 and not header.interlaced
-    return EncodedImage(
-        "PNG",
-        header.height,
-        header.width,
-        found,
-        partial(_decode, header, colours, stream, found),
-        factor_to_uint16=257,
-        decode_into=partial(_decode_into, header, stream) if is_stored else None,
-        depth=16 if header.depth == 16 else 8,
-    )
-
-
 class PNG(ImageFormat):
     """PNG."""
 
@@ -127,8 +92,31 @@ class PNG(ImageFormat):
         return (16 if shape[0] is not None and read_png_header(data).depth == 16 else bits), shape
 
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
-        """Check a PNG and prepare its decoding."""
-        return open_png(data, channels)
+        """Check all chunks of a PNG and prepare its decoding.
+
+        Without `channels`, those of the file: 3 of a palette, or 4 with transparency. Gray is repeated for RGB. RGB is
+        weighted for gray as libpng does, in linear light if the file has a gamma. Bytes after the last chunk are
+        ignored.
+        """
+        chunks = list(_chunks(data))
+        header = _parse_header(*chunks[0])
+        colours = _parse_colours(header, chunks)
+        check_pixel_count(self.name, header.height, header.width)
+        stream = b"".join(body for kind, body in chunks if kind == b"IDAT")
+        if not stream:
+            raise ImageError("a PNG image without pixels")
+        found = channels or header.channels or (3 if colours.key is None else 4)
+        is_stored = found == header.channels and header.depth >= 8 and not header.interlaced
+        return EncodedImage(
+            self.name,
+            header.height,
+            header.width,
+            found,
+            partial(_decode, header, colours, stream, found),
+            factor_to_uint16=257,
+            decode_into=partial(_decode_into, header, stream) if is_stored else None,
+            depth=16 if header.depth == 16 else 8,
+        )
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -261,37 +249,29 @@ def _filtered_nbytes(header: PNGHeader, height: int, width: int) -> int:
 
 
 def _inflate(header: PNGHeader, stream: bytes) -> NDArray[np.uint8]:
-    """Inflate the filtered rows. As in libpng, data past the last row are not inflated."""
+    """Inflate the filtered rows. As in libpng, data past the last row are not inflated.
+
+    The libraries differ in the damage that they find, above all past the last row: zlib, which libpng uses, decides on
+    a stream that is not of the expected size, or whose checksum does not match.
+    """
     passes = _PASSES if header.interlaced else ((0, 0, 1, 1),)
     expected = sum(
         _filtered_nbytes(header, len(range(top, header.height, down)), len(range(left, header.width, across)))
         for left, top, across, down in passes
     )
-    inflated = _inflate_with_isal(stream, expected)
-    if inflated is None:
+    for library in INFLATERS:
+        inflater = library.decompressobj()
         try:
-            inflated = zlib.decompressobj().decompress(stream, expected)
-        except zlib.error as error:
-            raise ImageError("a damaged PNG image") from error
+            inflated: bytes = inflater.decompress(stream, expected)
+        except library.error as error:
+            if library is INFLATERS[-1]:
+                raise ImageError("a damaged PNG image") from error
+        else:
+            if inflater.eof and len(inflated) == expected:
+                break
     if len(inflated) < expected:
         raise ImageError(f"a truncated PNG image: expected {expected} bytes of pixels, found {len(inflated)}")
     return np.frombuffer(inflated, np.uint8)
-
-
-def _inflate_with_isal(stream: bytes, expected: int) -> bytes | None:
-    """Inflate a stream of `expected` bytes whose checksum matches; None if it is another, or isal is not installed.
-
-    The libraries differ in the damage that they find, above all past the last row. zlib, which libpng uses, decides on
-    all other streams.
-    """
-    if isal_zlib is None:
-        return None
-    inflater = isal_zlib.decompressobj()
-    try:
-        inflated: bytes = inflater.decompress(stream, expected)
-    except isal_zlib.error:
-        return None
-    return inflated if inflater.eof and len(inflated) == expected else None
 
 
 def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any
 
-from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, Spelled, plural, printable
+from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, Spelled, joined, plural, printable, span
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.inspection.payload_type import (
     ADVICE,
@@ -27,7 +27,7 @@ from dask_tfrecord.inspection.payload_type import (
 )
 from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
 from dask_tfrecord.inspection.wire import likely_types
-from dask_tfrecord.markup import bins_svg, fragment, presence_bar, table
+from dask_tfrecord.markup import bins_svg, fragment, html_table, presence_bar, table
 from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.records.index import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
@@ -321,8 +321,7 @@ class FeatureReport:
     @property
     def values(self) -> str:
         """Range of the number of values, and of steps, as text."""
-        low, high = self.extent
-        values = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        values = span(*self.extent)
         if not self.in_lists or not self.steps:
             return values
         fewest, most = self.steps[0][0], self.steps[-1][1]
@@ -615,15 +614,21 @@ class Report:
 
     def field_rows(self) -> list[tuple[str, ...]]:
         """List the fields of other protobuf messages as table rows of text."""
-        rows: list[tuple[str, ...]] = []
-        for each in self.paths:
-            low, high = each.extent
-            numbers = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            present = f"{each.present:,} of {self.records:,}"
-            rows.append(
-                (each.path, each.wire_type, present, numbers, ", ".join(likely_types(each.types)), each.example)
+        return [
+            (
+                each.path,
+                each.wire_type,
+                f"{each.present:,} of {self.records:,}",
+                span(*each.extent),
+                ", ".join(likely_types(each.types)),
+                each.example,
             )
-        return rows
+            for each in self.paths
+        ]
+
+    def table(self) -> tuple[tuple[str, ...], Sequence[tuple[str, ...]]]:
+        """Return the header and the rows of the table: of features, or of the fields of other messages."""
+        return (HEADER, self.rows()) if self.refusal is None else (FIELDS_HEADER, self.field_rows())
 
     def notes(self) -> list[str]:
         """Return the lines below the table: features of several kinds, unknown fields, or how to read messages."""
@@ -659,22 +664,20 @@ class Report:
             return []
         lines = ["shards of different keys; open each kind on its own:"]
         for paths in apart:
-            names = ", ".join(map(repr, groups[paths][:_NAMED])) + (", …" if len(groups[paths]) > _NAMED else "")
+            names = joined(list(map(repr, groups[paths])), _NAMED)
             more = f" and {plural(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
             lines.append(printable(f"  only in {paths[0]}{more}: {names}"))
         return lines
 
     def __repr__(self) -> str:
-        if self.refusal is not None:
-            return "\n".join([self._title(), *align_columns([FIELDS_HEADER, *self.field_rows()]), *self.notes()])
-        return "\n".join([self._title(), *align_columns([HEADER, *self.rows()]), *self.notes()])
+        header, rows = self.table()
+        return "\n".join([self._title(), *align_columns([header, *rows]), *self.notes()])
 
     def _repr_html_(self) -> str:
+        if self.refusal is not None:
+            return html_table(self._title(), *self.table(), self.notes())
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
         notes = "".join(f"<p>{escape(line)}</p>" for line in self.notes())
-        if self.refusal is not None:
-            paths = [tuple(map(escape, row)) for row in self.field_rows()]
-            return fragment(title, table(FIELDS_HEADER, paths), notes)
         rows = []
         for cells, feature in zip(self.rows(), self.features, strict=True):
             name, kind, present, values, looks = (escape(printable(cell)) for cell in cells)

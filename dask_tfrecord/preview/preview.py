@@ -32,7 +32,7 @@ from rich.text import Text
 from dask_tfrecord.arrays.collection import checked_number, joined_parts
 from dask_tfrecord.arrays.sources import CountedRows, memory_limit
 from dask_tfrecord.blocks import to_array
-from dask_tfrecord.errors import MemoryLimitError, plural, printable
+from dask_tfrecord.errors import MemoryLimitError, clipped, joined, plural, printable, span
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.images.pixels import check_shown, decode_image, encode_png
@@ -213,8 +213,7 @@ def _captions(columns: tuple[PreviewColumn, ...], row: int) -> list[tuple[str, s
     integers = [column for column in columns if column.role == "integer"]
     labels = labels or sorted(integers, key=lambda column: not _LABEL.search(column.name))[:1]
     chosen = [*labels, *[column for column in columns if column.role == "text"][:1]]
-    found = [(_short_name(column.name, columns), str(column.cells[row])) for column in chosen]
-    return [(name, text if len(text) <= _MOST_CAPTION else f"{text[: _MOST_CAPTION - 1]}…") for name, text in found]
+    return [(_short_name(each.name, columns), clipped(str(each.cells[row]), _MOST_CAPTION)) for each in chosen]
 
 
 def _short_name(name: str, columns: tuple[PreviewColumn, ...]) -> str:
@@ -665,7 +664,7 @@ def _converted(values: Iterable[Any], convert: Callable[[Any], _Made]) -> list[_
 
 def _above_limit(error: MemoryLimitError) -> str:
     feature = "" if error.place is None else f"feature {error.place.feature!r} "
-    return _clipped(printable(error.message.removeprefix(feature)))
+    return clipped(printable(error.message.removeprefix(feature)), _LETTERS)
 
 
 def type_text(feature: Feature) -> str:
@@ -894,7 +893,7 @@ def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
     if isinstance(value, bytes):
         return _bytes(value)
     if isinstance(value, str):
-        return _clipped(printable(value))
+        return clipped(printable(value), _LETTERS)
     if isinstance(value, np.datetime64 | np.timedelta64):
         return time_text(value)
     number = value.item() if isinstance(value, np.generic) and value.dtype.kind != "V" else value
@@ -909,7 +908,7 @@ def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
 def _bytes(value: bytes) -> str:
     """Return UTF-8 as text; of other bytes, the number and the first ones in hexadecimal."""
     if is_probably_text(value):
-        return _clipped(printable(value.decode()))
+        return clipped(printable(value.decode()), _LETTERS)
     content = detect_image(value)
     if content is not None:
         size = "" if None in content.shape[:2] else f" of {_size(content.shape)}"
@@ -917,10 +916,6 @@ def _bytes(value: bytes) -> str:
         return f"{content.format} image{size}{above}, {plural(len(value), 'byte')}"
     more = " …" if len(value) > _BYTES else ""
     return f"{plural(len(value), 'byte')}: {value[:_BYTES].hex(' ')}{more}"
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
 def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
@@ -934,8 +929,7 @@ def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
     if not array.size:
         return "no values"
     if classes or not spread or array.dtype.kind in "cmM":
-        more = ", …" if array.size > _LISTED else ""
-        return ", ".join(_scalar(each, classes) for each in array[:_LISTED]) + more
+        return joined([_scalar(each, classes) for each in array[: _LISTED + 1]], _LISTED)
     return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
 
 
@@ -945,14 +939,11 @@ def _objects(array: NDArray[Any]) -> str:
     if flat.size and not isinstance(flat[0], bytes | str):
         inner = [np.asarray(row) for row in flat]
         sizes = [len(row) for row in inner]
-        few = f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
-        return f"{plural(len(flat), 'row')} of {few}"
+        return f"{plural(len(flat), 'row')} of {span(min(sizes), max(sizes))}"
     if not flat.size:
         return "no values"
     shape = f"({', '.join(map(str, array.shape))}): " if array.ndim > 1 else ""
-    more = ", …" if flat.size > _LISTED else ""
-    listed = ", ".join(_quoted(each) for each in flat[:_LISTED])
-    return _clipped(f"{shape}{listed}{more}")
+    return clipped(shape + joined([_quoted(each) for each in flat[: _LISTED + 1]], _LISTED), _LETTERS)
 
 
 def _quoted(value: bytes | str) -> str:

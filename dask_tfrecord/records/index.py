@@ -148,7 +148,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     """
     shard, count = window.shard, first
     last: Step | None = None
-    local, large = is_local(shard.path), _skipped_nbytes(shard)
+    large = _skipped_nbytes(shard)
     while (stop is None or window.offset < stop) and window.fill(HEADER):
         border, end = window.offset, window.end
         if stop is not None:
@@ -164,13 +164,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
         count += walked
         if scanned.stop is _native.Stop.FRAMING or walked == 0:
             raise _header_error(window, count, last)
-        if window.compression is None:
-            # Payloads are skipped if they are large, or if reading them takes longer than another remote request.
-            skips = nbytes >= walked * large
-            window.block_size = _HEADER_BLOCK if skips else limits().index_window_nbytes
-            window.expect(
-                window.offset + _HEADER_BLOCK if skips and not local else shard.size if stop is None else stop
-            )
+        _expect_headers(window, shard.size if stop is None else stop, skips=nbytes >= walked * large)
     if (stop is None or window.offset < stop) and not window.exhausted:
         raise _header_error(window, count, last)
 
@@ -206,10 +200,7 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
         count += walked.records
         if walked.stop is _native.Stop.FRAMING or not walked.records:
             raise _header_error(window, count, last)
-        if window.compression is None:
-            skips = found[-1] >= walked.records * large
-            window.block_size = _HEADER_BLOCK if skips else limits().index_window_nbytes
-            window.expect(window.offset + _HEADER_BLOCK if skips and not is_local(shard.path) else shard.size)
+        _expect_headers(window, shard.size, skips=found[-1] >= walked.records * large)
     if not window.exhausted:
         raise _header_error(window, count, last)
 
@@ -242,6 +233,16 @@ def _skipped_nbytes(shard: Shard) -> int:
     from dask_tfrecord.settings import read_nbytes
 
     return read_nbytes("storage.range-size")
+
+
+def _expect_headers(window: Window, stop: int, *, skips: bool) -> None:
+    """Prepare a window to walk headers up to `stop`; with `skips`, payloads are skipped, and not read.
+
+    They are skipped if they are large, or if reading them takes longer than another remote request.
+    """
+    if window.compression is None:
+        window.block_size = _HEADER_BLOCK if skips else limits().index_window_nbytes
+        window.expect(window.offset + _HEADER_BLOCK if skips and not is_local(window.shard.path) else stop)
 
 
 def _header_error(window: Window, count: int, last: Step | None) -> CorruptRecordError:

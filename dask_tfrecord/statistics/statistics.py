@@ -17,7 +17,7 @@ import dask
 import numpy as np
 
 from dask_tfrecord.arrays.rows import Chunk, Rows, shared
-from dask_tfrecord.errors import UnknownFeatureError, explain_missing, near_misses, plural, printable
+from dask_tfrecord.errors import UnknownFeatureError, clipped, explain_missing, near_misses, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
@@ -418,7 +418,7 @@ def _text(value: bytes) -> str:
     text = _utf8(value)
     if text is None or not (text.isprintable() or text.isspace()):
         return f"0x{value[:_BYTES].hex()}{'…' if len(value) > _BYTES else ''}"
-    return f"“{text if len(text) <= _LETTERS else f'{text[: _LETTERS - 1]}…'}”"
+    return f"“{clipped(text, _LETTERS)}”"
 
 
 def _pictures(column: ColumnStatistics) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -31,6 +32,7 @@ from dask_tfrecord.errors import (
     Spelled,
     StorageError,
     TFRecordError,
+    joined,
     near_misses,
     plural,
     redact,
@@ -39,6 +41,8 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.storage.object_store import StoreFileSystem
 from dask_tfrecord.storage.remote import (
     MIN_LOOKUPS_TO_LIST,
+    class_names,
+    file_info,
     file_system,
     is_denied,
     is_directory,
@@ -70,6 +74,8 @@ _FLAT = {"S3FileSystem", "GCSFileSystem"}
 _MOST_LISTED, _MOST_SETS = 100, 10
 # Metadata files of Zarr groups and arrays.
 _ZARR = {"zarr.json", ".zgroup", ".zarray"}
+
+Found = TypeVar("Found")
 
 _HIVE = ", or partitioning='hive' for columns of their names"
 _BROKEN_LINK = "broken symbolic link; remove it or restore its target"
@@ -265,9 +271,7 @@ class _Search:
         if info is not None and info["size"] is not None and not info.get("islink"):
             return info
         try:
-            info = dict(with_retries(lambda: self.fs.info(path), self.url(path), "look up the file"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            info = file_info(self.fs, path, self.url(path))
         except StorageError:
             raise
         except OSError:
@@ -276,7 +280,7 @@ class _Search:
                 return None
             raise
         # obstore names a file without its bucket here, but not in listings.
-        return {**info, "name": path} if path.endswith(f"/{info['name']}") else info
+        return info and ({**info, "name": path} if path.endswith(f"/{info['name']}") else info)
 
     def _regular(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the properties of a regular file or directory; links are resolved."""
@@ -321,10 +325,9 @@ class _Search:
         if not files:
             folders = [info["name"] for info in inside if info["type"] == "directory"]
             if known := self._data_sets(sorted(folders, key=natural_order)):
-                shown = ", ".join(f"{self.given.rstrip('/')}/{name}" for name in known[:_MOST_SETS])
-                more = ", …" if len(known) > _MOST_SETS else ""
+                shown = joined([f"{self.given.rstrip('/')}/{name}" for name in known], _MOST_SETS)
                 raise ShardNotFoundError(
-                    f"the directory holds {plural(len(known), 'data set')} of TFDS: open one of {shown}{more}",
+                    f"the directory holds {plural(len(known), 'data set')} of TFDS: open one of {shown}",
                     Location(self.url(self.path)),
                 )
             directories = len(folders)
@@ -372,7 +375,7 @@ class _Search:
         return any(character in part for character in ("*[" if self._is_web() else "*?["))
 
     def _is_web(self) -> bool:
-        return "HTTPFileSystem" in {kind.__name__ for kind in type(self.fs).__mro__}
+        return "HTTPFileSystem" in class_names(self.fs)
 
     def _matches(self, root: str, pattern: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the files and folders below a folder that match the parts of a pattern, by path.
@@ -425,10 +428,9 @@ class _Search:
         With `deep`, the folders below it are listed too if that takes no further requests. `is_named` is True if a
         listing names the folder.
         """
-        kinds = {kind.__name__ for kind in type(self.fs).__mro__}
         url = self.url(folder)
         try:
-            if deep and folder and kinds & _FLAT:
+            if deep and folder and class_names(self.fs) & _FLAT:
                 return _folders(
                     folder, with_retries(lambda: self.fs.find(folder, detail=True), url, "list the objects")
                 )
@@ -680,19 +682,20 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
     fs, inside = file_system(paths[0], shards[0].storage_options)
     folder = inside.rpartition("/")[0]
     fs.invalidate_cache()
-    listed = _listing(fs, folder) if len(paths) >= MIN_LOOKUPS_TO_LIST else None
+    listed = _if_allowed(lambda: list_directory(fs, folder)) if len(paths) >= MIN_LOOKUPS_TO_LIST else None
     exists = False
     for number, (shard, path) in enumerate(zip(shards, paths, strict=True)):
         name = split_name(path)[1]
         if listed is None:
             if number >= MIN_LOOKUPS_TO_LIST and not exists:
                 return
-            info, other = _info(fs, f"{folder}/{name}" if folder else name, path), None
+            inside = f"{folder}/{name}" if folder else name
+            info, other = _if_allowed(partial(file_info, fs, inside, path)), None
         else:
             info, other = listed.get(name), listed.get(split_name(shard.path)[1])
             if info is not None and info.get("size") is None:
                 # Listings of web servers contain names only.
-                info = _info(fs, info["name"], path)
+                info = _if_allowed(partial(file_info, fs, info["name"], path))
         if info is None or info.get("size") is None or info.get("type") == "directory":
             yield None
             continue
@@ -701,23 +704,13 @@ def _find_remote(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Side
         yield Sidecar(file, _is_newer(info, other))
 
 
-def _listing(fs: Any, folder: str) -> dict[str, dict[str, Any]] | None:
+def _if_allowed(look: Callable[[], Found]) -> Found | None:
+    """Return what is found; None if permission is missing: other files may still be readable."""
     try:
-        return list_directory(fs, folder)
+        return look()
     except StorageError:
         raise
     except OSError:
-        # Files in it may still be readable.
-        return None
-
-
-def _info(fs: Any, inside: str, path: str) -> dict[str, Any] | None:
-    try:
-        return dict(with_retries(lambda: fs.info(inside), path, "look up the file"))
-    except StorageError:
-        raise
-    except OSError:
-        # The file does not exist, or permission is missing.
         return None
 
 

@@ -34,7 +34,15 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.object_store import StoreFileSystem
-from dask_tfrecord.storage.remote import MIN_LOOKUPS_TO_LIST, file_system, join, list_directory, with_retries
+from dask_tfrecord.storage.remote import (
+    MIN_LOOKUPS_TO_LIST,
+    class_names,
+    file_info,
+    file_system,
+    join,
+    list_directory,
+    with_retries,
+)
 from dask_tfrecord.storage.shard import TIME_KEYS, is_local, split_name, version_of
 from dask_tfrecord.storage.streams import TEMPORARY, is_temporary_of
 
@@ -332,7 +340,7 @@ async def put_if_absent(fs: Any, path: str, value: bytes) -> bool:
 
     The public `pipe_file` of fsspec blocks the event loop: https://github.com/fsspec/filesystem_spec/issues/1693
     """
-    if not {kind.__name__ for kind in type(fs).__mro__} & _CONDITIONAL:
+    if not class_names(fs) & _CONDITIONAL:
         return False
     try:
         await fs._pipe_file(path, value, mode="create")
@@ -382,11 +390,8 @@ def file_identity(path: str, storage_options: Mapping[str, Any]) -> StoredFile |
     # A symbolic link has the identity of its target, until a sink replaces the link.
     fs, inside = file_system(os.path.realpath(path) if is_local(path) else path, storage_options)
     fs.invalidate_cache()
-    try:
-        info = with_retries(lambda: fs.info(inside), path, "look up the file")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return StoredFile(int(info["size"] or 0), version_of(info))
+    info = file_info(fs, inside, path)
+    return None if info is None else StoredFile(int(info["size"] or 0), version_of(info))
 
 
 def list_files(directory: str, storage_options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

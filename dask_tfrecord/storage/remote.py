@@ -177,7 +177,7 @@ def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> E
         return cleaned
     text = f"could not {what}: {describe_error(failed).strip()}"
     named: Exception = cleaned
-    if _WITHOUT_KEYS & {kind.__name__ for kind in type(failed).__mro__}:
+    if _WITHOUT_KEYS & class_names(failed):
         text += _CREDENTIALS
         named = StorageError(text, Location(path))
     elif is_denied(failed):
@@ -187,6 +187,19 @@ def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> E
     if named is not cleaned:
         named.__cause__ = cleaned
     return named
+
+
+def file_info(fs: Any, path: str, url: str) -> dict[str, Any] | None:
+    """Return the properties of a file or directory; None if it does not exist."""
+    try:
+        return dict(with_retries(lambda: fs.info(path), url, "look up the file"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def class_names(thing: object) -> set[str]:
+    """Return the names of the class of an object and of its base classes, of packages that are not imported here."""
+    return {kind.__name__ for kind in type(thing).__mro__}
 
 
 def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
@@ -218,7 +231,7 @@ def is_transient(error: BaseException) -> bool:
     reported = isinstance(error, FileNotFoundError) and not isinstance(error, TFRecordError)
     links = chain if reported else chain[:1]
     lost = any(isinstance(link, ConnectionError | TimeoutError) for link in links)
-    if lost or any(kind.__name__ in _TRANSIENT_NAMES for link in links for kind in type(link).__mro__):
+    if lost or any(_TRANSIENT_NAMES & class_names(link) for link in links):
         # Checked before the status, because parsers assign one to interrupted responses. botocore raises its errors
         # without a cause, so the context is searched for an unknown host.
         return not any(_is_unknown_host(link) for link in _chain(error, context=True))
@@ -475,16 +488,15 @@ def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
 
 def _read_small(fs: Any, path: str, most: int) -> bytes:
     """Read a file up to `most` bytes, in one request."""
-    kinds = {kind.__name__ for kind in type(fs).__mro__}
     if isinstance(fs, LocalFileSystem):
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read(most)
     if isinstance(fs, StoreFileSystem):
         return fs.read(path, most)[0]
-    if not kinds & {"HTTPFileSystem", "S3FileSystem"}:
-        return bytes(fs.cat_file(path))
-    read = _read_http if "HTTPFileSystem" in kinds else _read_s3
-    return _run_in_time(fs, read(fs, path, most))
+    kinds = class_names(fs)
+    if "HTTPFileSystem" in kinds:
+        return _run_in_time(fs, _read_http(fs, path, most))
+    return _run_in_time(fs, _read_s3(fs, path, most)) if "S3FileSystem" in kinds else bytes(fs.cat_file(path))
 
 
 def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
@@ -605,7 +617,7 @@ class RangeFetcher:
 def open_ranges(shard: Shard) -> RangeFetcher:
     """Open a remote file for reading ranges; raise ShardChangedError if it is known to have changed."""
     fs, path = file_system(shard.path, shard.storage_options)
-    kinds = {kind.__name__ for kind in type(fs).__mro__}
+    kinds = class_names(fs)
     info_of = partial(_current_info, fs, path)
     if isinstance(fs, StoreFileSystem):
         return RangeFetcher(shard, partial(_read_store_range, shard, fs, path), info_of)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_tfrecord.errors import TFRecordError, plural, printable, redact_url
+from dask_tfrecord.errors import TFRecordError, joined, plural, printable, redact_url
 from dask_tfrecord.inspection.payload_type import detect_payload_type, is_probably_text, parse_record
 from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, record_state, walk_states
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window
@@ -155,7 +155,7 @@ def _feature_line(name: str, depth: int, feature: Any) -> dict[str, Any]:
     """Describe a feature of a record: its key, its kind, and its first values."""
     kind = feature.WhichOneof("kind")
     values = [] if kind is None else getattr(feature, kind).value
-    shown = ", ".join(map(_value_text, values[:_SHOWN_VALUES])) + (", …" if len(values) > _SHOWN_VALUES else "")
+    shown = joined([_value_text(value) for value in values[: _SHOWN_VALUES + 1]], _SHOWN_VALUES)
     number = plural(len(values), "value")
     return {"name": name, "depth": depth, "kind": f"{kind or 'no list'}, {number}", "value": shown}
 

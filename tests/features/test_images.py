@@ -559,8 +559,8 @@ def test_a_png_with_rows_missing_is_refused(interlaced: bool) -> None:
 
 @pytest.mark.parametrize("has_isal", [False, True])
 def test_isal_and_zlib_give_the_same_pixels_and_errors(has_isal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = pytest.importorskip("isal.isal_zlib") if has_isal else None
-    monkeypatch.setattr(png_module, "isal_zlib", library)
+    inflaters = (pytest.importorskip("isal.isal_zlib"), zlib) if has_isal else (zlib,)
+    monkeypatch.setattr(png_module, "INFLATERS", inflaters)
     pixels = smooth(40, 30, 3)
     file = png(pixels, filters=range(5))
     rows = rows_of(file)
@@ -603,9 +603,9 @@ def test_png_data_past_the_last_row_are_not_inflated(monkeypatch: pytest.MonkeyP
             made.append(len(inflated))
             return inflated
 
-        return SimpleNamespace(decompress=decompress)
+        return SimpleNamespace(decompress=decompress, eof=False)
 
-    monkeypatch.setattr(png_module, "zlib", SimpleNamespace(decompressobj=counting, error=zlib.error))
+    monkeypatch.setattr(png_module, "INFLATERS", (SimpleNamespace(decompressobj=counting, error=zlib.error),))
     assert not decode_image(file).any()
     assert sum(made) == 1500 * 1501
     # zlib receives no bytes repeatedly.
