@@ -93,18 +93,6 @@ class Schema(Mapping[str, Feature]):
     True
     """
 
-    __slots__ = (
-        "_features",
-        "_steps",
-        "classes",
-        "groups",
-        "inner_groups",
-        "message",
-        "message_type",
-        "records",
-        "report",
-        "sampling",
-    )
     _features: dict[str, Feature]
     _steps: frozenset[str]
     message: str

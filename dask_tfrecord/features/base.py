@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,9 +34,24 @@ class Feature(ABC):
         Values of a block are bytes.
     is_dense : bool
         Blocks are arrays of numbers.
+    is_padded : bool
+        Rows are steps, padded to one length.
+    is_image : bool
+        Values are files of images, which can be decoded at several sizes.
+    is_message : bool
+        Values are fields of protobuf messages.
+    keeps_values : bool
+        The flat values of a block are those of the decoder, unchanged.
+    tfmd_domain : str or None
+        Field of TensorFlow Metadata for the content of bytes, such as ``"image_domain"``.
     """
 
     __slots__ = ("block_dtype", "is_bytes", "is_dense")
+    is_padded: ClassVar[bool] = False
+    is_image: ClassVar[bool] = False
+    is_message: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = False
+    tfmd_domain: ClassVar[str | None] = None
     dtype: Any
     shape: Any
     block_dtype: np.dtype[Any]
@@ -132,16 +147,6 @@ class Feature(ABC):
         return True
 
     @property
-    def keeps_values(self) -> bool:
-        """The flat values of a block are those of the decoder, unchanged."""
-        return False
-
-    @property
-    def is_padded(self) -> bool:
-        """Rows are steps, padded to one length."""
-        return False
-
-    @property
     def needs_length(self) -> bool:
         """Rows are padded to the longest, whose length is not known before records are read."""
         return False
@@ -153,16 +158,6 @@ class Feature(ABC):
     def unpadded(self) -> Feature:
         """Return the feature of rows without padding."""
         return self
-
-    @property
-    def is_image(self) -> bool:
-        """Values are files of images, which can be decoded at several sizes."""
-        return False
-
-    @property
-    def is_message(self) -> bool:
-        """Values are fields of protobuf messages."""
-        return False
 
     @property
     def axes(self) -> int:
@@ -345,11 +340,6 @@ class Feature(ABC):
         """Shape of the stored values of a record, or of one step if their number differs."""
         shape: tuple[int, ...] = self.shape
         return shape
-
-    @property
-    def tfmd_domain(self) -> str | None:
-        """Field of TensorFlow Metadata for the content of bytes, such as ``"image_domain"``; None without one."""
-        return None
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:

@@ -81,6 +81,8 @@ class ImageFeature(Encoded):
     (224, 224, 3)
     """
 
+    is_image = True
+    tfmd_domain = "image_domain"
     shape: tuple[int, ...] | None = None
     dtype: str = "uint8"
     size: tuple[int, int] | None = None
@@ -218,11 +220,6 @@ class ImageFeature(Encoded):
                     raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {self.value_shape}")
         return shapes
 
-    @property
-    def is_image(self) -> bool:
-        """Return True."""
-        return True
-
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of images of a known number of channels, one or several per record.
 
@@ -237,11 +234,6 @@ class ImageFeature(Encoded):
             labelled = {**content, "label": {"numClasses": str(len(labels))}}
             image = class_entry("image", labelled, "labeled_image.LabeledImage")
         return image if self.count is None else sequence_entry(image, self.count)
-
-    @property
-    def tfmd_domain(self) -> str | None:
-        """Return the field of images."""
-        return "image_domain"
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return the images as files."""

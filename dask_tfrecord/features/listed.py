@@ -111,6 +111,7 @@ class FixedLenFeature(Listed):
     FixedLenFeature((), 'int64', default_value=-1)
     """
 
+    keeps_values = True
     shape: tuple[int, ...]
     # Required. It has a default so that the check of the shape comes first, and reports a shape that was left out.
     dtype: str = field(default_factory=str)
@@ -162,11 +163,6 @@ class FixedLenFeature(Listed):
             return output.encoded().reshape((decoded.rows, *self.shape))
         return decoded.into(output.flat(self.item_dtype, self.shape))
 
-    @property
-    def keeps_values(self) -> bool:
-        """Return True."""
-        return True
-
     def advice(self, found: int) -> str:
         """Return what reads another number of values."""
         if not found and not self.shape:
@@ -194,6 +190,7 @@ class VarLenFeature(Listed):
     VarLenFeature('float32', shape=(-1, 4))
     """
 
+    keeps_values = True
     dtype: str
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
@@ -266,11 +263,6 @@ class VarLenFeature(Listed):
         """Return rows of values, or of steps of values."""
         return values_in_rows(decoded.keys[0], self.item_dtype, self.item_shape, math.prod(self.item_shape))
 
-    @property
-    def keeps_values(self) -> bool:
-        """Return True."""
-        return True
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FixedLenSequenceFeature(Listed):
@@ -301,6 +293,7 @@ class FixedLenSequenceFeature(Listed):
     (10, 4)
     """
 
+    is_padded = True
     shape: tuple[int, ...]
     dtype: str
     allow_missing: bool = False
@@ -371,11 +364,6 @@ class FixedLenSequenceFeature(Listed):
             return "needs allow_missing=True, as in TensorFlow, because an Example lists values without steps"
         hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if unit == "item" else ""
         return Feature.unsupported(self, unit) + hint
-
-    @property
-    def is_padded(self) -> bool:
-        """Return True."""
-        return True
 
     @property
     def needs_length(self) -> bool:

@@ -81,6 +81,12 @@ class ProtoFeature(Feature):
     'ZLIB'
     """
 
+    is_message = True
+    # Of the stored bytes; columns have dtypes and shapes of their own.
+    dtype = "bytes"
+    shape = ()
+    item_dtype = np.dtype(object)
+    item_shape = ()
     message: Any
     path: Any = None
     values: Any = field(default=None, kw_only=True)
@@ -119,28 +125,3 @@ class ProtoFeature(Feature):
             del given["path"]
             given["message"] = self.path
         return given
-
-    @property
-    def dtype(self) -> str:
-        """The kind of the stored value: bytes."""
-        return "bytes"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the stored value: a scalar."""
-        return ()
-
-    @property
-    def item_dtype(self) -> np.dtype[Any]:
-        """The dtype of the stored value; columns have dtypes of their own."""
-        return np.dtype(object)
-
-    @property
-    def item_shape(self) -> tuple[int, ...]:
-        """Shape of the stored value; columns have shapes of their own."""
-        return ()
-
-    @property
-    def is_message(self) -> bool:
-        """Return True."""
-        return True

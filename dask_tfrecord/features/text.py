@@ -43,6 +43,10 @@ class TextFeature(Encoded):
     TextFeature()
     """
 
+    tfmd_domain = "natural_language_domain"
+    # Of the stored values, and of one string.
+    dtype = "bytes"
+    value_shape = ()
     default_value: str | None = field(default=None)
     count: int | None = field(default=None, kw_only=True)
     encoding: str = field(default="utf-8", kw_only=True)
@@ -62,11 +66,6 @@ class TextFeature(Encoded):
         self._set(default_value=default, count=count, encoding=encoding)
 
     @property
-    def dtype(self) -> str:
-        """The kind of the stored value: bytes."""
-        return "bytes"
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one record: a scalar, or a number of strings."""
         return () if self.count is None else (self.count,)
@@ -75,11 +74,6 @@ class TextFeature(Encoded):
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array: `numpy.dtypes.StringDType`."""
         return np.dtypes.StringDType()
-
-    @property
-    def value_shape(self) -> tuple[int, ...]:
-        """Shape of one string: a scalar."""
-        return ()
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
         """Return the spec of text, with the default value. The decoder checks UTF-8."""
@@ -103,11 +97,6 @@ class TextFeature(Encoded):
         if self.count is not None:
             return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
         return class_entry("text", {}) if self.encoding == "utf-8" else None
-
-    @property
-    def tfmd_domain(self) -> str | None:
-        """Return the field of text."""
-        return "natural_language_domain"
 
     def assemble(self, decoded: Decoded) -> Block:
         """Assemble strings, one per row or several."""

@@ -29,6 +29,7 @@ from dask_tfrecord.inspection.survey import BytesSummary, FeatureCounts, KindCou
 from dask_tfrecord.inspection.wire import likely_types
 from dask_tfrecord.markup import bins_svg, fragment, html_table, presence_bar, table
 from dask_tfrecord.message_types import MessageType
+from dask_tfrecord.metadata.labels import feature_code, python_code
 from dask_tfrecord.records.index import Run, full_run, iterate_payloads
 from dask_tfrecord.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.storage.shard import Shard, Shards
@@ -97,8 +98,8 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
 
 def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:
     """Suggest the feature that reads integers and floats."""
-    code = repr(feature).replace("'", '"')
-    return Suggestion("integers and floats", f"dtf.{code}", _units(counts), "step" if counts.steps.bins() else "record")
+    of = "step" if counts.steps.bins() else "record"
+    return Suggestion("integers and floats", feature_code(feature), _units(counts), of)
 
 
 def _fixed(number: int, dtype: str, *, default: bool) -> str:
@@ -710,10 +711,7 @@ def _mapping(name: str, features: Sequence[FeatureReport]) -> str:
 
 def _line(feature: FeatureReport) -> str:
     """Format one feature as a line of a dict."""
-    # repr escapes every character that would end the string literal.
-    name = repr(feature.name.removeprefix(f"{ITEMS}/") if feature.in_items else feature.name)
-    if name.startswith("'") and '"' not in name:
-        name = f'"{name[1:-1]}"'
+    name = python_code(feature.name.removeprefix(f"{ITEMS}/") if feature.in_items else feature.name)
     if not feature.kinds:
         return f"# {name}: never set"
     if feature.feature is None:
@@ -721,8 +719,7 @@ def _line(feature: FeatureReport) -> str:
         others = "".join(f"; {suggestion}" for suggestion in feature.suggestions)
         return printable(f"# {name}: {kinds}{others}")
     comment = printable("; ".join(map(str, feature.suggestions)))
-    code = repr(feature.feature).replace("'", '"')
-    return f"{name}: dtf.{code}," + (f"  # {comment}" if comment else "")
+    return f"{name}: {feature_code(feature.feature)}," + (f"  # {comment}" if comment else "")
 
 
 Records = Iterable[tuple[Location, bytes]]

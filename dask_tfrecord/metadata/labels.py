@@ -261,26 +261,28 @@ def schema_code(schema: Schema) -> str:
     lines = [f"{_INDENT}{argument},".replace("\n", f"\n{_INDENT}") for argument in arguments]
     # A Schema orders context features before those of steps; columns keep that of this schema.
     order = [*schema.context_features, *filter(schema.has_steps, schema)]
-    selected = [] if order == list(schema) else [f"schema = schema.select({_code(list(schema))})"]
+    selected = [] if order == list(schema) else [f"schema = schema.select({python_code(list(schema))})"]
     return "\n".join(["import dask_tfrecord as dtf", "", "schema = dtf.Schema(", *lines, ")", *selected])
 
 
 def _features(features: Mapping[str, Feature]) -> str:
-    lines = [f"{_INDENT}{_code(name)}: {feature_code(feature)}," for name, feature in features.items()]
+    lines = [f"{_INDENT}{python_code(name)}: {feature_code(feature)}," for name, feature in features.items()]
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
 
 
 def _names(names: Mapping[str, Sequence[str]]) -> str:
-    return "\n".join(["{", *(f"{_INDENT}{_code(name)}: {_code(list(each))}," for name, each in names.items()), "}"])
+    return "\n".join(
+        ["{", *(f"{_INDENT}{python_code(name)}: {python_code(list(each))}," for name, each in names.items()), "}"]
+    )
 
 
 def feature_code(feature: Feature) -> str:
     """Return Python code of a feature, with a prefix for the classes of this library."""
     prefix = "dtf." if type(feature).__module__.startswith("dask_tfrecord.") else ""
-    return prefix + feature.call(_code)
+    return prefix + feature.call(python_code)
 
 
-def _code(value: Any) -> str:
+def python_code(value: Any) -> str:
     """Return an expression of a value: strings in double quotes, floats that have no literal, partitions, features."""
     if isinstance(value, str):
         quoted = repr(value)
@@ -288,9 +290,9 @@ def _code(value: Any) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     if isinstance(value, list):
-        return f"[{', '.join(map(_code, value))}]"
+        return f"[{', '.join(map(python_code, value))}]"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_code, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(python_code, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Feature):
         return feature_code(value)
     if isinstance(value, Partition):

@@ -18,7 +18,7 @@ from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundError, plural, repr_without_credentials
-from dask_tfrecord.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, schema_from_features
+from dask_tfrecord.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, schema_from_features, shard_name
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.remote import is_directory, join, list_directories, read_text
@@ -150,32 +150,22 @@ def _splits(info: Mapping[str, Any], directory: str) -> tuple[TFDSSplit, ...]:
         if counts and sum(counts) > _MAX_RECORDS:
             raise SchemaError(f"the shardLengths of split {split['name']!r} add up to {sum(counts):,} records")
         shards = len(counts) if counts else _count(split.get("numShards", 0), "numShards")
-        fields = {"DATASET": info["name"], "SPLIT": split["name"], "FILEFORMAT": "tfrecord"}
         template = split.get("filepathTemplate") or TEMPLATE
         prefix, _, suffix = join(directory, "\0").partition("\0")
-        files = tuple(prefix + name + suffix for name in _shard_names(template, fields, shards))
+        files = tuple(prefix + name + suffix for name in _shard_names(template, info["name"], split["name"], shards))
         splits.append(TFDSSplit(split["name"], files, counts if counts or shards else ()))
     return tuple(splits)
 
 
-def _shard_names(template: str, fields: Mapping[str, str], shards: int) -> Iterator[str]:
-    """Yield the names of the shards within the directory, by the rules of `tensorflow_datasets.core.naming`."""
+def _shard_names(template: str, data_set: str, split: str, shards: int) -> Iterator[str]:
+    """Yield the names of the shards of a split within the directory."""
     if shards > _MAX_SHARDS:
         raise SchemaError(f"a split has up to {_MAX_SHARDS:,} shards; the metadata lists {shards:,}")
     if not isinstance(template, str):
         raise SchemaError(f"a filepathTemplate is a string; got {template!r:.100}")
     width = max(5, len(str(shards)))
-    total = f"{shards:0{width}}"
-    # Literal text at even positions, field names at odd ones.
-    segments = re.split(r"\{(\w+)\}", template)
-    used = segments[1::2]
     for shard in range(shards):
-        index = f"{shard:0{width}}"
-        known = {**fields, "SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-        if unknown := [field for field in used if field not in known]:
-            raise SchemaError(f"the template {template!r} has field {unknown[0]!r}; known are {', '.join(known)}")
-        segments[1::2] = [known[field] for field in used]
-        name = "".join(segments)
+        name = shard_name(template, data_set, split, f"{shard:0{width}}", f"{shards:0{width}}")
         # Names differ in digits.
         yield name if shard else _checked_name(name)
 

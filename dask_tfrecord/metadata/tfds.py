@@ -327,13 +327,17 @@ class TFDSNames:
 
     def template(self, of_tfds: str = TEMPLATE) -> str:
         """Return the template of the shard names for `to_tfrecord`; raise SchemaError for unknown fields."""
-        index, total = "{shard:05d}", "{shards:05d}"
-        known = {"DATASET": self.name, "SPLIT": self.split, "FILEFORMAT": "tfrecord", "SHARD_INDEX": index}
-        known |= {"NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
-        try:
-            return re.sub(r"\{(\w+)\}", lambda field: known[field[1]], of_tfds)
-        except KeyError as error:
-            raise SchemaError(f"the template {of_tfds!r} has field {error}; known are {', '.join(known)}") from None
+        return shard_name(of_tfds, self.name, self.split, "{shard:05d}", "{shards:05d}")
+
+
+def shard_name(template: str, name: str, split: str, index: str, total: str) -> str:
+    """Fill in a template of shard names, as `tensorflow_datasets.core.naming` does; refuse unknown fields."""
+    known = {"DATASET": name, "SPLIT": split, "FILEFORMAT": "tfrecord", "SHARD_INDEX": index}
+    known |= {"NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
+    try:
+        return re.sub(r"\{(\w+)\}", lambda field: known[field[1]], template)
+    except KeyError as error:
+        raise SchemaError(f"the template {template!r} has field {error}; known are {', '.join(known)}") from None
 
 
 def tfds_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
