@@ -350,16 +350,6 @@ def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[Run]:
     return collection.picks(row_numbers(rows))
 
 
-def checked_number(argument: str, value: object, most: int | None = None) -> int:
-    """Check an argument that is a number of rows."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{argument} is a number of rows, an int; got {value!r:.100}")
-    if value < 0 or (most is not None and value > most):
-        limit = "0 or more" if most is None else f"0 to {most:,}, the rows there are"
-        raise ValueError(f"{argument} is a number of rows, {limit}; got {value}")
-    return int(value)
-
-
 def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """Check an option that is an integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):

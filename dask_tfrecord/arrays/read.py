@@ -241,18 +241,15 @@ def read_rows(
     # Filters may test columns that are not read, and directories are columns too.
     whole = filters is not None or bool(partitions)
     picked = None if whole else columns
-    if errors == "raise":
-        rows = _open(found, _schema(found, given, picked, None), counts, check_crc, rows_or_bytes, partitions)
+    if errors != "raise":
+        rows = _plan_chunks(_intact_source(found, given, picked, errors, fill_values), found, rows_or_bytes, partitions)
     else:
-        collection, reports = intact_records(found.shards)
-        warn_of_damage(collection.shards, reports, errors)
-        schema = _count_lengths(collection, _schema(found, given, picked, collection), True)
-        source: RecordSource | FilledSource
-        source = records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
-        if errors == "fill":
-            source = FilledSource.from_reports(records, reports, fill_values)
-        found.check(source.collection.counts)
-        rows = _plan_chunks(source, found, rows_or_bytes, partitions)
+        schema, known = _schema(found, given, picked, None), found.counts(counts)
+        if known is None:
+            rows = _open_uncounted(found, schema, check_crc, rows_or_bytes)
+        else:
+            source = _counted_source(found, schema, known, check_crc, is_given=known is counts)
+            rows = _plan_chunks(source, found, rows_or_bytes, partitions)
     if tolerated != "raise":
         return _tolerant(rows, tolerated, fill_values, columns, filters)
     kept = rows if filters is None else where(rows, filters)
@@ -279,30 +276,38 @@ def _tolerant(
     return kept.select_columns([*wanted, *marks])
 
 
-def _open(
+def _intact_source(
     found: ResolvedPath,
-    schema: Schema,
-    counts: str | Sequence[int] | None,
-    check_crc: bool,
-    chunks: str | int | float,
-    partitions: Mapping[str, Sequence[str]],
-) -> Rows:
-    """Open records without damage, counted or not."""
-    known = found.counts(counts)
-    if known is None:
-        return _open_uncounted(found, schema, check_crc, chunks)
-    if known is counts or isinstance(known, str):
-        collection = count_records(found.shards, known, check_crc)
+    given: Schema | None,
+    columns: Sequence[str] | None,
+    errors: str,
+    fill_values: Mapping[str, Any] | None,
+) -> RecordSource | FilledSource:
+    """Check all records, and return the intact ones, with rows for the lost ones if they are filled."""
+    collection, reports = intact_records(found.shards)
+    warn_of_damage(collection.shards, reports, errors)
+    schema = _count_lengths(collection, _schema(found, given, columns, collection), True)
+    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
+    source = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
+    found.check(source.collection.counts)
+    return source
+
+
+def _counted_source(
+    found: ResolvedPath, schema: Schema, counts: str | Sequence[int], check_crc: bool, *, is_given: bool
+) -> RecordSource:
+    """Count records without damage; `is_given` if the user specified the counts, and not the metadata."""
+    if is_given or isinstance(counts, str):
+        collection = count_records(found.shards, counts, check_crc)
     else:
         # Counts of the metadata are enough to plan chunks; indexes add index entries.
         collection = Collection.from_indexes(
-            *index_entries_of_shards(found.shards, _checked_counts(known, found.shards), check_crc=check_crc)
+            *index_entries_of_shards(found.shards, _checked_counts(counts, found.shards), check_crc=check_crc)
         )
     found.check(collection.counts)
     _warn_of_examples(collection, schema)
     schema = _count_lengths(collection, schema, check_crc)
-    source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
-    return _plan_chunks(source, found, chunks, partitions)
+    return RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
 
 
 def _warn_of_examples(collection: Collection, schema: Schema) -> None:

@@ -432,6 +432,11 @@ class Rows(HasRows):
         """Number of rows; None if they are not counted."""
         return None if self.borders is None else int(self.borders[-1])
 
+    def check_counted(self) -> None:
+        """Raise ValueError if rows that are to be written are not counted."""
+        if self.borders is None:
+            raise ValueError("rows must be counted before they are written: open with counts='auto'")
+
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the rows, as JSON values."""

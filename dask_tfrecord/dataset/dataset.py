@@ -19,7 +19,7 @@ import numpy as np
 from dask.base import DaskMethodsMixin, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import checked_integer, checked_number
+from dask_tfrecord.arrays.collection import checked_integer
 from dask_tfrecord.arrays.counting import check_shards
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.equivalents import of_dataset
@@ -412,7 +412,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         if self.nrows is None:
             raise ValueError("a sample is drawn from rows that are counted: open with counts='auto', not counts=None")
-        n = checked_number("n", n, self.nrows)
+        n = checked_integer("the number of rows n", n, 0, self.nrows)
         drawn = np.random.default_rng(seed).choice(self.nrows, n, replace=False, shuffle=False)
         return self.rows[np.sort(drawn)]
 
@@ -640,7 +640,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Only those are decoded, except by `map_blocks` and `explode` of rows that are not counted (``counts=None``).
         """
-        return FirstRows(self._rows.head(checked_number("n", n)))
+        return FirstRows(self._rows.head(checked_integer("the number of rows n", n, 0)))
 
     def compute(self, *columns: str, **kwargs: Any) -> dict[str, NDArray[Any]]:
         """Compute all columns as NumPy arrays.

@@ -29,7 +29,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.arrays.collection import checked_number, joined_parts
+from dask_tfrecord.arrays.collection import checked_integer, joined_parts
 from dask_tfrecord.arrays.sources import CountedRows, memory_limit
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, clipped, joined, plural, printable, span
@@ -179,7 +179,7 @@ class Preview:
 
 def preview_rows(given: Rows, n: int) -> Preview:
     """Read the first rows for display; `Dataset.preview` documents it."""
-    schema, nrows = given.schema, checked_number("n", n)
+    schema, nrows = given.schema, checked_integer("the number of rows n", n, 0)
     if given.nrows is None:
         first = given.head(nrows)
         rows: Mapping[str, Iterable[Any]] = first

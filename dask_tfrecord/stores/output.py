@@ -75,10 +75,10 @@ def collect(reports: Sequence[Any]) -> list[Any]:
     return list(reports)
 
 
-def check_number(name: str, value: Any, least: int, of: str = "") -> int:
-    """Return a number that a user specified; raise ValueError for others."""
+def check_number(name: str, value: Any, least: int, of: str = "", others: str = "") -> int:
+    """Return a number that a user specified; raise ValueError for others, which lists `others` that would do."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} is a number{of}, {least} or more; got {value!r:.100}")
+        raise ValueError(f"{name} is a number{of}, {least} or more{others}; got {value!r:.100}")
     return int(value)
 
 

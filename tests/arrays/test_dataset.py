@@ -210,13 +210,13 @@ def test_samples(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Columns) -> No
     assert set().union(*drawn[2:4]) - set(range(17)), "any row may be drawn"
     assert tokenize(ds.sample(5, 1)) == tokenize(ds.sample(5, 1)) != tokenize(ds.sample(5))
     for n in (-1, ROWS + 1):
-        with pytest.raises(ValueError, match=f"n is a number of rows, 0 to {ROWS}, the rows there are; got {n}"):
+        with pytest.raises(ValueError, match=f"the number of rows n is 0 to {ROWS}; got {n}"):
             ds.sample(n)
     with pytest.raises(ValueError, match="a sample is drawn from rows that are counted"):
         uncounted.sample(1)
     for wrong in ("3", None, 2.5, True):
         for call in (ds.sample, ds.head, uncounted.head):
-            with pytest.raises(TypeError, match="n is a number of rows, an int; got "):
+            with pytest.raises(TypeError, match="the number of rows n is an int; got "):
                 call(wrong)
 
 
@@ -435,7 +435,7 @@ def test_heads_and_counts(ds: dtf.Dataset, uncounted: dtf.Dataset, wanted: Colum
     for way in (ds, uncounted, uncounted.persist()):
         check(way.head(), wanted, slice(5))
         assert way.count() == ROWS
-        with pytest.raises(ValueError, match="0 or more; got -1"):
+        with pytest.raises(ValueError, match="at least 0; got -1"):
             way.head(-1)
     assert ds[[]].count() == ROWS
     with pytest.raises(ValueError, match="rows without a column cannot be counted"):

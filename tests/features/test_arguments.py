@@ -91,8 +91,8 @@ def test_chunks_of_a_store_that_are_no_number_and_no_size(shard: Path, option: s
     ds = dtf.read_tfrecord(shard)
     with pytest.raises(ValueError) as caught:
         ds.plan_zarr(**{option: value})
-    assert str(caught.value) == f"{option} must be {expected}; got {value!r}"
-    with pytest.raises(ValueError, match=rf"{option}\['x'\] must be a number of rows, 1 or more; got \(2, 2\)"):
+    assert str(caught.value) == f"{option} is {expected}; got {value!r}"
+    with pytest.raises(ValueError, match=rf"{option}\['x'\] is a number of rows, 1 or more; got \(2, 2\)"):
         ds.plan_zarr(**{option: {"x": (2, 2)}})
 
 

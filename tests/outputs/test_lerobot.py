@@ -170,8 +170,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
     "an odd size": ({"x": np.zeros((2, 3, 4, 3), np.uint8)}, {}, SchemaError, "even height and width: give video=None"),
     "gray": ({"x": np.zeros((2, 4, 4, 1), np.uint8)}, {}, SchemaError, "three channels"),
     "no encoder": ({"x": RECORD}, {"video": "h999"}, ValueError, "'h999' is missing from FFmpeg"),
-    "no speed": ({"x": RECORD}, {"fps": 0}, ValueError, "fps is a whole number, 1 or more; got 0"),
-    "half an episode": ({"x": RECORD}, {"episodes_per_file": 0.5}, ValueError, "episodes_per_file is a whole number"),
+    "no speed": ({"x": RECORD}, {"fps": 0}, ValueError, "fps is a number, 1 or more; got 0"),
+    "half an episode": ({"x": RECORD}, {"episodes_per_file": 0.5}, ValueError, "episodes_per_file is a number"),
     "no frames": ({"x": RECORD[:0]}, {}, ValueError, "there are no frames"),
     "both": ({"x": RECORD}, {"mode": "w", "resume": True}, ValueError, "pass only one of them"),
 }

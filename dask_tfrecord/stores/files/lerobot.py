@@ -58,7 +58,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.objects import RUN_PREFIX, directory_of, objects_in
 from dask_tfrecord.storage.remote import files_below, join, url_to_fs
 from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport, written
-from dask_tfrecord.stores.output import ShardWriteReport, check_mode
+from dask_tfrecord.stores.output import ShardWriteReport, check_mode, check_number
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
 
@@ -145,23 +145,22 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     3
     """
     options = complete(LeRobotOptions, options, "to_lerobot")
-    fps, episodes_per_file, mode = options["fps"], options["episodes_per_file"], options["mode"]
+    fps, mode = check_number("fps", options["fps"], 1), options["mode"]
+    episodes_per_file = options["episodes_per_file"]
+    if episodes_per_file is not None:
+        episodes_per_file = check_number("episodes_per_file", episodes_per_file, 1)
     for package in ("pyarrow", "av"):
         with explain_missing("LeRobot data sets need", package, "lerobot"):
             __import__(package)
     if mode != "a":
         check_mode(mode, "a data set", resume=options["resume"])
     rows = Inputs.from_arrays(arrays, exact=True).rows
-    for name, number in (("fps", fps), ("episodes_per_file", episodes_per_file)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise ValueError(f"{name} is a whole number, 1 or more; got {number!r}")
     if not rows.nrows:
         raise ValueError("there are no frames, or they are not counted: open with counts='auto'")
     columns = _Columns.from_schema(rows.schema, options)
     lengths = _episode_lengths(rows.array(options["episode"]).compute())
-    described = {name: options[name] for name in ("fps", "robot_type", "episodes_per_file")}
-    described["columns"] = repr(columns)
-    conversion = Fingerprint.from_rows(rows, rows.schema, described).token
+    described = {"robot_type": options["robot_type"], "episodes_per_file": episodes_per_file, "columns": repr(columns)}
+    conversion = Fingerprint.from_rows(rows, rows.schema, {"fps": fps, **described}).token
     names = _Names.from_root(path, _INFO, options["storage_options"], columns.videos)
     resumes = options["resume"]
     last = _run_identity(conversion, names.grew()[0] if mode == "a" else 0)

@@ -93,8 +93,7 @@ def plan_parquet(
         check_mode(options["mode"], "a file")
     codec = _checked_codec(options["compression"])
     rows = Inputs.from_arrays(arrays, exact=True).rows
-    if rows.nrows is None:
-        raise ValueError("rows must be counted before they are written: open with counts='auto'")
+    rows.check_counted()
     make = BatchMaker(rows.schema, options["tensors"])
     make.check_columns(rows.nrows)
     names, mode = ShardNames.from_directory(path, TEMPLATE, options["storage_options"]).in_mode(options["mode"])

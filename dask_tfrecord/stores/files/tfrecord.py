@@ -157,8 +157,7 @@ def plan_tfrecord(
     rows, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
     if tfds is not None and schema.message_type is not None:
         raise SchemaError(f"TFDS reads Examples, and the records are messages {schema.message_type.name}: omit tfds=")
-    if rows.nrows is None:
-        raise ValueError("rows must be counted before they are written: open with counts='auto'")
+    rows.check_counted()
     if not schema and rows.nrows:
         raise SchemaError(f"{plural(rows.nrows, 'record')} without a feature would be empty: there is no column")
     schema = schema.with_groups({} if tfds is None else _stored_groups(schema))

@@ -35,7 +35,7 @@ from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shard
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
 
-_PARTS = ("rows", "values", "lengths")
+_PARTS = ("rows", "values")
 # A chunk: the checksum of its records, the number of its shard in the group, and the number and first byte of its first
 # record in the shard.
 CHUNKS = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
@@ -87,9 +87,9 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         JSON of a `Schema` with the feature of the records that the column belongs to.
     column : str
         Name of the column.
-    part : {"rows", "values", "lengths"}
-        What the array has of the column: its rows; the values of all rows, where rows differ in length; or their
-        lengths. Bytes and text are bytes.
+    part : {"rows", "values"}
+        What the array has of the column: its rows, or the values of all rows, where rows differ in length. Bytes and
+        text are bytes.
     check_crc : bool, default True
         Check the CRCs of records, and the checksums.
     compression : {None, "gzip", "zlib", "zstd"}
@@ -336,9 +336,6 @@ def _run(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int64] | None
 
 def _values(block: Block, part: str) -> NDArray[Any]:
     """Return a part of a column as an array; text as bytes: zarr accepts only its own codec for strings."""
-    if part == "lengths":
-        assert isinstance(block, RaggedBlock | ArraysBlock)
-        return np.diff(block.row_splits)
     while part == "values" and isinstance(block, RaggedBlock | ArraysBlock):
         block = block.values
     array = to_array(block)

@@ -26,6 +26,7 @@ from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
@@ -65,8 +66,7 @@ class ConversionRequest:
         chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"], grows=grows)
         inputs, groups = Inputs.from_arrays(arrays), options["groups"]
         rows = inputs.rows
-        if rows.nrows is None:
-            raise ValueError("rows must be counted before they are written: open with counts='auto'")
+        rows.check_counted()
         schema = rows.schema if groups is None else _with_groups(rows.schema, groups)
         check_storable(schema)
         names, attributes = (
@@ -1071,18 +1071,14 @@ class ChunkRequest:
         chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
         chunk_nbytes, shard_nbytes = self.chunk_nbytes, self.shard_nbytes
         requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
-
-        def rows_of(nbytes: int) -> int:
-            return _default_rows(nbytes, sizes.largest, sizes.by_rows, sizes.read)
-
         if not (self.grows or chunks or shards or chunk_nbytes or shard_nbytes):
             shard_nbytes = _default_shard_nbytes(schema, nrows, sizes)
-        small = rows_of(chunk_nbytes or limits().chunk_nbytes)
-        large = rows_of(chunk_nbytes or limits().write_unit_nbytes)
+        small = _default_rows(chunk_nbytes or limits().chunk_nbytes, sizes)
+        large = _default_rows(chunk_nbytes or limits().write_unit_nbytes, sizes)
         all_rows = max(nrows, large if self.grows else 1)
         if chunk_nbytes is None:
             # An interrupted conversion keeps whole units.
-            least = rows_of(limits().least_unit_nbytes)
+            least = _default_rows(limits().least_unit_nbytes, sizes)
             large = min(large, max(least, math.ceil(all_rows / limits().wanted_units)))
         # Equal units, so that tasks take equally long.
         large = math.ceil(all_rows / math.ceil(all_rows / large))
@@ -1096,9 +1092,10 @@ class ChunkRequest:
             large = next((rows for rows in smaller if all_rows % rows), large)
         shard_rows = None
         if shard_nbytes is not None:
-            shard_rows = min(small, all_rows) * math.ceil(min(rows_of(shard_nbytes), all_rows) / min(small, all_rows))
+            chunk = min(small, all_rows)
+            shard_rows = chunk * math.ceil(min(_default_rows(shard_nbytes, sizes), all_rows) / chunk)
         nbytes = {name: _largest_row(name, feature, sizes) for name, feature in schema.items()}
-        unit = _shared_unit(requested, shard_rows, large, rows_of(limits().write_unit_nbytes), nbytes)
+        unit = _shared_unit(requested, shard_rows, large, _default_rows(limits().write_unit_nbytes, sizes), nbytes)
         target = min(limits().small_rows_nbytes, chunk_nbytes or math.inf, shard_nbytes or math.inf)
         longer = _longer_units(unit, all_rows, [nbytes[name] for name in defaults], target, grows=self.grows)
 
@@ -1127,7 +1124,7 @@ MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
 
 def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | None:
     """Return the decoded bytes of a shard if a store without shards would have too many objects; else None."""
-    unit_rows = _default_rows(limits().write_unit_nbytes, sizes.largest, sizes.by_rows, sizes.read)
+    unit_rows = _default_rows(limits().write_unit_nbytes, sizes)
     small = [
         _largest_row(name, feature, sizes) * unit_rows < limits().small_rows_nbytes for name, feature in schema.items()
     ]
@@ -1165,17 +1162,13 @@ def _longer_units(unit: int, nrows: int, nbytes: Sequence[float], target: float,
 
 def rows_of_a_read(sizes: RowSizes) -> int:
     """Return the most rows that a task reads at once."""
-    return _default_rows(limits().write_unit_nbytes, sizes.read, sizes.read, sizes.read)
+    return max(1, int(min(limits().write_unit_nbytes, SPAN_NBYTES) / max(sizes.read, 1.0)))
 
 
-def _default_rows(nbytes: int, largest: float, by_rows: float, altogether: float) -> int:
-    """Return the number of rows of a unit or a chunk in which the largest array has at most `nbytes`.
-
-    The decoded bytes of a row are those in the largest array that is chunked along rows, in all of these, and in all
-    arrays.
-    """
-    each = max(largest, by_rows / ARRAYS_TOGETHER, altogether * limits().write_unit_nbytes / SPAN_NBYTES, 1.0)
-    return max(1, int(nbytes / each))
+def _default_rows(nbytes: int, sizes: RowSizes) -> int:
+    """Return the number of rows of a unit or a chunk in which the largest array has at most `nbytes`."""
+    share = sizes.read * limits().write_unit_nbytes / SPAN_NBYTES
+    return max(1, int(nbytes / max(sizes.largest, sizes.by_rows / ARRAYS_TOGETHER, share, 1.0)))
 
 
 def array_names(schema: Schema) -> dict[str, str]:
@@ -1210,22 +1203,17 @@ def rows_or_size(
     if value is None:
         return None, None
     if isinstance(value, Mapping):
-        return {name: _number(f"{option}[{name!r}]", rows) for name, rows in value.items()}, None
+        return {name: check_number(f"{option}[{name!r}]", rows, 1, " of rows") for name, rows in value.items()}, None
     if isinstance(value, str):
         return None, _nbytes(option, value)
-    return _number(option, value, ", a size such as '8 MiB' or a mapping of names to rows"), None
-
-
-def _number(option: str, value: Any, more: str = "") -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{option} must be a number of rows, 1 or more{more}; got {value!r:.100}")
-    return int(value)
+    others = ", a size such as '8 MiB' or a mapping of names to rows"
+    return check_number(option, value, 1, " of rows", others), None
 
 
 def _nbytes(option: str, size: str) -> int:
     nbytes = int(parse_size(size) or 0)
     if nbytes < 1:
-        raise ValueError(f"{option} must be a number of rows or a size such as '4 MiB'; got {size!r:.100}")
+        raise ValueError(f"{option} is a number of rows or a size such as '4 MiB'; got {size!r:.100}")
     return nbytes
 
 
