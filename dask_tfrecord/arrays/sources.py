@@ -291,9 +291,32 @@ class DerivedRows(CountedRows):
 
     def with_memory_limit(self, nbytes: int) -> CountedRows:
         """Limit the blocks of the source."""
+        return self._of(self.source.with_memory_limit(nbytes))
+
+    def _of(self, source: CountedRows) -> CountedRows:
+        """Return the same changes of another source."""
         own: Any = self
-        limited: CountedRows = replace(own, source=self.source.with_memory_limit(nbytes))
-        return limited
+        changed: CountedRows = replace(own, source=source)
+        return changed
+
+
+class SameRows(DerivedRows):
+    """Rows of another source by the numbers that they have there."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> RowNumbers:
+        """Rows of the source."""
+        return self.source.rows
+
+    def select(self, key: Any) -> CountedRows:
+        """Return a source of the selected rows."""
+        return self._of(self.source.select(key))
+
+    def measure(self) -> CountedRows:
+        """Measure the source."""
+        return self._of(self.source.measure())
 
 
 class DerivedChunks(UncountedChunks):
@@ -1057,7 +1080,7 @@ class _Mapped(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartitionedSource(DerivedRows):
+class PartitionedSource(SameRows):
     """Rows of records, with columns of text that are the same for all records of a shard.
 
     An example of shards with two and one records and the values "mon" and "tue": the rows are "mon", "mon" and "tue",
@@ -1096,11 +1119,6 @@ class PartitionedSource(DerivedRows):
         return tuple(self.source.schema)
 
     @property
-    def rows(self) -> RowNumbers:
-        """Rows of the source."""
-        return self.source.rows
-
-    @property
     def images(self) -> Mapping[str, Any]:
         """Images of the source."""
         return self.source.images
@@ -1110,14 +1128,6 @@ class PartitionedSource(DerivedRows):
         source = self.source.encoded([name for name in names if name not in self.partitions])
         assert isinstance(source, RecordSource | FilledSource)
         return replace(self, source=source, schema=self.schema.replaced({**self.schema, **source.schema}))
-
-    def measure(self) -> PartitionedSource:
-        """Measure the records."""
-        return replace(self, source=self.source.measure())
-
-    def select(self, key: Any) -> PartitionedSource:
-        """Return a source of the selected rows."""
-        return replace(self, source=self.source.select(key))
 
     def _joined(self, names: Sequence[str], blocks: Mapping[str, Block], key: Any) -> dict[str, Block]:
         """Return the blocks of the records, and the text of the shards of the rows of `key`."""
@@ -1157,19 +1167,14 @@ class PartitionedSource(DerivedRows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MappedSource(_Mapped, DerivedRows):
+class MappedSource(_Mapped, SameRows):
     """Rows of another source, passed through a function block by block."""
 
     source: CountedRows
 
-    @property
-    def rows(self) -> RowNumbers:
-        """Rows of the source."""
-        return self.source.rows
-
-    def select(self, key: Any) -> MappedSource:
-        """Return a source of the selected rows."""
-        return replace(self, source=self.source.select(key))
+    def measure(self) -> CountedRows:
+        """Return this source: its function needs the values."""
+        return self
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows and call the function on them."""
@@ -1228,15 +1233,10 @@ class _Renamed(Source):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RenamedSource(_Renamed, DerivedRows):
+class RenamedSource(_Renamed, SameRows):
     """Rows of another source, with new names of columns."""
 
     source: CountedRows
-
-    @property
-    def rows(self) -> RowNumbers:
-        """Rows of the source."""
-        return self.source.rows
 
     @property
     def images(self) -> Mapping[str, Any]:
@@ -1249,14 +1249,6 @@ class RenamedSource(_Renamed, DerivedRows):
         source = self.source.encoded(self._own(names))
         schema = self.schema.replaced({new: source.schema[name] for new, name in self.names.items()})
         return replace(self, source=source, schema=schema)
-
-    def measure(self) -> RenamedSource:
-        """Measure the source."""
-        return replace(self, source=self.source.measure())
-
-    def select(self, key: Any) -> RenamedSource:
-        """Return a source of the selected rows."""
-        return replace(self, source=self.source.select(key))
 
     def locate(self, row: int, feature: str, start: int = 0) -> Location:
         """Return the location in the source, with its name of the feature."""

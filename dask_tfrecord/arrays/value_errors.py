@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.rows import Rows, files_of
-from dask_tfrecord.arrays.sources import CountedRows, DerivedRows, GrowingSpans, fill, fillers
+from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, SameRows, fill, fillers
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
@@ -219,7 +219,7 @@ def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ToleratedSource(DerivedRows):
+class ToleratedSource(SameRows):
     """Rows of another source, with fill values in place of those that it refuses to decode."""
 
     source: CountedRows
@@ -232,11 +232,6 @@ class ToleratedSource(DerivedRows):
         return normalize_token(("dask_tfrecord.ToleratedSource", self.source, self.derivation))
 
     @property
-    def rows(self) -> RowNumbers:
-        """Rows of the source."""
-        return self.source.rows
-
-    @property
     def columns(self) -> tuple[str, ...]:
         """All columns of the source."""
         return tuple(self.source.schema)
@@ -246,10 +241,6 @@ class ToleratedSource(DerivedRows):
         """Refused values, their fill values, and the columns that mark them."""
         filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
         return filling, {name: each.tolist() for name, each in self.refused.items()}, dict(self.marks)
-
-    def measure(self) -> ToleratedSource:
-        """Measure the values that are not refused."""
-        return replace(self, source=self.source.measure())
 
     def select(self, key: Any) -> ToleratedSource:
         """Return a source of the selected rows."""

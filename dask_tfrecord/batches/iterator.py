@@ -197,13 +197,8 @@ class BatchIterator(Iterator[Batch]):
         **options: Unpack[BatchOptions],
     ) -> None:
         given = complete(BatchOptions, options, "batches")
-        shuffle, seed, epochs, drop_remainder = (
-            given["shuffle"],
-            given["seed"],
-            given["epochs"],
-            given["drop_remainder"],
-        )
-        device = given["device"]
+        shuffle, seed, epochs, device = given["shuffle"], given["seed"], given["epochs"], given["device"]
+        drop_remainder = given["drop_remainder"]
         self._mixed, self._choices = tuple(mixed), choices
         # A device may also be a `torch.device`, whose text is its name.
         self._device = None if device is None else str(device)

@@ -147,12 +147,8 @@ def _axes(column: str, feature: Feature, taken: Iterable[str], labels: Labels | 
 
 def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[str, ...]:
     option = f"dimension_names[{column!r}]"
-    check_axis_names(option, axes)
-    if len(axes) != len(feature.block_shape):
-        raise ValueError(
-            f"{option} has {len(axes)} names, {tuple(axes)}, where a row has the shape {feature.block_shape}"
-        )
-    if len({rows, *axes}) <= len(axes):
+    check_axis_names(option, axes, feature.block_shape, "a row")
+    if rows in axes:
         raise ValueError(f"{option}: {(rows, *axes)} gives two axes of one variable the same name")
     return tuple(axes)
 

@@ -419,9 +419,9 @@ def test_axes_have_the_names_given(labelled: dtf.Dataset, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"image": ("height", "width")}, r"has 2 names, \('height', 'width'\), where a row has 3 axes, of shape"),
-        ({"boxes": ()}, "has 0 names, .*, where an item has 1 axis"),
-        ({"raw": ("x",)}, "has 1 names, .*, where an item has 0 axes"),
+        ({"image": ("height", "width")}, r"has 2 names, \('height', 'width'\), where a row has the shape"),
+        ({"boxes": ()}, "has 0 names, .*, where an item has the shape"),
+        ({"raw": ("x",)}, "has 1 names, .*, where an item has the shape"),
         ({"image": "hwc"}, "tuple of names, one for each axis; got 'hwc'"),
         ({"boxes": (1,)}, r"tuple of names, one for each axis; got \(1,\)"),
         ({"boxes": ("",)}, "tuple of names"),

@@ -137,21 +137,17 @@ def write_parquet_file(
 
 
 class _SinkFile(io.RawIOBase):
-    """File object over a sink, which counts the bytes; the publisher closes the sink."""
+    """File object over a sink, which the publisher closes."""
 
     def __init__(self, sink: ByteSink) -> None:
-        self._sink, self._position = sink, 0
+        self._sink = sink
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         self._sink.write(data)
-        self._position += len(data)
         return len(data)
-
-    def tell(self) -> int:
-        return self._position
 
 
 def _check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:

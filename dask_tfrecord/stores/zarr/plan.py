@@ -69,10 +69,8 @@ class ConversionRequest:
         rows.check_counted()
         schema = rows.schema if groups is None else _with_groups(rows.schema, groups)
         check_storable(schema)
-        names, attributes = (
-            Dimensions.from_inputs(inputs, options["dimension_names"]),
-            UserAttributes.from_inputs(inputs),
-        )
+        names = Dimensions.from_inputs(inputs, options["dimension_names"])
+        attributes = UserAttributes.from_inputs(inputs)
         inputs.warn_of_attributes(attributes.omitted)
         images = _images_of_one_size(rows) if options["encoded_images"] else ()
         images = images if encoded is None else tuple(name for name in encoded if name in images)
@@ -344,15 +342,15 @@ class Dimensions:
             return
         if not isinstance(self.given, Mapping):
             raise ValueError(f"dimension_names must map features to names of axes; got {self.given!r}")
+        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
         for name, axes in self.given.items():
             if name not in schema:
                 raise UnknownFeatureError(
                     f"dimension_names: unknown feature {name!r}{near_misses(name, tuple(schema))}"
                 )
-            check_axis_names(f"dimension_names[{name!r}]", axes)
-        inner = {array.feature: array for array in arrays if array.part in ("dense", "values")}
-        for name, axes in self.given.items():
-            _check_axes(name, axes, inner[name], arrays)
+            array, option = inner[name], f"dimension_names[{name!r}]"
+            check_axis_names(option, axes, array.shape[1:], "a row" if array.part == "dense" else "an item")
+            _check_taken(option, axes, arrays)
         check_axis_lengths((array.feature, self.inner_axes(array), array.shape[1:]) for array in arrays)
 
     def inner_axes(self, array: ArraySpec) -> Sequence[str]:
@@ -377,10 +375,14 @@ def check_axis_lengths(arrays: Iterable[tuple[str, Sequence[str], Sequence[int]]
                 )
 
 
-def check_axis_names(option: str, axes: Any) -> None:
-    """Refuse names of axes that are not strings."""
+def check_axis_names(option: str, axes: Any, shape: tuple[int, ...], unit: str) -> None:
+    """Refuse names of the axes of rows or items unless they are strings, one for each axis of a shape, and differ."""
     if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
         raise ValueError(f"{option} must be a tuple of names, one for each axis; got {axes!r}")
+    if len(axes) != len(shape):
+        raise ValueError(f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has the shape {shape}")
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
 
 
 def feature_attributes(name: str, schema: Schema) -> dict[str, Any]:
@@ -394,17 +396,8 @@ def column_attributes(name: str, schema: Schema) -> dict[str, Any]:
     return feature_attributes(name, schema) | ({"class_names": list(classes)} if classes else {})
 
 
-def _check_axes(name: str, axes: Sequence[str], array: ArraySpec, arrays: Sequence[ArraySpec]) -> None:
-    """Check the names of the axes of one array."""
-    option, number = f"dimension_names[{name!r}]", len(array.shape) - 1
-    if len(axes) != number:
-        unit = "a row" if array.part == "dense" else "an item"
-        raise ValueError(
-            f"{option} has {len(axes)} names, {tuple(axes)}, where {unit} has "
-            f"{number} {'axis' if number == 1 else 'axes'}, of shape {array.shape[1:]}"
-        )
-    if len(set(axes)) < len(axes):
-        raise ValueError(f"{option}: {tuple(axes)} gives two axes of one array the same name")
+def _check_taken(option: str, axes: Sequence[str], arrays: Sequence[ArraySpec]) -> None:
+    """Refuse names of axes that arrays of the group, or their first dimensions, have."""
     names = {each.name for each in arrays}
     along = {each.dimensions[0]: each for each in reversed(arrays)}
     for axis in axes:
