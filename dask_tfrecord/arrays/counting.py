@@ -16,6 +16,7 @@ from typing import Any
 
 import dask
 import numpy as np
+from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection, joined_parts
@@ -228,25 +229,31 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
     return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
 
 
-def compute_with_progress(calls: Sequence[partial[Any]], label: str) -> Sequence[Any]:
-    """Call functions on the active scheduler and show progress; the first call in order determines the error."""
+def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: Any) -> list[Any]:
+    """Call functions on the active scheduler and show progress; the first call in order determines the error.
+
+    Each function gets the values `common` as its first arguments. They are sent once to each worker.
+    """
     active_client()
     name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
-    attempts = Attempts()
-    # dask does not search the arguments of a partial for collections.
-    steps = [
-        dask.delayed(partial(_call_and_report, attempts, number, call), pure=False, traverse=False)
-        for number, call in enumerate(calls)
-    ]
-    tasks = [step(dask_key_name=(name, number)) for number, step in enumerate(steps)]
+    attempts, end = Attempts(), f"{name}-all"
+    nodes = [dask.delayed(value, name=f"{name}-{number}", traverse=False) for number, value in enumerate(common)]
+    keys = [node.key for node in nodes]
+    # A plain graph: a `Delayed` for each of many thousand calls would take minutes.
+    tasks: dict[Any, Any] = {
+        (name, number): (_call_and_report, attempts, number, call, *keys) for number, call in enumerate(calls)
+    }
+    graph = {**tasks, end: (list, list(tasks))}
+    for node in nodes:
+        graph |= dict(node.__dask_graph__())
     with ProgressBar(label, len(tasks)) as bar, follow_tasks(name, lambda *_: bar.advance()):
-        results: Sequence[Any] = dask.compute(*tasks)
+        results: list[Any] = dask.compute(Delayed(end, graph))[0]
     raise_first(results)
     return results
 
 
-def _call_and_report(attempts: Attempts, number: int, call: partial[Any]) -> Any:
-    result = attempts.call(number, call)
+def _call_and_report(attempts: Attempts, number: int, call: partial[Any], *common: Any) -> Any:
+    result = attempts.call(number, partial(call, *common))
     report_progress()
     return result
 

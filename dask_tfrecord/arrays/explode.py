@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import operator
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
-import dask
 import numpy as np
 from dask.base import tokenize
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.objects import as_chunk
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, column_key, shared
@@ -38,7 +37,6 @@ from dask_tfrecord.columns.items import (
 )
 from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature, FixedLenFeature
-from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.schema import Schema, lengths_column, prefix_groups
 
 _INT = np.dtype(np.int64)
@@ -364,20 +362,8 @@ def _with_encoded_images(source: CountedRows, plan: ItemPlan) -> tuple[CountedRo
 
 def _count_items(source: CountedRows, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
     """Count the items of all records, in a task for each chunk."""
-    name = f"tfrecord:counting-items-{uuid.uuid4().hex}"
-    common = shared((source, plan), "counting-source")
-    spans = list(pairwise(borders.tolist()))
-    tasks: dict[Any, Any] = {(name, number): (_read_lengths, common.key, *span) for number, span in enumerate(spans)}
-    last = {f"{name}-all": (np.concatenate, list(tasks))}
-    with ProgressBar("Counting items", len(spans)) as bar, follow_tasks(name, lambda *_: bar.advance()):
-        (lengths,) = dask.compute(Delayed(f"{name}-all", {**common.__dask_graph__(), **tasks, **last}))
-    return ItemCounts.from_lengths(lengths)
-
-
-def _read_lengths(common: tuple[CountedRows, ItemPlan], start: int, stop: int) -> NDArray[Any]:
-    lengths = read_lengths(*common, start, stop)
-    report_progress()
-    return lengths
+    calls = [partial(read_lengths, start=start, stop=stop) for start, stop in pairwise(borders.tolist())]
+    return ItemCounts.from_lengths(np.concatenate(compute_with_progress(calls, "Counting items", source, plan)))
 
 
 def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:

@@ -23,7 +23,7 @@ import numpy as np
 from dask.base import tokenize
 
 from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
-from dask_tfrecord.arrays.counting import Attempts, intact_runs, raise_first
+from dask_tfrecord.arrays.counting import Attempts, compute_with_progress, intact_runs, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
@@ -84,8 +84,8 @@ def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: boo
 def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]:
     """Yield partitions of shards; split uncompressed shards larger than `size`."""
     large = np.flatnonzero(shards.sizes > size).tolist()
-    tasks = [dask.delayed(_index, pure=False)(shards[number], check_crc) for number in large]
-    indexes = dict(zip(large, dask.compute(*tasks), strict=True))
+    calls = [partial(_index, shards[number], check_crc) for number in large]
+    indexes = dict(zip(large, compute_with_progress(calls, "Scanning shards"), strict=True))
     for number, shard in enumerate(shards):
         index = indexes.get(number)
         if index is None:

@@ -27,6 +27,7 @@ from dask_tfrecord.arrays.collection import (
 )
 from dask_tfrecord.arrays.counting import (
     SAMPLE,
+    compute_with_progress,
     find_unsplittable,
     index_entries_of_shards,
     index_shards,
@@ -73,19 +74,18 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
     stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
     borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
-    task = dask.delayed((collection, StepCounter(schema.select(wanted)), rows, check_crc), traverse=False)
-    longest = dask.delayed(_longest, pure=False)
-    found: Sequence[Mapping[str, int]] = dask.compute(
-        *(longest(task, start, stop) for start, stop in pairwise(borders.tolist()))
-    )
+    spans = pairwise(borders.tolist())
+    calls = [partial(_longest, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
+    found = compute_with_progress(calls, "Counting steps", collection, StepCounter(schema.select(wanted)))
     lengths = {name: max(block[name] for block in found) for name in wanted}
     counted = {name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}
     return schema.replaced({**schema, **counted}, records=schema)
 
 
-def _longest(task: tuple[Collection, Decoder, int, bool], start: int, stop: int) -> dict[str, int]:
-    """Return the steps of the longest record of some rows."""
-    collection, decoder, rows, check_crc = task
+def _longest(
+    collection: Collection, decoder: Decoder, rows: int, check_crc: bool, start: int, stop: int
+) -> dict[str, int]:
+    """Return the steps of the longest record of some rows, decoded `rows` at a time."""
     names = tuple(decoder.columns)
     longest = dict.fromkeys(names, 0)
     blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (

@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import dask
 import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.rows import Rows, files_of
 from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, SameRows, fill, fillers
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
@@ -149,21 +150,17 @@ def _companions(decoder: Decoder, name: str) -> list[str]:
 def _find_refused(rows: Rows, names: tuple[str, ...]) -> _Refused:
     """Read all rows of some columns, in a task for each chunk; the order of the chunks decides which error is first."""
     assert rows.borders is not None
-    task = dask.delayed((rows.source, names), traverse=False)
-    search = dask.delayed(_search, pure=False)
-    borders = rows.borders.tolist()
-    found: Sequence[_Refused] = dask.compute(*(search(task, start, stop) for start, stop in pairwise(borders)))
+    calls = [partial(_search, start=start, stop=stop) for start, stop in pairwise(rows.borders.tolist())]
     total = _Refused()
-    for each in found:
+    for each in compute_with_progress(calls, "Checking values", rows.source, names):
         total.first = total.first or each.first
         for name, numbers in each.rows.items():
             total.rows.setdefault(name, []).extend(numbers)
     return total
 
 
-def _search(task: tuple[CountedRows, tuple[str, ...]], start: int, stop: int) -> _Refused:
+def _search(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> _Refused:
     """Return the refused values of a range of rows."""
-    source, names = task
     refused = _Refused()
     spans = GrowingSpans(start, stop, limits().probe_rows, _SPAN_NBYTES)
     while spans:

@@ -28,12 +28,11 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any, BinaryIO, Unpack
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts
-from dask_tfrecord.arrays.rows import Chunk, Rows
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
 from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes, splits_of, texts, to_array
 from dask_tfrecord.columns.items import RECORD
@@ -52,7 +51,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import LeRobotOptions, Mode, complete, with_options
-from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.runtime.progress import ProgressBar
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.objects import RUN_PREFIX, directory_of, objects_in
@@ -221,19 +220,16 @@ def _all_tasks(rows: Rows, task: str | None) -> list[str]:
     """Read the tasks of all frames; return each once, in the order of its first frame."""
     if task is None:
         return [""]
-    chunks = rows.chunks((task,)).to_delayed(optimize_graph=False).ravel()
-    name = f"tfrecord-tasks-{uuid.uuid4().hex}"
-    step = dask.delayed(_chunk_tasks, pure=False)
-    parts = [step(chunk, task, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]
-    with ProgressBar("Reading tasks", len(parts)) as bar, follow_tasks(name, lambda *_: bar.advance()):
-        found = dask.compute(*parts)
-    return list(dict.fromkeys(text for part in found for text in part))
+    found: dict[str, None] = {}
+    with ProgressBar("Reading tasks", rows.nchunks) as bar, ChunkIterator(rows, [task], _tasks_of) as chunks:
+        for texts_of_chunk in chunks:
+            found |= dict.fromkeys(texts_of_chunk)
+            bar.advance()
+    return list(found)
 
 
-def _chunk_tasks(chunk: Chunk, task: str) -> list[str]:
-    found = list(dict.fromkeys(texts(chunk.blocks[task])))
-    report_progress()
-    return found
+def _tasks_of(chunk: Chunk, _: int) -> list[str]:
+    return list(dict.fromkeys(text for block in chunk.blocks.values() for text in texts(block)))
 
 
 @dataclass(frozen=True, slots=True)

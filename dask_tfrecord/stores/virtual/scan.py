@@ -13,11 +13,11 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import joined_parts, row_numbers
+from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.sources import RecordSource, UncountedSource
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
 from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode_blocks
@@ -51,8 +51,8 @@ class Scan:
 def scan_records(shards: Shards) -> list[Scan]:
     """Walk the headers of all shards, on the active scheduler."""
     groups = joined_parts((splits_of(shards.sizes).tolist(), limits().scan_task_nbytes))
-    task = dask.delayed(_scan_shards, pure=False)
-    return list(chain(*dask.compute(*(task(shards[start:stop]) for start, stop in pairwise(groups)))))
+    calls = [partial(_scan_shards, shards[start:stop]) for start, stop in pairwise(groups)]
+    return list(chain.from_iterable(compute_with_progress(calls, "Scanning records")))
 
 
 def _scan_shards(shards: Shards) -> list[Scan]:
@@ -181,15 +181,14 @@ def measure_rows(shards: Shards, decoder: Decoder, chunks: Chunks) -> list[dict[
     if not names:
         return []
     parts = joined_parts((splits_of(chunks.ends - chunks.begins).tolist(), limits().scan_task_nbytes))
-    shared = dask.delayed((shards, SizeDecoder(decoder.schema), chunks, names), traverse=False)
-    task = dask.delayed(_measure_chunks, pure=False)
-    return list(chain(*dask.compute(*(task(shared, start, stop) for start, stop in pairwise(parts)))))
+    calls = [partial(_measure_chunks, names=names, start=start, stop=stop) for start, stop in pairwise(parts)]
+    sizes = SizeDecoder(decoder.schema)
+    return list(chain.from_iterable(compute_with_progress(calls, "Measuring rows", shards, sizes, chunks)))
 
 
 def _measure_chunks(
-    work: tuple[Shards, Decoder, Chunks, tuple[str, ...]], start: int, stop: int
+    shards: Shards, decoder: Decoder, chunks: Chunks, names: tuple[str, ...], start: int, stop: int
 ) -> list[dict[str, Sizes]]:
-    shards, decoder, chunks, names = work
     runs = ([chunks.run(shards, number)] for number in range(start, stop))
     sizes = []
     for number, blocks in enumerate(decode_blocks(((run, run[0].count, {}) for run in runs), decoder, names), start):
