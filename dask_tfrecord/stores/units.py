@@ -316,6 +316,13 @@ class Levels:
             found.append(splits if len(found) == stride == 1 else splits[found[-1] * stride])
         return found
 
+    def items_at(self, splits: Sequence[_Ints], row: int) -> tuple[int, ...]:
+        """Return the items of each level before a row of a block with these splits, or after its last row."""
+        found = [row]
+        for ends, stride in zip(splits, self.strides, strict=True):
+            found.append(int(ends[found[-1] * stride]))
+        return tuple(found)
+
     def nbytes(self, items: Sequence[_Ints]) -> _Ints:
         """Return the decoded bytes of these items of each level."""
         nbytes: _Ints = items[-1] * self.item_nbytes
@@ -440,9 +447,15 @@ class BorderCounts:
         )
 
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
-        """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most."""
+        """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most.
+
+        Rows that exceed them by an eighth are one span: a unit of values with the rest of its last row.
+        """
         rows, sizes = self.rows[low : high + 1].tolist(), self.sizes[low : high + 1].tolist()
-        borders = joined_parts((sizes, limits().read_nbytes), (rows, most_rows))
+        most_nbytes = limits().read_nbytes
+        if 8 * (rows[-1] - rows[0]) <= 9 * most_rows and 8 * (sizes[-1] - sizes[0]) <= 9 * most_nbytes:
+            return ((rows[0], rows[-1]),) if len(rows) > 1 else ()
+        borders = joined_parts((sizes, most_nbytes), (rows, most_rows))
         return tuple(pairwise([rows[border] for border in borders]))
 
 

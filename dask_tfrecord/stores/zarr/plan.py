@@ -509,11 +509,22 @@ class ArraySpec:
         """True if the array is chunked along rows."""
         return self.part in _BY_ROWS
 
+    @property
+    def is_large(self) -> bool:
+        """True for flat entries that are read to the memory of their unit, because copying a unit takes long."""
+        if self.by_rows or self.part != "values" or self.dtype == "string":
+            return False
+        return self.unit * self.entry_nbytes({}) >= limits().read_nbytes // _UNITS_PER_READ
+
     def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
         """Return the decoded bytes of an entry along the first axis, by the decoded bytes of a row of each feature."""
         if self.dtype == "string":
             return column_nbytes[self.feature]
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
+
+# Units of values in the rows that are read at once: values of more units are copied where a read begins and ends.
+_UNITS_PER_READ = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -806,7 +817,7 @@ class WriteTask:
 
     # Units, those of rows first.
     units: tuple[WriteUnit, ...]
-    # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit.
+    # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit of rows.
     spans: tuple[tuple[int, int], ...]
     # Number in the key of the task.
     number: int = 0
@@ -953,10 +964,11 @@ def _task_rows(layout: ZarrLayout) -> int:
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
-    """Divide the rows that units need into spans, at the ends of each unit."""
+    """Divide the rows that units need into spans, each of which is read for the same features."""
+    cuts = _cuts(units)
     starts, ends = np.sort([unit.first for unit in units]), np.sort([unit.past for unit in units])
     # np.unique would import numpy.ma, which takes as long as the rest of the plan of a part.
-    borders = np.array(sorted({*starts.tolist(), *ends.tolist()}))
+    borders = np.array(sorted(cuts))
     # Rows between two borders are read if more units have begun than have ended.
     read = np.searchsorted(starts, borders, side="right") > np.searchsorted(ends, borders, side="right")
     spans: list[tuple[int, int]] = []
@@ -964,6 +976,34 @@ def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
         if needed:
             spans += _spans(layout, first, past)
     return WriteTask(units, tuple(spans))
+
+
+def _cuts(units: Sequence[WriteUnit]) -> set[int]:
+    """Return the rows where one span of a task ends and another one begins.
+
+    Small units of values begin and end within spans: each span costs as much Python as a MiB takes to decode. Large
+    ones end with a span, so that their values are decoded to the memory that is written. An example: a unit of rows 10
+    to 20, with values in two small units, whose rows are 8 to 15 and 14 to 22: the spans are rows 8 to 10, where only
+    values are read, 10 to 20, and 20 to 22.
+    """
+    by_rows = [unit for unit in units if unit.array is None]
+    shortest = min((unit.rows for unit in by_rows), default=0)
+    # All features are read there.
+    covered = [edge for unit in by_rows if unit.rows == shortest for edge in (unit.first, unit.past)]
+    first, past = min(covered, default=0), max(covered, default=0)
+    cuts = {edge for unit in by_rows for edge in (unit.first, unit.past)}
+    edges, reached = set[int](), dict[str, int]()
+    for unit in sorted(units, key=lambda unit: unit.first):
+        if unit.array is None:
+            continue
+        if unit.array.is_large:
+            cuts.add(unit.past)
+        before = reached.get(unit.array.feature, -1)
+        if unit.first > before:
+            edges |= {before, unit.first}
+        reached[unit.array.feature] = max(before, unit.past)
+    edges.update(reached.values())
+    return cuts | {edge for edge in edges if edge >= 0 and not first < edge < past}
 
 
 def _spans(layout: ZarrLayout, first: int, past: int) -> Iterable[tuple[int, int]]:

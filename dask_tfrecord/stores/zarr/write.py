@@ -14,12 +14,13 @@ checkpoints: https://icechunk.io/en/stable/parallel/
 from __future__ import annotations
 
 import logging
+import operator
 import pickle
 import sys
 import time
 import uuid
 import warnings
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -757,17 +758,20 @@ class _UnitWriter:
 def _write_spans(
     writers: Sequence[_UnitWriter], spans: Sequence[_Span], source: CountedRows, report: Callable[[float], None]
 ) -> None:
-    """Read the rows of units, each span once, and write each unit after its last rows."""
+    """Read the rows of units, each span once, and write each unit after its last rows.
+
+    A unit of flat values may begin and end within a span: it takes its own entries of the blocks.
+    """
     context = writers[0].context
     schema = context.schema
     total, done, due = sum(stop - start for start, stop in spans), 0, 0.0
-    starts = [start for start, _ in spans]
-    # The receivers of each span; a span is never partly inside a unit.
+    starts, ends = [start for start, _ in spans], [stop for _, stop in spans]
+    # The receivers of each span; a span is never partly inside a unit of rows.
     receivers: dict[_Span, list[_RowEntries | _FlatEntries]] = {span: [] for span in spans}
     flat, rows = list[_FlatEntries](), list[_RowEntries]()
     for writer in writers:
         unit = writer.unit
-        own = spans[bisect_left(starts, unit.first) : bisect_left(starts, unit.past)]
+        own = spans[bisect_right(ends, unit.first) : bisect_left(starts, unit.past)] if unit.first < unit.past else ()
         entries: _RowEntries | _FlatEntries
         if unit.array is None:
             rows.append(entries := _RowEntries(writer, len(own)))
@@ -801,8 +805,8 @@ def _write_spans(
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
             check_group_lengths(schema.groups, blocks, partial(source.locate, start=span[0]))
             for receiver in receivers[span]:
-                receiver.add(blocks)
-                if span[1] == receiver.writer.unit.past:
+                receiver.add(blocks, span)
+                if receiver.writer.unit.past <= span[1]:
                     receiver.close()
             done += span[1] - span[0]
             if done < total and time.monotonic() >= due:
@@ -819,7 +823,7 @@ def _output_buffer(
 ) -> NDArray[Any] | None:
     """Return memory for the values of the next rows of a feature: the buffer of the unit that they continue."""
     values = (each for each in receivers[span] if isinstance(each, _FlatEntries) and each.spec.feature == name)
-    return next((buffer for buffer in (each.output_buffer() for each in values) if buffer is not None), None)
+    return next((buffer for buffer in (each.output_buffer(span) for each in values) if buffer is not None), None)
 
 
 class _RowEntries:
@@ -854,13 +858,13 @@ class _RowEntries:
         before = self.writer.unit.first
         return {name: array[first - before : past - before] for name, array in self.arrays.items()}
 
-    def add(self, blocks: Mapping[str, Block]) -> None:
-        """Add the next rows."""
+    def add(self, blocks: Mapping[str, Block], span: _Span) -> None:
+        """Add the next rows, a span of the unit."""
         for name, found in self._blocks.items():
             if name not in self.arrays:
                 found.append(blocks[name])
         for entries in self._splits:
-            entries.add(blocks)
+            entries.add(blocks, span)
 
     def close(self) -> None:
         """Write the remaining entries and complete the unit."""
@@ -890,31 +894,36 @@ class _FlatEntries:
             # The last unit also writes the final split.
             end = 1 if spec.part in self._levels.splits and unit.stop == context.nrows else 0
             self._start, self._stop = unit.start * self._stride, unit.stop * self._stride + end
+        # Items before the next rows of the unit.
         self._items = unit.before[spec.feature]
         self._buffer: NDArray[Any] | None = None
 
-    def add(self, blocks: Mapping[str, Block]) -> None:
-        """Add the entries of the next rows."""
-        block = blocks[self.spec.feature]
+    def add(self, blocks: Mapping[str, Block], span: _Span) -> None:
+        """Add the entries of the next rows; those of the span may begin before the unit, and end after it."""
+        block, unit = blocks[self.spec.feature], self.writer.unit
         splits, values = flatten_block(block)
+        first, past = max(unit.first - span[0], 0), min(unit.past - span[0], len(block))
+        before = self._items
+        if first:
+            before = tuple(map(operator.sub, before, self._levels.items_at(splits, first)))
         entries: NDArray[Any] = values
+        more = 0
         if self.spec.part == self._levels.shapes:
             entries = shapes_of(block)
         elif self.spec.part in self._levels.splits:
-            entries = splits[self._level][:-1] + self._items[self._level + 1]
-        at = self._items[self._level] * self._stride
+            entries, more = splits[self._level][:-1], before[self._level + 1]
+        at = before[self._level] * self._stride
         low, high = max(at, self._start), min(at + len(entries), self._stop)
         if low < high:
-            self._fill(low, entries[low - at : high - at])
-        added = (len(block), *(int(ends[-1]) for ends in splits))
-        self._items = tuple(before + more for before, more in zip(self._items, added, strict=True))
+            self._fill(low, entries[low - at : high - at], more)
+        self._items = tuple(map(operator.add, before, self._levels.items_at(splits, past)))
 
-    def output_buffer(self) -> NDArray[Any] | None:
-        """Return memory for the next values, if they belong to the unit."""
-        at = self._items[self._level] * self._stride
-        if self.spec.part != "values" or self.spec.dtype == "string" or not self._start <= at < self._stop:
+    def output_buffer(self, span: _Span) -> NDArray[Any] | None:
+        """Return memory for the values of a span of the unit, if they begin in it."""
+        unit, at = self.writer.unit, self._items[self._level] * self._stride
+        if not self.spec.is_large or not unit.first <= span[0] < span[1] <= unit.past:
             return None
-        return self._memory()[at - self._start :]
+        return self._memory()[at - self._start :] if self._start <= at < self._stop else None
 
     def end(self) -> None:
         """Write the final split; raise SchemaError if the number of entries differs from the count."""
@@ -933,19 +942,36 @@ class _FlatEntries:
         self.writer.close()
 
     def _memory(self) -> NDArray[Any]:
+        """Return memory for the entries, and for those that follow in the last row of the unit."""
         if self._buffer is None:
-            dtype = np.dtypes.StringDType() if self.spec.dtype == "string" else np.dtype(self.spec.dtype)
-            self._buffer = np.empty((self._stop - self._start, *self.spec.shape[1:]), dtype)
+            length, dtype = self._stop - self._start, _dtype_of(self.spec)
+            follow = self.writer.unit.after[self.spec.feature][self._level] * self._stride - self._stop
+            # Values of a long row belong to several units: they are decoded elsewhere.
+            length += follow if self.spec.is_large and 0 < follow <= length else 0
+            self._buffer = np.empty((length, *self.spec.shape[1:]), dtype)
         return self._buffer
 
-    def _fill(self, start: int, entries: NDArray[Any]) -> None:
-        memory, past = self._memory(), start + len(entries)
-        # The decoder may have written the entries into this buffer.
-        if entries.base is not memory:
-            memory[start - self._start : past - self._start] = entries
+    def _fill(self, start: int, entries: NDArray[Any], more: int = 0) -> None:
+        """Add entries, each increased by `more`."""
+        past = start + len(entries)
+        whole = start == self._start and past == self._stop
+        if whole and self._buffer is None and not more and entries.dtype == _dtype_of(self.spec):
+            self.writer.put(self.spec, start, past, entries)
+            return
+        memory = self._memory()
+        into = memory[start - self._start : past - self._start]
+        if more:
+            np.add(entries, more, out=into)
+        elif entries.base is not memory:
+            # Otherwise the decoder has written the entries into this buffer.
+            into[:] = entries
         if past == self._stop:
             self._buffer = None
-            self.writer.put(self.spec, self._start, self._stop, memory)
+            self.writer.put(self.spec, self._start, self._stop, memory[: self._stop - self._start])
+
+
+def _dtype_of(spec: ArraySpec) -> np.dtype[Any]:
+    return np.dtypes.StringDType() if spec.dtype == "string" else np.dtype(spec.dtype)
 
 
 def session_of(store: Any) -> Any:
