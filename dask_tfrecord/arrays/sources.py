@@ -53,6 +53,7 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.columns.decoder import (
     Decoder,
+    SizeDecoder,
     Where,
     decode,
     decode_blocks,
@@ -212,6 +213,10 @@ class CountedRows(Source, ABC):
     def measure(self) -> CountedRows:
         """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
         return self
+
+    def keeps_values(self, names: Sequence[str]) -> bool:
+        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        return True
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
         """Return those of some ragged columns from which the row lengths of all of them follow."""
@@ -488,6 +493,10 @@ class RecordSource(CountedRows):
         """Return a source of the same rows that counts the values of ragged rows without decoding them."""
         # Every task calls this, so the token is not computed from all shards again.
         return replace(self, decoder=size_decoder(self.decoder), token=f"{self.token}-sized")
+
+    def keeps_values(self, names: Sequence[str]) -> bool:
+        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        return not isinstance(self.decoder, SizeDecoder) or self.decoder.keeps_values(names)
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
         """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""

@@ -144,6 +144,10 @@ class SizeDecoder(Decoder):
         needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
         self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
 
+    def keeps_values(self, names: Iterable[str]) -> bool:
+        """Return whether values of some columns are in memory while they are measured: not only counts of values."""
+        return not all(spec.counted for name in names for spec in self.decoders[name].specs)
+
 
 @functools.lru_cache(maxsize=32)
 def size_decoder(decoder: Decoder) -> SizeDecoder:

@@ -225,17 +225,23 @@ def count_items(
     most_rows: int,
     source: CountedRows,
 ) -> BorderCounts:
-    """Count the items of the flat features in some rows, at most `most_rows` of them at once."""
-    levels = flat_levels(schema)
-    counts: list[BorderCounts] = []
-    # Most rows are only counted, without memory for them; others may be larger than the estimate behind `most_rows`.
-    first_rows = min(max(limits().probe_rows, most_rows // 8), most_rows)
-    spans = GrowingSpans(*rows, first_rows, limits().write_unit_nbytes, most_rows)
-    for blocks in source.measure().read_spans(tuple(levels), spans):
+    """Count the items of the flat features in some rows, at most `most_rows` of them at once if values are kept."""
+    levels, measured = flat_levels(schema), source.measure()
+    names, counts = tuple(levels), list[BorderCounts]()
+    keeps_values = measured.keeps_values(names)
+    if keeps_values:
+        # Rows may be larger than the estimate behind `most_rows`.
+        first_rows = min(max(limits().probe_rows, most_rows // 8), most_rows)
+        spans = GrowingSpans(*rows, first_rows, limits().write_unit_nbytes, most_rows)
+    else:
+        # Few spans: each costs as much Python as counting a MiB takes.
+        spans = GrowingSpans(*rows, most_rows, limits().write_unit_nbytes // 4)
+    for blocks in measured.read_spans(names, spans):
         first = spans.span[0]
         check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
         counts.append(_count_block(blocks, levels, first, before, every))
-        spans.adapt(int(counts[-1].sizes[-1]))
+        held = (ends.nbytes for block in blocks.values() for ends in flatten_block(block)[0])
+        spans.adapt(int(counts[-1].sizes[-1]) if keeps_values else sum(held))
     report_progress()
     return BorderCounts.concatenate(schema, counts)
 
@@ -449,13 +455,13 @@ class BorderCounts:
     def spans(self, low: int, high: int, most_rows: int) -> tuple[tuple[int, int], ...]:
         """Divide the rows between two borders into spans, each of `most_rows` and `Limits.read_nbytes` at most.
 
-        Rows that exceed them by an eighth are one span: a unit of values with the rest of its last row.
+        The last span may exceed them by an eighth: a unit of values with the rest of its last row is read at once.
         """
         rows, sizes = self.rows[low : high + 1].tolist(), self.sizes[low : high + 1].tolist()
-        most_nbytes = limits().read_nbytes
-        if 8 * (rows[-1] - rows[0]) <= 9 * most_rows and 8 * (sizes[-1] - sizes[0]) <= 9 * most_nbytes:
-            return ((rows[0], rows[-1]),) if len(rows) > 1 else ()
-        borders = joined_parts((sizes, most_nbytes), (rows, most_rows))
+        bounds = (sizes, limits().read_nbytes), (rows, most_rows)
+        borders = joined_parts(*bounds)
+        if len(borders) > 2 and all(8 * (sums[-1] - sums[borders[-3]]) <= 9 * most for sums, most in bounds):
+            del borders[-2]
         return tuple(pairwise([rows[border] for border in borders]))
 
 

@@ -186,7 +186,7 @@ class ZarrJob(Job):
             If the group was not written by this library.
         """
         target = TargetGroup.from_arguments(store, component, storage_options)
-        attributes = target.own_attributes(target.open("r"))
+        attributes = target.read_attributes()
         identity = str(attributes.get("id"))
         if "id" not in attributes or not identity.isalnum():
             raise ResumeError("the group holds no conversion of dask_tfrecord", target.location)

@@ -173,10 +173,15 @@ class TargetGroup:
         """Open the group, or raise FileNotFoundError, or IncompleteStoreError for invalid metadata."""
         return call_once(lambda: self._open_group(mode), str(self), "open the group")
 
-    def _open_group(self, mode: Literal["r", "r+"]) -> zarr.Group:
+    def _open_group(self, mode: Literal["r", "r+"], consolidated: bool | None = None) -> zarr.Group:
         try:
             return zarr.open_group(
-                self.store, mode=mode, path=self.component, storage_options=self.storage_options, zarr_format=3
+                self.store,
+                mode=mode,
+                path=self.component,
+                storage_options=self.storage_options,
+                zarr_format=3,
+                use_consolidated=consolidated,
             )
         except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
             raise FileNotFoundError(
@@ -261,7 +266,13 @@ class TargetGroup:
         which zarr would delete; ValueError if the group is, or holds, the source of the rows.
         """
         try:
-            zarr.open_group(self.store, mode="r", path=self.component, storage_options=self.storage_options)
+            zarr.open_group(
+                self.store,
+                mode="r",
+                path=self.component,
+                storage_options=self.storage_options,
+                use_consolidated=False,
+            )
         except _NO_GROUPS as error:
             # A missing path and an empty directory are free.
             directory = self.directory
@@ -325,6 +336,14 @@ class TargetGroup:
                     f"of a file name: rename it, for example by map_blocks(lambda blocks: {{'x': blocks[name]}})"
                 )
 
+    def read_attributes(self) -> dict[str, Any]:
+        """Return the attributes that this library wrote; raises the errors of `open`.
+
+        zarr would parse the consolidated metadata of all arrays, which takes a millisecond for each.
+        """
+        group = call_once(lambda: self._open_group("r", consolidated=False), str(self), "open the group")
+        return self.own_attributes(group)
+
     def own_attributes(self, group: zarr.Group) -> dict[str, Any]:
         """Return the attributes that this library wrote to the group."""
         return values_of_attribute(group.attrs.asdict())
@@ -348,12 +367,12 @@ class TargetGroup:
     def check_format(self) -> None:
         """Refuse to resume a group of a newer format version."""
         with suppress(FileNotFoundError, IncompleteStoreError):
-            self.format_version(self.own_attributes(self.open("r")))
+            self.format_version(self.read_attributes())
 
     def stored_attributes(self) -> dict[str, Any]:
         """Return the attributes that this library wrote; none if the group does not exist, or has a newer format."""
         try:
-            found = self.own_attributes(self.open("r"))
+            found = self.read_attributes()
             return {} if self.format_version(found) is None else found
         except (FileNotFoundError, IncompleteStoreError, UnsupportedFormatError):
             return {}
@@ -368,13 +387,20 @@ class TargetGroup:
 
         Raises IncompleteStoreError if the group belongs to another conversion.
         """
+        attributes = self._attributes_of(identity, self.read_attributes())
+        if attributes | changes == attributes:
+            return attributes
+        # With the consolidated metadata, which zarr writes again.
         group = self.open("r+")
-        attributes = self.own_attributes(group)
+        attributes = self._attributes_of(identity, self.own_attributes(group)) | changes
+        group.attrs.update(stored_attribute(attributes))
+        return attributes
+
+    def _attributes_of(self, identity: str, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Return attributes of the group; raise IncompleteStoreError if it belongs to another conversion."""
         if attributes.get("id") != identity:
             raise IncompleteStoreError("another conversion has replaced this group: call to_zarr again", self.location)
-        if attributes | changes != attributes:
-            group.attrs.update(stored_attribute(attributes | changes))
-        return attributes | changes
+        return attributes
 
     def consolidate(self) -> None:
         """Store the metadata of all arrays in that of the group."""
