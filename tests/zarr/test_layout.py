@@ -122,6 +122,24 @@ def test_small_values_beside_large_rows_do_not_make_tasks_read_on(
     assert len(ids) <= sum(stop - start for start, stop in spans) <= most * len(ids)
 
 
+def test_units_of_small_values_are_read_with_the_rows_of_a_task(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, (2, 8000)).tolist()
+    columns = {name: [bytes(size) for size in sizes] for name, sizes in zip("ab", lengths, strict=True)}
+    dtf.to_tfrecord(columns | {"label": np.arange(8000)}, tmp_path / "shard")
+    with replaced_limits(flat_chunk_nbytes=2000, item_count_interval_nbytes=1000, write_unit_nbytes=20_000):
+        ds = dtf.read_tfrecord(tmp_path / "shard")
+        plan, spans = ds.plan_zarr(chunks=1000), spans_of(ds, chunks=1000)
+        units = {array.name: array.shape[0] // array.chunks[0] for array in plan.arrays}
+        assert min(units["a.values"], units["b.values"]) >= 3 * plan.tasks
+        # Four reads of the rows of a task, one before them and one behind them.
+        assert len(spans) <= 6 * plan.tasks
+        ds.to_zarr(tmp_path / "store.zarr", chunks=1000)
+    found = zarr.open_group(tmp_path / "store.zarr", mode="r")
+    for name, values in columns.items():
+        assert np.array_equal(found[f"{name}.values"][:], [*b"".join(values)])  # type: ignore[index,arg-type]
+
+
 def test_units_of_prime_size_are_read_in_pieces_all_the_same(tmp_path: Path) -> None:
     image = bytes(100_000)
     dtf.to_tfrecord({"image": [image] * 101}, tmp_path / "shard")
