@@ -964,7 +964,7 @@ def _task_rows(layout: ZarrLayout) -> int:
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
-    """Divide the rows that units need into spans, each of which is read for the same features."""
+    """Divide the rows of units into spans, each read for the same features."""
     cuts = _cuts(units)
     starts, ends = np.sort([unit.first for unit in units]), np.sort([unit.past for unit in units])
     # np.unique would import numpy.ma, which takes as long as the rest of the plan of a part.
