@@ -654,7 +654,7 @@ def inflating(folder: Path, nbytes: int) -> list[Figure]:
 
     def enter(shard: Shard) -> None:
         with Window(shard, middle, stop=middle + (1 << 20)) as window:
-            window.fill(1 << 20)
+            window.ensure(1 << 20)
 
     without = timed(lambda: enter(shard))
     with_points = timed(lambda: enter(replace(shard, access=True)))

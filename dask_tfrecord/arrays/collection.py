@@ -1,4 +1,4 @@
-"""Plans of rows and chunks as NumPy arrays, computed without reading.
+"""Which bytes of which shards are the rows of a chunk: NumPy arrays, computed without reading.
 
 A `Collection` has the record count of each shard and the offsets of some records. Chunks are borders between rows. Only
 the task that reads a chunk converts its rows to `Run` values.

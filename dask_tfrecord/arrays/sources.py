@@ -429,7 +429,7 @@ class ChunkSource(CountedRows):
         """Read rows, from the chunks that contain them alone."""
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
-            return fill([self._range(names, rows.start, rows.stop)], out)
+            return join_into([self._range(names, rows.start, rows.stop)], out)
         # A row that is selected twice is read once.
         ascending, order = np.unique(row_numbers(rows), return_inverse=True)
         blocks_of: dict[str, list[Block]] = {name: [zero_rows(self.schema[name])] for name in names}
@@ -439,7 +439,7 @@ class ChunkSource(CountedRows):
                 blocks = self.read_chunk(names, number)
                 for name in names:
                     blocks_of[name].append(take_rows(blocks[name], ascending[low:high] - self.borders[number]))
-        return fill([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
+        return join_into([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
 
     def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
         blocks_of: dict[str, list[Block]] = {name: [] for name in names}
@@ -588,7 +588,7 @@ class RecordSource(CountedRows):
         )
         if order is None:
             return blocks
-        return fill([{name: take_rows(block, order) for name, block in blocks.items()}], out)
+        return join_into([{name: take_rows(block, order) for name, block in blocks.items()}], out)
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
@@ -653,21 +653,21 @@ def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
     return f"{some}{path}: {noun} {start}" if start == stop else f"{some}{path}: {noun}s {start} to {stop}"
 
 
-def fill(parts: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
+def join_into(parts: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
     """Concatenate parts of rows, in the output arrays for dense columns."""
-    filled: dict[str, Block] = {}
+    joined: dict[str, Block] = {}
     for name, block in parts[0].items():
         array = None if out is None else out.get(name)
         if array is None or not isinstance(block, np.ndarray):
             # Flat values are not copied: an output buffer is only an offer.
-            filled[name] = concatenate([part[name] for part in parts])
+            joined[name] = concatenate([part[name] for part in parts])
         elif parts[1:]:
-            filled[name] = np.concatenate([part[name] for part in parts], out=array)
+            joined[name] = np.concatenate([part[name] for part in parts], out=array)
         else:
             if block.ctypes.data != array.ctypes.data:
                 array[:] = block
-            filled[name] = array
-    return filled
+            joined[name] = array
+    return joined
 
 
 def shards_origin(shards: Shards) -> Mapping[str, Any]:
@@ -992,7 +992,7 @@ class FilledSource(CountedRows):
         order = np.full(len(rows), len(records))
         order[is_intact] = np.arange(len(records))
         filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
-        return fill([filled], out)
+        return join_into([filled], out)
 
 
 def fillers(
@@ -1155,7 +1155,7 @@ class PartitionedSource(SameRows):
         own = self._own(names)
         into = {name: array for name, array in (out or {}).items() if name in own}
         blocks = self.source.read(own, key, into) if own else {}
-        return fill([self._joined(names, blocks, key)], out)
+        return join_into([self._joined(names, blocks, key)], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -1166,7 +1166,7 @@ class PartitionedSource(SameRows):
         into = {name: array for name, array in (out or {}).items() if name in own}
         read = self.source.read_spans(own, spans, into) if own else ({} for _ in spans)
         for blocks, (key, filled) in zip(read, parts(again, out), strict=True):
-            yield fill([self._joined(names, blocks, key)], filled)
+            yield join_into([self._joined(names, blocks, key)], filled)
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Read the rows that a mask keeps; without columns of directories, the records test it."""
@@ -1187,7 +1187,7 @@ class MappedSource(_Mapped, SameRows):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows and call the function on them."""
-        return fill([self._call(self.source.read(self.columns, key), names, partial(self.describe, key))], out)
+        return join_into([self._call(self.source.read(self.columns, key), names, partial(self.describe, key))], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -1195,7 +1195,7 @@ class MappedSource(_Mapped, SameRows):
         """Yield the rows of each span; the function is called once per span."""
         spans, again = tee(spans)
         for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
-            yield fill([self._call(blocks, names, partial(self.describe, key))], into)
+            yield join_into([self._call(blocks, names, partial(self.describe, key))], into)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1629,7 +1629,7 @@ class ExplodedSource(_Exploded, DerivedRows):
         counts = self.counts
         items = pick_rows(self.rows, key)
         if not len(items):
-            return fill([{name: zero_rows(self.schema[name]) for name in names}], out)
+            return join_into([{name: zero_rows(self.schema[name]) for name in names}], out)
         needed = self.plan.needed(names, counted=True)
         if isinstance(items, range) and items.step == 1:
             first, past = counts.records_of(items.start, items.stop)
@@ -1641,7 +1641,7 @@ class ExplodedSource(_Exploded, DerivedRows):
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
-            return fill([self._items(names, blocks, lengths, picked, first, out)], out)
+            return join_into([self._items(names, blocks, lengths, picked, first, out)], out)
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
@@ -1649,7 +1649,7 @@ class ExplodedSource(_Exploded, DerivedRows):
         blocks = self._source_of(names).read(needed, ascending) if needed else {}
         self._lengths(blocks, lengths, ascending)
         positions = splits_of(lengths)[order] + within
-        return fill([self._items(names, blocks, lengths, positions, ascending, out)], out)
+        return join_into([self._items(names, blocks, lengths, positions, ascending, out)], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -1663,9 +1663,9 @@ class ExplodedSource(_Exploded, DerivedRows):
         reader = _RecordReader(self._source_of(names), needed)
         for key, into in parts(spans, out):
             if key.start == key.stop:
-                yield fill([{name: zero_rows(self.schema[name]) for name in names}], into)
+                yield join_into([{name: zero_rows(self.schema[name]) for name in names}], into)
             else:
-                yield fill(self._read_span(names, rows.start + key.start, rows.start + key.stop, reader), into)
+                yield join_into(self._read_span(names, rows.start + key.start, rows.start + key.stop, reader), into)
 
     def _read_span(self, names: Sequence[str], start: int, stop: int, reader: _RecordReader) -> list[dict[str, Block]]:
         """Return a range of items in one or two parts; the reader keeps the last record if more of its items follow."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.rows import Rows, files_of
-from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, SameRows, fill, fillers
+from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, SameRows, fillers, join_into
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
@@ -264,12 +264,12 @@ class ToleratedSource(SameRows):
             order[list(lost)] = len(rest)
             read = self.source.read(columns, rest)
             filled = {name: take_rows(concatenate([read[name], self.fillers[name]]), order) for name in columns}
-            blocks |= fill([filled], out)
+            blocks |= join_into([filled], out)
         for name in names:
             if name in self.marks:
                 valid = np.ones(len(picks), bool)
                 valid[refused.get(self.marks[name], np.zeros(0, np.int64))] = False
-                blocks |= fill([{name: valid}], out)
+                blocks |= join_into([{name: valid}], out)
         return {name: blocks[name] for name in names}
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.permutation import CHOICES, permutation, random_bits
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.mixing import EpochUnits, RowOrder, ascending_rows
-from dask_tfrecord.batches.rows import RowReader
+from dask_tfrecord.batches.row_reader import RowReader
 from dask_tfrecord.blocks import Block, concatenate, union, zero_rows
 
 # Rows of a mixture whose choices are computed together, and bits of the random number of a choice.

@@ -27,7 +27,7 @@ from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.devices import batch_copier
 from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
-from dask_tfrecord.batches.rows import RowReader, chunk_scheduler, images_of
+from dask_tfrecord.batches.row_reader import RowReader, chunk_scheduler, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
 from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.runtime.workers import Workers

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.permutation import DISTANCES, permutation, random_bits
 from dask_tfrecord.arrays.sources import user_blocks
-from dask_tfrecord.batches.rows import RowReader
+from dask_tfrecord.batches.row_reader import RowReader
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,

@@ -13,7 +13,7 @@ from dask_tfrecord.arrays.collection import checked_integer
 from dask_tfrecord.arrays.rows import HasRows, Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices
 from dask_tfrecord.batches.iterator import BatchIterator
-from dask_tfrecord.batches.rows import RowSequence
+from dask_tfrecord.batches.row_reader import RowSequence
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.conversions import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural

@@ -124,7 +124,7 @@ class Decoder:
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Stores hold tokens: the name is that of their format.
-        return "SchemaPlan", self.schema.__dask_tokenize__(), *self.measured
+        return "Decoder", self.schema.__dask_tokenize__(), *self.measured
 
 
 class SizeDecoder(Decoder):
@@ -464,8 +464,8 @@ def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | No
     record, begin = run.record_number(index), int(run.spans[0][index])
     reader = _Reader(replace(run, first=record, count=1, entry_record=record, offset=begin), job.check_crc)
     with reader.window as window:
-        header = window.view(0, 8) if window.fill(HEADER) else b""
-        window.fill(HEADER + int.from_bytes(header, "little") + FOOTER)
+        header = window.view(0, 8) if window.ensure(HEADER) else b""
+        window.ensure(HEADER + int.from_bytes(header, "little") + FOOTER)
         if walk is not None:
             reader._check(walk, job)
         return framing_error(window, record)
@@ -824,7 +824,7 @@ class _Reader:
         left = run.stop_offset - window.offset - (window.end - window.begin)
         least, most = limits().first_window_nbytes, limits().window_nbytes
         window.block_size = min(max(left, need, least), most) if left > 0 else most
-        return window.fill(need)
+        return window.ensure(need)
 
     def skip(self, run: Run) -> None:
         """Skip to the first record of the run."""

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
 
     from dask_tfrecord.batches.iterator import BatchIterator
-    from dask_tfrecord.batches.rows import RowSequence
+    from dask_tfrecord.batches.row_reader import RowSequence
     from dask_tfrecord.preview.preview import Preview
     from dask_tfrecord.statistics.statistics import Statistics
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
@@ -1234,7 +1234,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> len(rows), rows[-1]["tokens"].shape
         (20, (9,))
         """
-        from dask_tfrecord.batches.rows import RowReader, RowSequence
+        from dask_tfrecord.batches.row_reader import RowReader, RowSequence
 
         return RowSequence(RowReader(self._rows), self.nrows)
 

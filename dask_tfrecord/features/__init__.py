@@ -7,16 +7,6 @@ from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.functions import FunctionFeature
 from dask_tfrecord.features.image import IMAGE_DTYPES, ImageFeature
 from dask_tfrecord.features.listed import FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
-from dask_tfrecord.features.partitions import (
-    KeyedPartition,
-    Partition,
-    RowLengths,
-    RowLimits,
-    RowSplits,
-    RowStarts,
-    UniformRowLength,
-    ValueRowIds,
-)
 from dask_tfrecord.features.proto import ProtoFeature
 from dask_tfrecord.features.ragged import RaggedFeature
 from dask_tfrecord.features.raw import RawFeature
@@ -27,6 +17,16 @@ from dask_tfrecord.features.registry import (
     json_of_feature,
     register_feature,
     to_json,
+)
+from dask_tfrecord.features.row_partitions import (
+    KeyedPartition,
+    Partition,
+    RowLengths,
+    RowLimits,
+    RowSplits,
+    RowStarts,
+    UniformRowLength,
+    ValueRowIds,
 )
 from dask_tfrecord.features.sparse import SparseFeature
 from dask_tfrecord.features.tensor import TENSOR_DTYPES, TensorFeature, tensor_dtype_number

@@ -17,7 +17,7 @@ from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, n
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key
 from dask_tfrecord.features.listed import Listed
-from dask_tfrecord.features.partitions import (
+from dask_tfrecord.features.row_partitions import (
     PARTITIONS,
     KeyedPartition,
     Partition,

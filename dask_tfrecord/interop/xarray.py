@@ -21,10 +21,10 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
-from dask_tfrecord.stores.zarr.plan import (
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
+from dask_tfrecord.stores.zarr.layout import (
     ArraySpec,
     Dimensions,
-    RowGrid,
     array_attributes,
     check_axis_lengths,
     check_axis_names,

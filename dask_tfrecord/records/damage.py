@@ -326,9 +326,9 @@ def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int,
     """
     begin = window.offset
     try:
-        if not window.fill(1):
+        if not window.ensure(1):
             return None
-        if not window.fill(HEADER):
+        if not window.ensure(HEADER):
             return begin, window.end - window.begin, RecordState.TRUNCATED
         length = int.from_bytes(window.view(0, 8), "little")
         if not crc_holds(window, 0, 8):
@@ -338,7 +338,7 @@ def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int,
             return begin, window.shard.size - begin, RecordState.TRUNCATED
         state = RecordState.INTACT
         if length <= _CHECKED and not is_skipped:
-            if not window.fill(size):
+            if not window.ensure(size):
                 return begin, window.end - window.begin, RecordState.TRUNCATED
             if not crc_holds(window, HEADER, HEADER + length):
                 state = RecordState.PAYLOAD
@@ -401,7 +401,7 @@ class _Scan:
         """Count intact records up to the first damaged one; return the error of a stream that ends early."""
         need = HEADER
         try:
-            while need <= _LARGE and window.fill(need):
+            while need <= _LARGE and window.ensure(need):
                 walk = _native.check_records(window.buffer, window.begin, window.end)
                 if walk.stop is _native.Stop.FRAMING:
                     # `resync` reads the records of this block again: it has to know whether they contain records.
@@ -422,7 +422,7 @@ class _Scan:
         more = True
         while more:
             try:
-                more = window.fill(window.end - window.begin + 1)
+                more = window.ensure(window.end - window.begin + 1)
             except ShardChangedError:
                 raise
             except CorruptRecordError as error:
@@ -547,7 +547,7 @@ def _intact_bytes(shard: Shard, report: ShardReport) -> Iterator[memoryview]:
         for start, stop in zip(report.starts.tolist(), report.stops.tolist(), strict=True):
             window.advance(start - window.offset)
             while window.offset < stop:
-                if not window.fill():
+                if not window.ensure():
                     raise CorruptRecordError(
                         "the file ends before records that were found in it; another program is changing it",
                         Location(shard.path, None, window.offset),

@@ -73,7 +73,7 @@ class Window:
     start : int, default 0
         Offset in the decompressed stream where the window starts.
     block_size : int, default 1 MiB
-        Bytes per read. It may be changed between two calls of `fill`.
+        Bytes per read. It may be changed between two calls of `ensure`.
     stop : int, optional
         Offset in the decompressed stream where reading will probably stop; see `expect`.
     max_record_bytes : int, default 2 GiB
@@ -86,7 +86,7 @@ class Window:
     buffer : uint8 array
         Memory of the window. For a large record it is replaced by an array of the size that is needed if the file has
         these bytes. Where the size of the stream is unknown, it is replaced by one of twice the size whenever the bytes
-        that have arrived fill it, so a length field alone never allocates memory.
+        that have arrived enter it, so a length field alone never allocates memory.
     begin, end : int
         ``buffer[begin:end]`` is in view.
     offset : int
@@ -219,7 +219,7 @@ class Window:
         """Announce the offset in the stream where reading will probably stop, which limits remote ranges."""
         self._stream.expect(stop)
 
-    def fill(self, need: int = 1) -> bool:
+    def ensure(self, need: int = 1) -> bool:
         """Read until `need` bytes, counted from `begin`, are in view; nothing is read if they are in view already.
 
         False if the stream has fewer bytes, or `need` exceeds the largest allowed record: the window may then contain
@@ -249,7 +249,7 @@ class Window:
             self.buffer[:have] = self.buffer[self.begin : self.end]
             self.begin, self.end = 0, have
         if len(self.buffer) - have < self.block_size // 2 or len(self.buffer) == have:
-            # A file of known size has the bytes that are needed: `fill` has compared them.
+            # A file of known size has the bytes that are needed: `ensure` has compared them.
             grown = np.empty(max(2 * len(self.buffer), need if self._size is not None else 0), np.uint8)
             grown[:have] = self.buffer[:have]
             self.buffer = grown
@@ -270,13 +270,13 @@ class Window:
         return self.offset == target
 
     def view(self, start: int, stop: int) -> memoryview:
-        """Return bytes in view, counted from `begin`; they are valid until the next `fill`."""
+        """Return bytes in view, counted from `begin`; they are valid until the next `ensure`."""
         return self._view[self.begin + start : min(self.begin + stop, self.end)]
 
     @property
     def exhausted(self) -> bool:
         """True if all bytes of the stream are behind the window."""
-        return not self.fill()
+        return not self.ensure()
 
     def close(self) -> None:
         """Close the file, and keep the memory of a window of the usual size for the next one of this thread."""
@@ -352,7 +352,7 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
     found, crc = 0, 0
     # The size of an uncompressed file shows truncation without reading.
     if size is None or window.offset + length <= size:
-        while found < length and window.fill():
+        while found < length and window.ensure():
             part = min(length - found, window.end - window.begin)
             crc = crc32c.crc32c(window.view(0, part), crc)
             window.advance(part)
@@ -388,7 +388,7 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
 
 def _fill_up_to(window: Window, most: int) -> int:
     """Read until `most` bytes are in view or the stream ends; return the number of bytes in view, at most `most`."""
-    while (have := window.end - window.begin) < most and window.fill(have + 1):
+    while (have := window.end - window.begin) < most and window.ensure(have + 1):
         pass
     return min(have, most)
 
@@ -467,12 +467,12 @@ def iterate_records(
     which limits remote ranges; iteration continues past it. The file is open until the generator ends or is closed.
     """
     with Window(shard, offset, stop=stop, max_record_bytes=max_record_bytes) as window:
-        while window.fill(HEADER):
+        while window.ensure(HEADER):
             length, stored = _HEAD.unpack(window.view(0, HEADER))
             if check_crc and masked_crc32c(window.view(0, 8)) != stored:
                 raise framing_error(window, record)
             size = HEADER + length + FOOTER
-            if not window.fill(size):
+            if not window.ensure(size):
                 raise framing_error(window, record)
             payload = bytes(window.view(HEADER, HEADER + length))
             if check_crc and masked_crc32c(payload) != _CRC.unpack(window.view(HEADER + length, size))[0]:

@@ -149,7 +149,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     shard, count = window.shard, first
     last: Step | None = None
     large = _skipped_nbytes(shard)
-    while (stop is None or window.offset < stop) and window.fill(HEADER):
+    while (stop is None or window.offset < stop) and window.ensure(HEADER):
         border, end = window.offset, window.end
         if stop is not None:
             # Headers that begin before `stop`, including all bytes of the last one.
@@ -178,7 +178,7 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
     shard, count, last = window.shard, 0, None
     large = _skipped_nbytes(shard)
     ends = np.empty(0, np.int64)
-    while window.fill(HEADER):
+    while window.ensure(HEADER):
         border, inside = window.offset, window.end - window.begin
         if len(ends) <= inside // HEADER:
             ends = np.empty(inside // HEADER + 1, np.int64)
@@ -192,7 +192,7 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
             if not window.advance(int(found[-1]) - (0 if whole is found else FOOTER)):
                 raise truncation_error(shard, border, count, walked.records)
             if whole is not found:
-                if not window.fill(FOOTER):
+                if not window.ensure(FOOTER):
                     raise truncation_error(shard, border, count, walked.records)
                 crcs = np.append(crcs, np.frombuffer(window.view(0, FOOTER), np.uint8)[None], axis=0)
                 window.advance(FOOTER)
@@ -270,7 +270,7 @@ def truncation_error(shard: Shard, border: int, first: int, walked: int) -> Corr
 def _advance_to_last(window: Window, count: int) -> int:
     """Move a window to the last of `count` records with intact headers; return its offset."""
     for _ in range(count - 1):
-        window.fill(HEADER)
+        window.ensure(HEADER)
         length = int.from_bytes(window.view(0, 8), "little")
         window.advance(HEADER + length + FOOTER)
     return window.offset
@@ -371,7 +371,7 @@ def _stream_size(shard: Shard, compression: str | None) -> int:
 def _check_header(window: Window, record: int, offset: int, length: int) -> None:
     """Compare the header at an offset with the index file."""
     window.expect(offset + HEADER)
-    if not window.advance(offset - window.offset) or not window.fill(HEADER):
+    if not window.advance(offset - window.offset) or not window.ensure(HEADER):
         raise UnusableIndexError(f"the shard ends before record {record}")
     found = int.from_bytes(window.view(0, 8), "little")
     crc = int.from_bytes(window.view(8, HEADER), "little")
@@ -522,7 +522,8 @@ def _has_header(window: Window) -> bool:
     """Return whether the CRC of the length at the window matches."""
     available = window.shard.size - window.offset
     return (
-        window.fill(HEADER) and _native.find_header(window.buffer, window.begin, window.begin + HEADER, available) == 0
+        window.ensure(HEADER)
+        and _native.find_header(window.buffer, window.begin, window.begin + HEADER, available) == 0
     )
 
 
@@ -635,7 +636,7 @@ def join_entries(
 def _search_header(window: Window, stop: int) -> bool:
     """Move the window to the first intact header that begins before `stop`, or to `stop`; return whether one exists."""
     size = window.shard.size
-    while window.offset < stop and window.fill(HEADER):
+    while window.offset < stop and window.ensure(HEADER):
         # Headers that begin before `stop` and are completely in view.
         end = min(window.end, window.begin + stop - window.offset + HEADER - 1)
         found = _native.find_header(window.buffer, window.begin, end, size - window.offset)

@@ -114,11 +114,11 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
     """Return the first bytes of the record at an offset, and the fields of its payload by the wire format."""
     shard = shard_of(data, number)
     with Window(shard, offset, stop=shard.size) as window:
-        if not window.fill(1):
+        if not window.ensure(1):
             raise IndexError(f"the shard has no record at byte {offset:,}")
-        window.fill(HEADER)
+        window.ensure(HEADER)
         length = int.from_bytes(window.view(0, 8), "little")
-        window.fill(HEADER + min(length, _PARSED_NBYTES) + FOOTER)
+        window.ensure(HEADER + min(length, _PARSED_NBYTES) + FOOTER)
         left = window.end - window.begin
         text = bytes(window.view(0, min(left, _HEX_NBYTES, HEADER + length + FOOTER))).hex()
         is_parsed = length <= min(_PARSED_NBYTES, left - HEADER)

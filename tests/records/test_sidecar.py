@@ -338,7 +338,7 @@ def test_bytes_before_the_access_point_are_not_read(memory: Callable[..., str]) 
     memory(x=bytes(8_000_000) + data[8_000_000:])
     [shard] = find_shards(url)
     with Window(replace(shard, access=True, compression="gzip"), 90 * 100_016, stop=91 * 100_016) as window:
-        assert window.fill(100_016)
+        assert window.ensure(100_016)
         assert bytes(window.view(12, 100_012)) == payloads[90]
 
 

@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
-from dask_tfrecord.stores.zarr.plan import array_name
+from dask_tfrecord.stores.zarr.array_names import array_name
 from support.bits import bits
 from support.store_round_trip import assert_same
 

@@ -24,7 +24,7 @@ from support.store_round_trip import assert_identity, assert_same, files_of
 import dask_tfrecord as dtf
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.settings import Limits, replaced_limits
-from dask_tfrecord.stores.zarr.plan import plan_tasks, plan_units
+from dask_tfrecord.stores.zarr.layout import plan_tasks, plan_units
 
 PARTS = ("values", "row_splits", "row_splits_1", "row_splits_12", "byte_splits", "shapes", "item_shapes")
 # Letters and words that names are confused by.

@@ -124,7 +124,7 @@ def write_parquet_file(
     import pyarrow as pa
     from pyarrow import parquet
 
-    def fill(sink: ByteSink) -> tuple[int, int]:
+    def write_content(sink: ByteSink) -> tuple[int, int]:
         nbytes = 0
         file = pa.PythonFile(_SinkFile(sink), mode="w")
         with parquet.ParquetWriter(file, make.arrow, compression=codec) as writer:
@@ -133,7 +133,7 @@ def write_parquet_file(
                 writer.write_batch(make.from_blocks(blocks))
         return rows[1] - rows[0], nbytes
 
-    return files.write(path, fill)
+    return files.write(path, write_content)
 
 
 class _SinkFile(io.RawIOBase):

@@ -505,24 +505,24 @@ class Files:
         """Return the files that an earlier run of a resumable write published, or this one."""
         return set() if self.resumable is None else {*self._own()}
 
-    def write(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+    def write(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         """Write the file of a task as by `publish`, and report the end of the task."""
-        report = self.publish(path, fill)
+        report = self.publish(path, write_content)
         report_progress(report)
         return report
 
-    def publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+    def publish(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         """Write a file that appears whole or not at all; do nothing if this run has published it.
 
-        `fill` writes to a sink, and returns the number of records and their decoded bytes. The report is empty if the
-        run was cancelled. Raises FileExistsError if another run has published the file, and IncompleteStoreError if the
-        run has ended.
+        `write_content` writes to a sink, and returns the number of records and their decoded bytes. The report is empty
+        if the run was cancelled. Raises FileExistsError if another run has published the file, and IncompleteStoreError
+        if the run has ended.
         """
         report = self.published_report(path)
         if report is None:
             try:
                 with temporary_files_of(self.token):
-                    report = self._publish(path, fill)
+                    report = self._publish(path, write_content)
             except Cancelled:
                 return ShardWriteReport(0, 0)
             finally:
@@ -595,7 +595,7 @@ class Files:
         """Remove the temporary files of this run, which has ended."""
         remove_temporary(self._directories, self.token, self.names.storage_options)
 
-    def _publish(self, path: str, fill: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+    def _publish(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
         is_published = False
 
         def should_publish(temporary: Path) -> bool:
@@ -609,7 +609,7 @@ class Files:
             self._prepare(path)
             sink = open_sink(path, self.compression, self.names.storage_options, should_publish)
             try:
-                records, nbytes = fill(sink)
+                records, nbytes = write_content(sink)
                 self.check_running()
                 sink.close()
             except BaseException:
@@ -838,13 +838,13 @@ def written(data: bytes, sink: ByteSink) -> tuple[int, int]:
 
 
 def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
-    def fill(sink: ByteSink) -> tuple[int, int]:
+    def write_content(sink: ByteSink) -> tuple[int, int]:
         content.seek(0)
         while block := content.read(_COMPARED_NBYTES):
             sink.write(block)
         return amount
 
-    return fill
+    return write_content
 
 
 def _record_name(path: str) -> str:

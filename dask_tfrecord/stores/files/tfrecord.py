@@ -387,7 +387,7 @@ def write_shard(
 ) -> ShardWriteReport:
     """Write rows `start` to `stop` of a source to the shard `path`."""
 
-    def fill(sink: ByteSink) -> tuple[int, int]:
+    def write_content(sink: ByteSink) -> tuple[int, int]:
         stream, total = RecordStream(encoder, path), 0
         spans = GrowingSpans(start, stop, 1, _BLOCK_NBYTES)
         for blocks in _read_bounded(source, tuple(encoder.columns), spans):
@@ -400,7 +400,7 @@ def write_shard(
                 sink.write(records)
         return stop - start, total
 
-    return files.write(path, fill)
+    return files.write(path, write_content)
 
 
 def _read_bounded(source: CountedRows, names: Sequence[str], spans: GrowingSpans) -> Iterator[dict[str, Block]]:
@@ -587,7 +587,7 @@ def copy_shard(
 ) -> ShardWriteReport:
     """Copy records to one shard."""
 
-    def fill(sink: ByteSink) -> tuple[int, int]:
+    def write_content(sink: ByteSink) -> tuple[int, int]:
         count = nbytes = 0
         with closing(iterate_payloads(partition.runs, check_crc=check_crc)) as records:
             for location, payload in records:
@@ -600,7 +600,7 @@ def copy_shard(
         return count, nbytes
 
     labels = _labels(partition, columns) if labelled else None
-    return replace(files, labels=labels).write(path, fill)
+    return replace(files, labels=labels).write(path, write_content)
 
 
 def _labels(partition: RecordPartition, columns: frozenset[str] | None) -> str | None:

@@ -45,6 +45,7 @@ from dask_tfrecord.stores.virtual.scan import (
     scan_records,
     sizes_of,
 )
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_or_size
 from dask_tfrecord.stores.zarr.codec import (
     CHUNKS,
     UNEQUAL_CHUNKS,
@@ -54,15 +55,7 @@ from dask_tfrecord.stores.zarr.codec import (
     put_objects,
     takes_unequal_chunks,
 )
-from dask_tfrecord.stores.zarr.plan import (
-    ArraySpec,
-    RowGrid,
-    array_attributes,
-    check_storable,
-    rows_or_size,
-    with_strings,
-    zarr_layout,
-)
+from dask_tfrecord.stores.zarr.layout import ArraySpec, array_attributes, check_storable, with_strings, zarr_layout
 from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup, stored_attribute, values_of_attribute
 from dask_tfrecord.stores.zarr.write import check_session, session_of
 

@@ -28,7 +28,7 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.units import check_group_lengths, flat_levels
 from dask_tfrecord.stores.zarr.codec import CHUNKS, records_checksum
-from dask_tfrecord.stores.zarr.plan import with_strings
+from dask_tfrecord.stores.zarr.layout import with_strings
 
 # Chunks are equal if they can have at least an eighth of the requested rows; otherwise their rows differ.
 _LEAST_SHARE = 8

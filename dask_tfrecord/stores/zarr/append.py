@@ -17,22 +17,13 @@ from dask_tfrecord.options import ZarrWriteOptions
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.units import BorderCounts, RowTasks, flat_levels
+from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_of_a_read, unit_rows
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import metadata_document
 from dask_tfrecord.stores.zarr.fingerprint import digest, schema_differences
 from dask_tfrecord.stores.zarr.growing import APPENDS, LAST, Growth, appended_node
-from dask_tfrecord.stores.zarr.plan import (
-    Conversion,
-    ConversionRequest,
-    RowGrid,
-    ZarrLayout,
-    array_name,
-    check_axis_lengths,
-    rows_of_a_read,
-    splits_name,
-    unit_rows,
-    zarr_layout,
-)
+from dask_tfrecord.stores.zarr.layout import Conversion, ConversionRequest, ZarrLayout, check_axis_lengths, zarr_layout
 from dask_tfrecord.stores.zarr.read import ZarrSource
 from dask_tfrecord.stores.zarr.store import TargetGroup
 

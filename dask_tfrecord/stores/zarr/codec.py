@@ -284,7 +284,7 @@ def _inflated(shard: Shard) -> Shard:
     if shard.compression is None:
         return shard
     with Window(shard) as window:
-        while window.fill(window.end - window.begin + 1):
+        while window.ensure(window.end - window.begin + 1):
             pass
         data = window.buffer[window.begin : window.end]
     return replace(shard, size=len(data), compression=None, data=data)

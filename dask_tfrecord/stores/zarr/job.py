@@ -31,7 +31,7 @@ from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.plan import (
+from dask_tfrecord.stores.zarr.layout import (
     ConversionRequest,
     WriteTask,
     ZarrLayout,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import RowNumbers, pick_rows
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import CountedRows, Outputs, fill, parts
+from dask_tfrecord.arrays.sources import CountedRows, Outputs, join_into, parts
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -36,8 +36,10 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels
+from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
 from dask_tfrecord.stores.zarr.growing import Growth
-from dask_tfrecord.stores.zarr.plan import RowGrid, array_name, splits_name, with_strings, zarr_layout
+from dask_tfrecord.stores.zarr.layout import with_strings, zarr_layout
 from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
 # Most units of a group that is opened: each takes some bytes.
@@ -343,7 +345,7 @@ class ZarrSource(CountedRows):
             return splits[name, start, stop]
 
         shared_splits = {splits_name(names[0], self.schema) for names in self.schema.groups.values()}
-        return fill([{name: self._block(once, name, rows) for name in names}], out)
+        return join_into([{name: self._block(once, name, rows) for name in names}], out)
 
     def _block(self, read: _Read, name: str, rows: RowNumbers) -> Block:
         if isinstance(rows, range) and rows.step == 1:

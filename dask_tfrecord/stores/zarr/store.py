@@ -59,7 +59,8 @@ from dask_tfrecord.storage.shard import check_encodable
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
-from dask_tfrecord.stores.zarr.chunks import chunk_encoder
+from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
     chunk_key,
@@ -70,7 +71,7 @@ from dask_tfrecord.stores.zarr.compat import (
     store_and_path,
 )
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.plan import ArraySpec, RowGrid, ZarrLayout
+from dask_tfrecord.stores.zarr.layout import ArraySpec, ZarrLayout
 
 _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups. Before

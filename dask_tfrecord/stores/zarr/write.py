@@ -75,7 +75,7 @@ from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import array_of_document, chunk_key, run_sync
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.growing import LAST, Growth, GrowthCheckpoint
-from dask_tfrecord.stores.zarr.plan import (
+from dask_tfrecord.stores.zarr.layout import (
     ArraySpec,
     Conversion,
     ConversionRequest,

@@ -19,7 +19,7 @@ from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with
 from dask_tfrecord.runtime.workers import MemoryBudget
 from dask_tfrecord.schema import align_columns
 from dask_tfrecord.stores.output import check_mode, run_write
-from dask_tfrecord.stores.zarr.plan import (
+from dask_tfrecord.stores.zarr.layout import (
     Conversion,
     ConversionRequest,
     codec_documents,

@@ -15,7 +15,7 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, UncountedChunks, fill
+from dask_tfrecord.arrays.sources import GrowingSpans, RecordSource, UncountedChunks, join_into
 from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.settings import limits
@@ -62,7 +62,7 @@ class RowReader:
         else:
             chunks = self.backing.select(key).chunks(self.names)
         parts = [part.blocks for part in dask.compute(*chunks.to_delayed(), scheduler=scheduler or chunk_scheduler())]
-        filled = fill(parts, out)
+        filled = join_into(parts, out)
         return {name: filled[name] for name in self.names}
 
     def read_scattered(self, rows: NDArray[np.int64], scheduler: Any = None) -> dict[str, Block]:

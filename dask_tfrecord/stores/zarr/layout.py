@@ -1,4 +1,4 @@
-"""Plan of a conversion to Zarr: options, arrays and grids, write units, tasks, memory. Nothing is written."""
+"""Layout of a conversion to Zarr: options, arrays, write units, tasks, memory. Nothing is written."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from dask_tfrecord.options import ZarrOptions
 from dask_tfrecord.runtime.progress import run_uninterrupted
 from dask_tfrecord.runtime.workers import MemoryBudget, Workers
 from dask_tfrecord.schema import Schema
-from dask_tfrecord.settings import limits, parse_size
-from dask_tfrecord.stores.output import check_number
+from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
+from dask_tfrecord.stores.zarr.array_names import array_name, check_names, splits_name
+from dask_tfrecord.stores.zarr.chunk_grid import STRING_NBYTES, ChunkRequest, GridOverrides, RowGrid, unit_rows
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-
-# Bytes of a Python string besides its characters; Zarr's codec of strings takes Python strings.
-_STRING_NBYTES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,7 +209,7 @@ def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bo
     """Return the decoded bytes of each kind of unit, and whether it is a shard."""
     units, names = {"rows": (0, False)}, {layout.grid.unit: "rows"}
     for spec in layout.arrays:
-        entry = spec.entry_nbytes(sizes.columns) + (_STRING_NBYTES if spec.dtype == "string" else 0)
+        entry = spec.entry_nbytes(sizes.columns) + (STRING_NBYTES if spec.dtype == "string" else 0)
         name, entries = spec.name, spec.unit
         if spec.by_rows:
             stride = spec.unit // spec.rows if spec.part == "row_splits" else 1
@@ -292,22 +290,10 @@ def check_storable(schema: Schema) -> None:
             )
 
 
-# Approximate units of a flat array per unit of rows.
-FLAT_UNITS = 4
-
-
 _PLURAL = re.compile("s(?=(_[0-9]+)?$)")
 
 
 _BY_ROWS = ("dense", "row_splits", "shapes")
-
-
-# Suffixes of the names of flat arrays.
-_SUFFIX = re.compile("values|shapes|item_shapes|byte_splits|row_splits(_[0-9]+)?")
-
-
-# Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
-_FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -407,74 +393,6 @@ def _check_taken(option: str, axes: Sequence[str], arrays: Sequence[ArraySpec]) 
             )
         if axis in along:
             raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class RowGrid:
-    """Chunk grid along rows, of all arrays without a grid of their own."""
-
-    # Rows of a chunk.
-    chunk: int
-    # Rows of a write unit: a chunk, or a shard of chunks.
-    unit: int
-    # Most rows that a task reads at once.
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class GridOverrides:
-    """Chunks and shards of arrays that differ from the grid of rows and the default sizes."""
-
-    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature.
-    rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # Entries of a chunk and of a shard, by the name of a flat array.
-    entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # Decoded bytes of a chunk and of a shard of flat arrays.
-    chunk_nbytes: int | None = None
-    shard_nbytes: int | None = None
-    # The arrays will grow: chunks do not end with the rows that there are.
-    grows: bool = False
-    # Features without a request: row splits in one chunk take the final number into it.
-    defaults: frozenset[str] = frozenset()
-
-    def units(self, grid: RowGrid) -> list[int]:
-        """Return the rows of each kind of unit of rows."""
-        return sorted({grid.unit, *(unit_rows(grid, unit) for _, unit in self.rows.values())})
-
-    def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
-        """Return the entries of a chunk and of a write unit of a flat array.
-
-        The array has `length` entries, in `units` units of rows.
-        """
-        if name in self.entries:
-            return self.entries[name]
-        item = max(1, item_nbytes)
-        # Flat units begin and end near units of rows: rows across the end of a task are read by two tasks.
-        default = limits().chunk_nbytes if sharded else limits().write_unit_nbytes
-        share = max(1, math.ceil(length / max(units, 1.0)))
-        if self.grows:
-            share = math.ceil(length / units) if length and units else max(1, default // item)
-        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
-        most = math.ceil(share / parts) if self.grows else max(1, min(math.ceil(share / parts), length))
-        if units <= 1.0:
-            # The store may have been begun from few rows, and grow.
-            most = max(most, limits().flat_chunk_nbytes // item)
-        chunk = max(1, (self.chunk_nbytes or default) // item)
-        if not sharded:
-            return (_even(most, chunk),) * 2
-        shard = _even(most, max(1, (self.shard_nbytes or limits().write_unit_nbytes) // item))
-        chunk = _even(shard, chunk)
-        return chunk, chunk * math.ceil(shard / chunk)
-
-
-def unit_rows(grid: RowGrid, rows: int) -> int:
-    """Return the rows of a write unit of an array whose chunks or shards have `rows` rows."""
-    return rows if grid.unit % rows else grid.unit
-
-
-def _even(length: int, most: int) -> int:
-    """Return the length of equal parts of at most `most` entries."""
-    return math.ceil(length / math.ceil(length / most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,34 +519,6 @@ class StoredStrings(Feature):
 def with_strings(schema: Schema) -> Schema:
     """Return the schema of the arrays of a virtual group, whose bytes are `StoredStrings`."""
     return schema.replaced({name: StoredStrings(each) if each.is_bytes else each for name, each in schema.items()})
-
-
-def array_name(feature: str) -> str:
-    """Return the name of a feature in the group: ``/`` becomes ``.``, other forbidden characters are percent-encoded.
-
-    Names of arrays are unique, suffixes included. The attributes of the group keep the true names.
-    """
-    if not feature:
-        return "%"
-    *parents, leaf = feature.split("/")
-    # "x/values" must differ from the values of a ragged "x".
-    joined = "%2F" if _SUFFIX.fullmatch(leaf) else "."
-    head = ".".join(map(_quoted, parents))
-    name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
-    if name.startswith("__"):  # reserved by Zarr
-        name = "%5F" + name[1:]
-    if set(name) == {"."} or name == "zarr.json":
-        name = name.replace(".", "%2F")
-    return name[:-1] + "%20" if name.endswith(" ") else name
-
-
-def splits_name(feature: str, schema: Schema) -> str:
-    """Return the name of the outermost splits of a flat feature: those of its group, or its own."""
-    return f"{array_name(schema.group_of(feature) or feature)}.row_splits"
-
-
-def _quoted(text: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
 
 
 def zarr_layout(
@@ -1051,277 +941,6 @@ def _row_ranges(first: int, past: int, rows: int) -> Iterator[tuple[int, int]]:
     """Divide rows into ranges; without rows there is one empty range, for the first split."""
     for start in range(first, max(past, first + 1), rows):
         yield start, min(start + rows, past)
-
-
-# Limit for all arrays that are chunked along rows, as a multiple of a write unit: with many arrays each gets less.
-ARRAYS_TOGETHER = 4
-
-
-# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
-SPAN_NBYTES = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRequest:
-    """Chunk and shard sizes that the user requests: rows by feature and entries by flat array, or decoded bytes."""
-
-    chunks: int | Mapping[str, int] | None = None
-    shards: int | Mapping[str, int] | None = None
-    chunk_nbytes: int | None = None
-    shard_nbytes: int | None = None
-    # Rows will be appended: the sizes do not depend on the number of rows.
-    grows: bool = False
-    # Rows of a unit of the group that the arrays are added to: units of both divide each other.
-    unit_of_group: int | None = None
-
-    @classmethod
-    def from_arguments(
-        cls,
-        chunks: int | str | Mapping[str, int] | None,
-        shards: int | str | Mapping[str, int] | None,
-        *,
-        grows: bool = False,
-    ) -> ChunkRequest:
-        """Check the arguments of `to_zarr`: numbers of rows or sizes."""
-        chunk_rows, chunk_nbytes = rows_or_size("chunks", chunks)
-        shard_rows, shard_nbytes = rows_or_size("shards", shards)
-        return cls(chunk_rows, shard_rows, chunk_nbytes, shard_nbytes, grows)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for the fingerprint."""
-        given = {"chunks": (self.chunks, self.chunk_nbytes), "shards": (self.shards, self.shard_nbytes)}
-        return {option: rows if nbytes is None else f"{nbytes} B" for option, (rows, nbytes) in given.items()}
-
-    def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
-        """Choose the grid of rows, and the grids of arrays that differ from it.
-
-        Arrays of small rows have chunks of several units of rows. A chunk of many small rows that the user requests
-        does not lengthen the unit.
-
-        Raises ValueError if a number is invalid, a shard is not a multiple of its chunk, or features do not share a
-        unit of rows; UnknownFeatureError if a name belongs neither to a feature nor to a flat array.
-        """
-        chunks, shards = _by_name("chunks", self.chunks, schema), _by_name("shards", self.shards, schema)
-        chunk_nbytes, shard_nbytes = self.chunk_nbytes, self.shard_nbytes
-        requested = {name: (chunks.get(name), shards.get(name)) for name in schema}
-        if not (self.grows or chunks or shards or chunk_nbytes or shard_nbytes):
-            shard_nbytes = _default_shard_nbytes(schema, nrows, sizes)
-        small = _default_rows(chunk_nbytes or limits().chunk_nbytes, sizes)
-        large = _default_rows(chunk_nbytes or limits().write_unit_nbytes, sizes)
-        all_rows = max(nrows, large if self.grows else 1)
-        if chunk_nbytes is None:
-            # An interrupted conversion keeps whole units.
-            least = _default_rows(limits().least_unit_nbytes, sizes)
-            large = min(large, max(least, math.ceil(all_rows / limits().wanted_units)))
-        # Equal units, so that tasks take equally long.
-        large = math.ceil(all_rows / math.ceil(all_rows / large))
-        defaults = frozenset(name for name, each in requested.items() if each == (None, None) and not self.grows)
-        if self.unit_of_group is not None:
-            unit = self.unit_of_group
-            large = large // unit * unit if large > unit else _divisor(unit, large)
-        elif len(defaults) == len(schema) and any(map(is_flat, schema.values())):
-            # The final number of row splits would be a chunk of its own.
-            smaller = range(large, large - large // 8, -1) if large < all_rows else ()
-            large = next((rows for rows in smaller if all_rows % rows), large)
-        shard_rows = None
-        if shard_nbytes is not None:
-            chunk = min(small, all_rows)
-            shard_rows = chunk * math.ceil(min(_default_rows(shard_nbytes, sizes), all_rows) / chunk)
-        nbytes = {name: _largest_row(name, feature, sizes) for name, feature in schema.items()}
-        unit = _shared_unit(requested, shard_rows, large, _default_rows(limits().write_unit_nbytes, sizes), nbytes)
-        target = min(limits().small_rows_nbytes, chunk_nbytes or math.inf, shard_nbytes or math.inf)
-        longer = _longer_units(unit, all_rows, [nbytes[name] for name in defaults], target, grows=self.grows)
-
-        def chunk_and_shard(name: str, chunk: int | None, shard: int | None) -> tuple[int, int]:
-            most = int(target / nbytes[name])
-            if shard is chunk is None:
-                own = max((rows for rows in longer if rows <= most), default=unit)
-                if own > unit or (shard_rows is not None and unit <= most):
-                    return own, own
-            if shard is None and shard_rows is not None:
-                shard = unit
-            chunk = chunk or (_divisor(unit, large) if shard is None else _divisor(shard, max(small, most)))
-            return chunk, shard or chunk
-
-        rows = {name: chunk_and_shard(name, *each) for name, each in requested.items()}
-        grid = RowGrid(min((chunk for chunk, _ in rows.values()), default=unit), unit, rows_of_a_read(sizes))
-        entries = _entries(schema, chunks, shards)
-        return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes, self.grows, defaults)
-
-
-# Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
-_LONGEST, _LONGEST_GROWING = 128, 16
-# A store of more objects has shards by default, of at most so many write units.
-MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
-
-
-def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | None:
-    """Return the decoded bytes of a shard if a store without shards would have too many objects; else None."""
-    unit_rows = _default_rows(limits().write_unit_nbytes, sizes)
-    small = [
-        _largest_row(name, feature, sizes) * unit_rows < limits().small_rows_nbytes for name, feature in schema.items()
-    ]
-    flat = sum(sizes.columns[name] for name in schema if is_flat(schema[name])) * nrows / limits().write_unit_nbytes
-    objects = nrows / unit_rows * small.count(False) + flat
-    if objects <= MOST_OBJECTS:
-        return None
-    return limits().write_unit_nbytes * min(math.ceil(objects / MOST_OBJECTS), _MOST_UNITS_PER_SHARD)
-
-
-def _largest_row(name: str, feature: Feature, sizes: RowSizes) -> float:
-    """Return the decoded bytes of a row of a feature in the largest of its arrays that are chunked along rows."""
-    levels = Levels.from_feature(feature)
-    strings = _STRING_NBYTES if feature.item_dtype.kind == "T" else 0
-    return max(1.0, *levels.row_nbytes()) if levels.splits else max(1.0, sizes.columns[name] + strings)
-
-
-def _longer_units(unit: int, nrows: int, nbytes: Sequence[float], target: float, *, grows: bool) -> list[int]:
-    """Return the rows of the units of arrays of small rows: multiples of a unit, so that one task writes all of them.
-
-    `nbytes` are the bytes of a row of the arrays, and `target` those of a chunk. There are enough units for many tasks.
-    The task fills the units of these arrays together, so that their sum is limited.
-    """
-    most = _LONGEST_GROWING if grows else min(_LONGEST, math.ceil(nrows / unit) // limits().min_write_tasks)
-    found: list[int] = []
-    rows = 2 * unit
-    while rows <= most * unit and any(rows * each <= target for each in nbytes):
-        small = (each for each in nbytes if 2 * unit * each <= target)
-        if sum(min(rows * each, target) for each in small) > limits().write_unit_nbytes:
-            break
-        found.append(rows)
-        rows *= 2
-    return found
-
-
-def rows_of_a_read(sizes: RowSizes) -> int:
-    """Return the most rows that a task reads at once."""
-    return max(1, int(min(limits().write_unit_nbytes, SPAN_NBYTES) / max(sizes.read, 1.0)))
-
-
-def _default_rows(nbytes: int, sizes: RowSizes) -> int:
-    """Return the number of rows of a unit or a chunk in which the largest array has at most `nbytes`."""
-    share = sizes.read * limits().write_unit_nbytes / SPAN_NBYTES
-    return max(1, int(nbytes / max(sizes.largest, sizes.by_rows / ARRAYS_TOGETHER, share, 1.0)))
-
-
-def array_names(schema: Schema) -> dict[str, str]:
-    """Return the feature of each flat array that is not chunked along rows, by the name of the array."""
-    found: dict[str, str] = {}
-    for name, feature in schema.items():
-        splits = Levels.from_feature(feature).splits
-        found |= {f"{array_name(name)}.{part}": name for part in (*splits[1:], "values") if splits}
-    return found
-
-
-def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
-    """Raise UnknownFeatureError, with similar names, for names that belong neither to a feature nor to a flat array."""
-    known = dict.fromkeys([*schema, *array_names(schema)])
-    for name in names:
-        if name not in known:
-            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")
-
-
-def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema) -> Mapping[str, int]:
-    """Return the number of rows or entries by name."""
-    if isinstance(value, Mapping):
-        check_names(option, value, schema)
-        return value
-    return {} if value is None else dict.fromkeys(schema, value)
-
-
-def rows_or_size(
-    option: str, value: int | str | Mapping[str, int] | None
-) -> tuple[int | Mapping[str, int] | None, int | None]:
-    """Split a `chunks` or `shards` argument into rows and bytes."""
-    if value is None:
-        return None, None
-    if isinstance(value, Mapping):
-        return {name: check_number(f"{option}[{name!r}]", rows, 1, " of rows") for name, rows in value.items()}, None
-    if isinstance(value, str):
-        return None, _nbytes(option, value)
-    others = ", a size such as '8 MiB' or a mapping of names to rows"
-    return check_number(option, value, 1, " of rows", others), None
-
-
-def _nbytes(option: str, size: str) -> int:
-    nbytes = int(parse_size(size) or 0)
-    if nbytes < 1:
-        raise ValueError(f"{option} is a number of rows or a size such as '4 MiB'; got {size!r:.100}")
-    return nbytes
-
-
-def _shared_unit(
-    requested: Mapping[str, tuple[int | None, int | None]],
-    shard_rows: int | None,
-    large: int,
-    most_rows: int,
-    nbytes: Mapping[str, float],
-) -> int:
-    """Return the rows of a unit: a multiple of the chunk or shard of each feature, if its rows are not small.
-
-    `nbytes` are the bytes of a row of each feature. A unit has at most `most_rows` for the sake of small rows.
-    """
-    for name, (chunk, shard) in requested.items():
-        _check_multiple(chunk, shard, name)
-    writes = {name: shard or chunk or 0 for name, (chunk, shard) in requested.items() if shard or chunk}
-    if not writes:
-        return shard_rows or large
-    most = max(writes, key=writes.__getitem__)
-    for name, rows in writes.items():
-        if writes[most] % rows:
-            raise ValueError(
-                f"features share a unit of rows, which one task reads: {rows:,} rows of {name!r} do not divide "
-                f"{writes[most]:,} of {most!r}"
-            )
-    # Default rows of the features without a request, or without shards.
-    defaults = [
-        shard_rows or large for chunk, shard in requested.values() if shard is None and (shard_rows or chunk is None)
-    ]
-    if writes[most] <= most_rows:
-        return writes[most] * max(1, max(defaults, default=1) // writes[most])
-    # Longer units would hold too much of the other columns. Those of small rows have units of their own.
-    largest = max(nbytes.values())
-    wide = [rows for name, rows in writes.items() if rows <= most_rows or 2 * nbytes[name] > largest]
-    least = max(wide, default=1)
-    return least * _divisor(writes[most] // least, max(1, max(defaults, default=1) // least))
-
-
-def _check_multiple(chunk: int | None, shard: int | None, name: str) -> None:
-    if chunk is not None and shard is not None and shard % chunk:
-        raise ValueError(
-            f"a shard must be a multiple of its chunk; {shard:,} rows are not a multiple of {chunk:,} ({name!r})"
-        )
-
-
-def _divisor(unit: int, wanted: int) -> int:
-    """Return the divisor of a unit that is nearest to a number of rows."""
-    if wanted >= unit:
-        return unit
-    divisors = [part for n in range(1, math.isqrt(unit) + 1) if unit % n == 0 for part in (n, unit // n)]
-    return min(divisors, key=lambda size: abs(math.log(size / wanted)))
-
-
-def _entries(schema: Schema, chunks: Mapping[str, int], shards: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return chunk and shard of the flat arrays whose entries the user specifies."""
-    found: dict[str, tuple[int, int]] = {}
-    for name in array_names(schema):
-        if name in schema or not (name in chunks or name in shards):
-            continue
-        chunk, shard = chunks.get(name), shards.get(name)
-        if chunk is None:
-            raise ValueError(f"shards of {name!r} need chunks={{{name!r}: …}}, too: both count its entries")
-        _check_multiple(chunk, shard, name)
-        found[name] = (chunk, shard or chunk)
-    for group, members in schema.groups.items():
-        along = [f"{array_name(name)}.values" for name in members if len(Levels.from_feature(schema[name]).splits) == 1]
-        given = {found[name] for name in along if name in found}
-        if len(given) > 1:
-            sizes = " and ".join(f"{chunk:,} ({shard:,})" for chunk, shard in sorted(given))
-            raise ValueError(
-                f"arrays along the items of group {group!r} have one chunk (and shard) of items; got {sizes}"
-            )
-        found |= dict.fromkeys(along, *given) if given else {}
-    return found
 
 
 # Compression must not slow down the conversion. zarr finds the size of items.

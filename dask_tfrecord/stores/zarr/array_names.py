@@ -1,0 +1,62 @@
+"""Names of the arrays of a Zarr group: those of features, and of the flat arrays of ragged ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dask_tfrecord.errors import UnknownFeatureError, near_misses
+from dask_tfrecord.schema import Schema
+from dask_tfrecord.stores.units import Levels
+
+# Suffixes of the names of flat arrays.
+_SUFFIX = re.compile("values|shapes|item_shapes|byte_splits|row_splits(_[0-9]+)?")
+
+
+# Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
+_FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
+
+
+def array_name(feature: str) -> str:
+    """Return the name of a feature in the group: ``/`` becomes ``.``, other forbidden characters are percent-encoded.
+
+    Names of arrays are unique, suffixes included. The attributes of the group keep the true names.
+    """
+    if not feature:
+        return "%"
+    *parents, leaf = feature.split("/")
+    # "x/values" must differ from the values of a ragged "x".
+    joined = "%2F" if _SUFFIX.fullmatch(leaf) else "."
+    head = ".".join(map(_quoted, parents))
+    name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
+    if name.startswith("__"):  # reserved by Zarr
+        name = "%5F" + name[1:]
+    if set(name) == {"."} or name == "zarr.json":
+        name = name.replace(".", "%2F")
+    return name[:-1] + "%20" if name.endswith(" ") else name
+
+
+def splits_name(feature: str, schema: Schema) -> str:
+    """Return the name of the outermost splits of a flat feature: those of its group, or its own."""
+    return f"{array_name(schema.group_of(feature) or feature)}.row_splits"
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
+
+
+def array_names(schema: Schema) -> dict[str, str]:
+    """Return the feature of each flat array that is not chunked along rows, by the name of the array."""
+    found: dict[str, str] = {}
+    for name, feature in schema.items():
+        splits = Levels.from_feature(feature).splits
+        found |= {f"{array_name(name)}.{part}": name for part in (*splits[1:], "values") if splits}
+    return found
+
+
+def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
+    """Raise UnknownFeatureError, with similar names, for names that belong neither to a feature nor to a flat array."""
+    known = dict.fromkeys([*schema, *array_names(schema)])
+    for name in names:
+        if name not in known:
+            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")
