@@ -11,10 +11,14 @@ headers of requests into their errors: every call of a file system passes throug
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 # One URL in a chain like `simplecache::https://host/file`.
@@ -106,6 +110,15 @@ def _redact_rest(protocol: str, rest: str) -> str:
         unescaped = not user and ":" in authority and not port.isdigit() and not port.endswith("]")
         rest = rest[(rest if unescaped else authority).rfind("@") + 1 :]
     return re.split("[?#]", rest, maxsplit=1)[0] if protocol in _WEB else _QUERY.sub("", rest)
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the caller's program that called the library, however deep the warning is raised."""
+    package = f"{Path(__file__).parent}{os.sep}"
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def plural(number: int, noun: str) -> str:

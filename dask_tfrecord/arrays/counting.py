@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.collection import Collection, joined_parts
 from dask_tfrecord.codecs.registry import normalize_compression
-from dask_tfrecord.errors import TFRecordError, plural, redact_url
+from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import (
@@ -216,10 +215,7 @@ def _warn(indexes: Sequence[ShardIndex]) -> None:
     stale = [each.stale for each in indexes if each.stale is not None]
     if stale:
         more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""
-        warnings.warn(
-            f"{stale[0]}{more}. The records were counted again; `dask-tfrecord index` writes a new index",
-            stacklevel=5,
-        )
+        warn_caller(f"{stale[0]}{more}. The records were counted again; `dask-tfrecord index` writes a new index")
 
 
 def group_by_size(costs: Sequence[int]) -> Iterator[slice]:

@@ -88,9 +88,24 @@ class Condition:
         elif values.dtype.kind in "OT":
             found = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
         else:
-            found = np.isin(values, np.asarray(self.value, values.dtype if values.dtype.kind == "f" else None))
+            found = _is_in(values, self.value)
         mask = np.asarray(found, bool).reshape(values.shape)
         return ~mask if comparison != self.comparison else mask
+
+
+def _is_in(values: NDArray[Any], listed: Sequence[Any]) -> NDArray[np.bool_]:
+    """Return which numbers or times equal one of a list, with integers compared as integers.
+
+    NumPy would convert a list of integers with a fraction, or with one beyond int64, to float64, where 2**53 + 1 is
+    2**53.
+    """
+    if values.dtype.kind not in "iu":
+        return np.isin(values, np.asarray(listed, values.dtype if values.dtype.kind == "f" else None))
+    whole = [int(value) for value in listed if isinstance(value, int | np.integer | np.bool_)]
+    others = [value for value in listed if not isinstance(value, int | np.integer | np.bool_)]
+    limits = np.iinfo(values.dtype)
+    whole = [value for value in whole if limits.min <= value <= limits.max]
+    return np.isin(values, np.array(whole, values.dtype)) | np.isin(values, np.array(others))
 
 
 def _lengths(block: Block) -> NDArray[np.int64]:

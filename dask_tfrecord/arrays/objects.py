@@ -26,6 +26,8 @@ class ObjectArray(np.ndarray[Any, Any]):
     """
 
     column: str | None = None
+    # Larger than that of plain arrays, so that NumPy joins both to this class.
+    __array_priority__ = 0.1
 
     def __array_finalize__(self, obj: Any) -> None:
         self.column = getattr(obj, "column", None)
@@ -50,6 +52,14 @@ class ObjectArray(np.ndarray[Any, Any]):
         if out is not None:
             kwargs["out"] = tuple(np.asarray(each) if isinstance(each, ObjectArray) else each for each in out)
         return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function of NumPy; chunks that are joined are a chunk of their column."""
+        # dask joins chunks of classes that define this method by `numpy.concatenate`, and others without their class.
+        found = super().__array_function__(func, types, args, kwargs)
+        if func is np.concatenate and isinstance(found, ObjectArray):
+            found.column = getattr(args[0][0], "column", None)
+        return found
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
         return array[()] if return_scalar else np.asarray(array)

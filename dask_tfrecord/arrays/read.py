@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -47,7 +46,7 @@ from dask_tfrecord.arrays.sources import (
 )
 from dask_tfrecord.arrays.value_errors import ValueErrors, checked_modes
 from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks, wanted_schema
-from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural, warn_caller
 from dask_tfrecord.features import Feature
 from dask_tfrecord.images.codecs import require_pillow
 from dask_tfrecord.messages import DecodeError, SequenceExample
@@ -323,11 +322,9 @@ def _warn_of_examples(collection: Collection, schema: Schema) -> None:
     if not any(record.feature_lists.feature_list for record in records):
         names = [name for name in schema.sequence_features if any(name in each.context.feature for each in records)]
         advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
-        warnings.warn(
+        warn_caller(
             f"{collection.shards.summary}: the first {plural(number, 'record')} have no feature lists, so rows of "
-            f"sequence_features have length 0{advice}",
-            UserWarning,
-            stacklevel=4,
+            f"sequence_features have length 0{advice}"
         )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import uuid
-import warnings
 from array import array as PythonArray
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from dask_tfrecord.columns.conversions import (
     same_form,
 )
 from dask_tfrecord.columns.encode import column_forms
-from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural, printable, warn_caller
 from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, TextFeature, VarLenFeature
 from dask_tfrecord.metadata.labels import Labels, encodable
 from dask_tfrecord.runtime.dask_private import array_meta
@@ -134,7 +133,7 @@ class Inputs:
                 *(f"{name}.{key}" for name, each in self.attributes.items() for key in each),
             ]
         if names:
-            warnings.warn(f"attributes are not written: {_list(names)}", UserWarning, stacklevel=4)
+            warn_caller(f"attributes are not written: {_list(names)}")
 
 
 _HINTS = {
@@ -157,10 +156,8 @@ def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature], exact
     dropped = [f"{name}.{coord}" for name, array in labelled.items() for coord in array.coords]
     rows = columns_from_arrays(arrays, forms, exact=exact)
     if dropped:
-        warnings.warn(
-            f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are",
-            UserWarning,
-            stacklevel=4,
+        warn_caller(
+            f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are"
         )
     attributes = {name: dict(array.attrs) for name, array in labelled.items() if array.attrs}
     return Inputs(rows, attributes=attributes)

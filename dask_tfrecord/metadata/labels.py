@@ -10,7 +10,6 @@ import base64
 import json
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +26,7 @@ from dask_tfrecord.errors import (
     describe_error,
     printable,
     redact_url,
+    warn_caller,
 )
 from dask_tfrecord.features import Feature, Partition
 from dask_tfrecord.metadata.tfds import schema_from_features
@@ -146,7 +146,7 @@ def read_labels(shard: Shard) -> Labels | None:
     except (TFRecordError, OSError) as error:
         reason = str(error) if isinstance(error, TFRecordError) else f"{place}: {describe_error(error)}"
     text = f"{printable(reason)}. The records are read without labels; remove the file or write it again"
-    warnings.warn(text, stacklevel=2)
+    warn_caller(text)
     return None
 
 

@@ -35,6 +35,7 @@ from dask_tfrecord.errors import (
     joined,
     near_misses,
     plural,
+    printable,
     redact,
     redact_url,
 )
@@ -151,7 +152,7 @@ def find_changes(shards: Shards) -> dict[str, str]:
 def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
     """Return the values of the directories ``KEY=VALUE`` above each shard, by key, as Hive and Spark name them.
 
-    Raises SchemaError if a shard has no such directory, or not those of the first shard.
+    Raises SchemaError if a shard has no such directory, or not those of the first shard, or two of one key.
     """
     pairs = [_partition(path) for path in shards.paths]
     for path, found in zip(shards.paths, pairs, strict=True):
@@ -167,8 +168,29 @@ def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
 
 def _partition(path: str) -> dict[str, str]:
     """Return the keys and values of the directories of a path, without the escapes that Spark writes."""
-    parts = (part.partition("=") for part in path.split("/")[:-1])
-    return {unquote(key): unquote(value) for key, is_pair, value in parts if is_pair and key and "?" not in key}
+    found: dict[str, str] = {}
+    # User info and signatures of URLs hold "=" too, and are no directories.
+    for part in redact_url(path).split("/")[:-1]:
+        escaped_key, is_pair, escaped = part.partition("=")
+        if not is_pair or not escaped_key:
+            continue
+        try:
+            key, value = (unquote(text, errors="strict") for text in (escaped_key, escaped))
+            (key + value).encode()
+        except UnicodeError:
+            raise SchemaError(
+                f"the directory {printable(part)} is not UTF-8 text without its escapes; leave out "
+                f"partitioning='hive', or rename it",
+                Location(path),
+            ) from None
+        if key in found:
+            raise SchemaError(
+                f"the path has two directories {key}=…, which are one column; leave out partitioning='hive', or "
+                f"rename one of them",
+                Location(path),
+            )
+        found[key] = value
+    return found
 
 
 def within_folders(

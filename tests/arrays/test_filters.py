@@ -133,6 +133,28 @@ def test_values_of_float32_are_compared_as_such() -> None:
         assert ds.where([("x", *condition)]).nrows == rows
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint64"])
+@pytest.mark.parametrize(
+    "listed",
+    [
+        [2**53 + 1, 0.5],
+        [2**63, 2**63 - 1],
+        [2**64 - 1, -1, 2**70],
+        [np.uint64(2**63), np.int64(-(2**63)), True],
+        [2**53 + 1, np.nan, 1.0, 1e300],
+        [],
+    ],
+)
+def test_listed_integers_are_compared_as_integers(dtype: str, listed: list[Any]) -> None:
+    limits = np.iinfo(dtype)
+    numbers = {-(2**63), -1, 0, 1, 2**53, 2**53 + 1, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1}
+    x = np.array([number for number in sorted(numbers) if limits.min <= number <= limits.max], dtype)
+    expected = np.logical_or.reduce([x == value for value in listed]) if listed else np.zeros(len(x), bool)
+    ds = dtf.Dataset.from_arrays({"x": x})
+    assert ds.where([("x", "in", listed)])["x"].compute().tolist() == x[expected].tolist()
+    assert ds.where([("x", "not in", listed)])["x"].compute().tolist() == x[~expected].tolist()
+
+
 @pytest.mark.parametrize(
     ("filters", "error", "message"),
     [

@@ -393,8 +393,9 @@ def test_data_frames(tmp_path: Path) -> None:
     assert stored(frame, tmp_path) == {"text": ["a", "é"], "half": [0.5, 1.5], "kind": ["x", "y"]}
     assert written(frame, tmp_path)[1] == {"text": ["é".encode()], "half": [1.5], "kind": [b"y"]}
     frame.attrs["title"] = "hi"
-    with pytest.warns(UserWarning, match="attributes are not written: title"):
+    with pytest.warns(UserWarning, match="attributes are not written: title") as warned:
         written(frame, tmp_path)
+    assert [each.filename for each in warned] == [__file__]
 
 
 # -- records and stores ------------------------------------------------------------------------------------------------

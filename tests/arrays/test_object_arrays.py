@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -45,6 +46,17 @@ def test_chunks_report_what_they_keep_in_memory(name: str) -> None:
             assert repr(listed(again)) == repr(listed(chunk))
             assert sizeof(again) == sizeof(chunk)
             assert sizeof(chunk[:2]) <= sizeof(chunk)
+
+
+@pytest.mark.parametrize("feature", [dtf.TextFeature(), dtf.FixedLenFeature((), "bytes"), dtf.VarLenFeature("bytes")])
+def test_one_chunk_and_several_compute_to_the_same_class(feature: dtf.Feature, tmp_path: Path) -> None:
+    values = [[b"ab"]] * 6 if isinstance(feature, dtf.VarLenFeature) else ["ab"] * 6
+    dtf.to_tfrecord({"x": values}, tmp_path / "x.tfrecord", features={"x": feature})
+    one, several = (
+        dtf.read_tfrecord(tmp_path / "x.tfrecord", {"x": feature}, chunks=rows)["x"].compute() for rows in (6, 4)
+    )
+    assert [*map(np.ndarray.tolist, map(np.asarray, one))] == [*map(np.ndarray.tolist, map(np.asarray, several))]
+    assert type(one) is type(several)
 
 
 def test_sizes_of_large_values() -> None:

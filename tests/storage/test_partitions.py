@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import servers
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
@@ -136,6 +137,12 @@ def test_what_cannot_be_read_so_is_an_error(logs: Path) -> None:
     with pytest.raises(SchemaError, match="expected directories KEY=VALUE, such as date=2024-01-31"):
         dtf.to_tfrecord({"clicks": [1]}, logs.parent / "plain.tfrecord")
         read(logs.parent / "plain.tfrecord")
+    with pytest.raises(SchemaError, match="two directories day=…, which are one column"):
+        dtf.to_tfrecord({"clicks": [1]}, logs.parent / "twice/day=1/day=2/part.tfrecord")
+        dtf.read_tfrecord(logs.parent / "twice", partitioning="hive")
+    with pytest.raises(SchemaError, match="the directory day=%FF is not UTF-8 text without its escapes"):
+        dtf.to_tfrecord({"clicks": [1]}, logs.parent / "bytes/day=%FF/part.tfrecord")
+        dtf.read_tfrecord(logs.parent / "bytes", partitioning="hive")
     with pytest.raises(SchemaError, match="'clicks' is a feature of the records and the name of directories"):
         dtf.to_tfrecord({"clicks": [1]}, logs.parent / "clicks=1/part.tfrecord")
         dtf.read_tfrecord(logs.parent / "clicks=1", partitioning="hive")
@@ -187,3 +194,14 @@ def test_jobs_and_queries_read_the_columns(logs: Path, tmp_path: Path) -> None:
     kept = ds.to_polars().filter((polars.col("country") == "c d") & (polars.col("clicks") > 1)).collect()
     assert kept["clicks"].to_list() == [5] and kept["date"].to_list() == ["2024-01-30"]
     assert ds.to_polars().filter(polars.col("clicks") > 4).select("date").collect()["date"].to_list() == DATES[4:]
+
+
+def test_user_info_and_signatures_of_urls_are_no_directories(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"clicks": [1, 2]}, tmp_path / "day=mon/part.tfrecord")
+    files = {"day=mon/part.tfrecord": (tmp_path / "day=mon/part.tfrecord").read_bytes()}
+    guards: Any = {"files": files, "etags": {}, "password": "pass=word", "signature": "a/b=c/d"}
+    with servers.running(servers.GuardedFiles, **guards) as (address, _):
+        url = address.replace("://", "://user:pass=word@") + "/day=mon/part.tfrecord?signature=a/b=c/d"
+        ds = dtf.read_tfrecord(url, partitioning="hive")
+        assert list(ds) == ["clicks", "day"]
+        assert ds["day"].compute().tolist() == ["mon", "mon"]

@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -39,9 +38,11 @@ from dask_tfrecord.errors import (
     ShardChangedError,
     TFRecordError,
     add_path_to_errors,
+    describe_error,
     plural,
     redact_url,
     repr_without_credentials,
+    warn_caller,
 )
 from dask_tfrecord.metadata.labels import SUFFIX
 from dask_tfrecord.metadata.tfds import TFDSMetadata
@@ -584,7 +585,7 @@ class Files:
                 if fs.exists(folder):
                     fs.rm(folder, recursive=True)
         except OSError as error:
-            warnings.warn(f"{redact_url(self.folder)} can't be removed ({error}); remove it by hand", stacklevel=2)
+            warn_caller(f"{redact_url(self.folder)} can't be removed ({describe_error(error)}); remove it by hand")
         if self.compute:
             self.remove_temporary()
         else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -42,6 +41,7 @@ from dask_tfrecord.errors import (
     near_misses,
     plural,
     redact_url,
+    warn_caller,
 )
 from dask_tfrecord.features import RawFeature
 from dask_tfrecord.images.codecs import require_pillow
@@ -292,11 +292,9 @@ def _stored_groups(schema: Schema) -> dict[str, tuple[str, ...]]:
     """Return the groups that the metadata of TFDS can describe; warn of the others."""
     groups = tfds_groups(schema)
     if lost := [group for group in schema.groups if group not in groups]:
-        warnings.warn(
+        warn_caller(
             f"group {lost[0]!r} is not written: TFDS has groups of features whose names begin with {lost[0] + '/'!r} "
-            f"and that list their items, and no feature {lost[0]!r}; got {', '.join(schema.groups[lost[0]])}",
-            UserWarning,
-            stacklevel=3,
+            f"and that list their items, and no feature {lost[0]!r}; got {', '.join(schema.groups[lost[0]])}"
         )
     return groups
 

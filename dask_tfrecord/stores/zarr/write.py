@@ -19,7 +19,6 @@ import pickle
 import sys
 import time
 import uuid
-import warnings
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -47,6 +46,7 @@ from dask_tfrecord.errors import (
     Spelled,
     add_path_to_errors,
     plural,
+    warn_caller,
 )
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.runtime.progress import (
@@ -313,7 +313,7 @@ class GroupOutput:
             self._planned = plan_conversion(self._request, layout)
             for rechunk in self._planned.rechunks:
                 if rechunk.held_nbytes > limits().small_rechunk_nbytes:
-                    warnings.warn(str(rechunk), da.PerformanceWarning, stacklevel=5)
+                    warn_caller(str(rechunk), da.PerformanceWarning)
         elif layout is not None and layout.arrays != self._planned.layout.arrays:
             raise ResumeError(
                 "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
