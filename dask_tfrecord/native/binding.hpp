@@ -342,6 +342,7 @@ void add_encoder(nb::module_& module);  // encoder.cpp
 void add_messages(nb::module_& module);  // message.cpp
 void add_rows(nb::module_& module);     // rows.cpp
 void add_objects(nb::module_& module);  // objects.cpp
+void release_anchors();                 // objects.cpp
 void add_resync(nb::module_& module);   // resync.cpp
 void add_pixels(nb::module_& module);   // pixels.cpp
 

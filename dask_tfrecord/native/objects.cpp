@@ -8,6 +8,7 @@
 #define NPY_TARGET_VERSION NPY_2_0_API_VERSION
 #include <numpy/arrayobject.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -101,6 +102,42 @@ private:
     std::vector<PyObject*> items_;
 };
 
+// Objects that keep the memory of freed ones mapped. The allocator of Python returns an arena, 1 MiB, to the system when
+// the last object in it is freed, so that the objects of the next block cost a page fault for each page: more than half
+// of their time, with the GIL held. One small object in each arena prevents this.
+class Anchors {
+public:
+    // Count an object of `nbytes` bytes that was made, and keep another one of its size after each MiB. What has no
+    // memory for that goes on without.
+    void made(std::size_t nbytes) {
+#if !defined(Py_GIL_DISABLED)  // that allocator has no arenas
+        if (nbytes > largest_small || (unanchored_ += nbytes) < spacing) return;
+        unanchored_ = 0;
+        PyObject* anchor = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes - std::min(nbytes, header)));
+        if (anchor == nullptr) PyErr_Clear();
+        PyObject* before = std::exchange(anchors_[next_], anchor);
+        next_ = (next_ + 1) % most;
+        Py_XDECREF(before);
+#else
+        static_cast<void>(nbytes);
+#endif
+    }
+
+    void release() {
+        for (PyObject*& anchor : anchors_) Py_XDECREF(std::exchange(anchor, nullptr));
+    }
+
+    static constexpr std::size_t header = 33;  // bytes of an object besides its content
+
+private:
+    static constexpr std::size_t most = 128, spacing = std::size_t{1} << 20, largest_small = 512;
+
+    PyObject* anchors_[most] = {};
+    std::size_t next_ = 0, unanchored_ = 0;
+};
+
+Anchors anchors;  // used with the GIL only
+
 // Mean size of rows from which their bytes are copied apart from the allocation of the objects, without the GIL. Below it,
 // visiting the objects again takes longer.
 constexpr std::size_t worth_releasing = 512;
@@ -139,6 +176,7 @@ nb::object bytes_rows(const Bytes& values, const Integers& splits, const nb::obj
     }
     const auto add = [&](std::size_t row, std::size_t begin, std::size_t end) {
         const char* data = reinterpret_cast<const char*>(values.data()) + begin;
+        anchors.made(Anchors::header + end - begin);
         return objects.set(row, PyBytes_FromStringAndSize(data, static_cast<Py_ssize_t>(end - begin)));
     };
     if (!dtf::each_row(splits.data(), rows, values.size(), add)) refuse();
@@ -207,6 +245,7 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
     const bool apart = copies && arrays.copyable() && is_worth_releasing(arrays.nbytes(), rows);
     const std::vector<std::int64_t> fixed = apart ? copied(splits) : std::vector<std::int64_t>();
     Incomplete made(apart ? rows : 0);
+    const auto array_nbytes = static_cast<std::size_t>(PyArray_Type.tp_basicsize);
     nb::object empty;
     const auto make = [&](std::size_t begin, std::size_t end) -> PyObject* {
         if (!copies) return arrays.view(begin, end);
@@ -227,6 +266,7 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
             item = make(begin, end);
             if (item != nullptr && begin == end) empty = nb::borrow(item);
         }
+        anchors.made(array_nbytes);
         return apart ? made.add(row, item) : objects.set(row, item);
     };
     if (!dtf::each_row(apart ? fixed.data() : splits.data(), rows, arrays.items(), add)) refuse();
@@ -286,6 +326,8 @@ void pack_text(const Bytes& values, const Integers& splits, const nb::object& ou
 }
 
 }  // namespace
+
+void binding::release_anchors() { anchors.release(); }
 
 void binding::add_objects(nb::module_& module) {
     // Sets NumPy's table of functions, which does not change later: imports of a module exclude each other.

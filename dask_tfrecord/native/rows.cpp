@@ -24,6 +24,7 @@ namespace {
 // glibc keeps memory that a thread freed for that thread. With a pool of threads this adds up to a multiple of the
 // memory in use.
 void release_memory() {
+    binding::release_anchors();
 #if defined(__GLIBC__)
     binding::GilReleased released;
     malloc_trim(0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from dask.sizeof import sizeof
 from support.any_columns import FEATURES, every_column, listed
 from support.engine import da
 from support.few import mostly_slow
+from support.programs import run_python
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
@@ -106,3 +108,31 @@ def test_workers_spill_persisted_columns_of_bytes(together: bool) -> None:
         assert worker.data.spilled_total.memory > 20 << 20
         array = held["x"] if together else held
         assert array.map_blocks(lambda rows: np.array([len(rows[1])]), dtype=np.int64).compute()[1] == (1 << 20) + 5
+
+
+# Prints the page faults of a pass that makes and drops objects.
+PASSES = """
+import resource, sys
+import dask_tfrecord as dtf
+
+if __name__ == "__main__":
+    array = dtf.read_tfrecord(sys.argv[1], {"id": dtf.FixedLenFeature((), "bytes")})["id"]
+    faults = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        array.compute(scheduler="sync")
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    print(sorted(faults)[2])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
+@pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this allocator keeps its memory")
+def test_objects_of_dropped_blocks_leave_their_memory_to_the_next_ones(tmp_path: Path) -> None:
+    (tmp_path / "passes.py").write_text(PASSES)
+    rows = np.array([b"%015d" % row for row in range(200_000)], object)
+    dtf.Dataset.from_arrays({"id": rows}).to_tfrecord(tmp_path / "a.tfrecord")
+    done = run_python(tmp_path / "passes.py", tmp_path / "a.tfrecord")
+    assert done.returncode == 0, done.stderr
+    # Objects of 48 bytes are 2,300 pages.
+    assert int(done.stdout) < 1000
