@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.arrays.sources import DerivedChunks, UncountedChunks, note_rows_on_error, unknown_column, user_blocks
+from dask_tfrecord.arrays.sources import DerivedChunks, UncountedChunks, UserBlocks, note_rows_on_error, unknown_column
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -254,7 +254,7 @@ class UserMask:
         """Call the function, and check its result."""
         rows = len(next(iter(blocks.values())))
         try:
-            found = self.function(user_blocks(blocks))
+            found = self.function(UserBlocks(blocks))
         except KeyError as error:
             if unknown := unknown_column(error, tuple(blocks)):
                 error.add_note(f"where: {unknown}")

@@ -35,6 +35,7 @@ from dask_tfrecord.arrays.collection import (
     row_runs,
 )
 from dask_tfrecord.blocks import (
+    ArraysBlock,
     Block,
     BytesBlock,
     MemoryLimit,
@@ -1318,13 +1319,16 @@ def apply(
 ) -> dict[str, Block]:
     """Call a user's function on blocks and check the result against its schema."""
     rows = {len(block) for block in blocks.values()}
-    result = function(user_blocks(blocks))
+    result = function(UserBlocks(blocks))
     if not isinstance(result, Mapping):
         raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
     missing = [name for name in schema if name not in result]
     if missing:
         raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
-    conformed = {name: conform(schema[name], result[name], f"map_blocks returned {name!r}") for name in names}
+    conformed: dict[str, Block] = {}
+    for name in names:
+        given = result.as_read(name, schema[name]) if isinstance(result, UserBlocks) else result[name]
+        conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
     for name, block in conformed.items():
         if rows and len(block) not in rows:
             raise SchemaError(
@@ -1333,9 +1337,74 @@ def apply(
     return conformed
 
 
-def user_blocks(blocks: Mapping[str, Block]) -> dict[str, Any]:
-    """Return blocks as `map_blocks` passes them to functions: NumPy arrays, and `RaggedBlock` for ragged rows."""
-    return {name: block if isinstance(block, RaggedBlock) else to_array(block) for name, block in blocks.items()}
+class UserBlocks(dict[str, Any]):
+    """Blocks as functions of users get them: NumPy arrays, and `RaggedBlock` for ragged rows.
+
+    Rows of bytes become objects when the function asks for them: that takes longer than decoding them, and the threads
+    of a process take turns to do it. Methods without a name convert all blocks. So does code in C that copies a dict:
+    it calls `__getitem__`, because this class has an `__iter__` of its own.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        block = super().__getitem__(name)
+        if isinstance(block, BytesBlock | ArraysBlock):
+            block = self[name] = to_array(block)
+        return block
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def _convert(self) -> None:
+        for name in self:
+            self[name]
+
+    def __repr__(self) -> str:
+        self._convert()
+        return super().__repr__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a block, or the default."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a block; if there is none, add the default."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove and return a block, or return the default."""
+        if name in self:
+            self[name]
+        return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the last block with its name."""
+        self._convert()
+        return super().popitem()
+
+    def values(self) -> Any:
+        """Return a view of all blocks."""
+        self._convert()
+        return super().values()
+
+    def items(self) -> Any:
+        """Return a view of all names and blocks."""
+        self._convert()
+        return super().items()
+
+    def as_read(self, name: str, feature: Feature) -> Any:
+        """Return a block; the one that was read, if nothing asked for it and it has the form of the feature."""
+        block = super().__getitem__(name)
+        unasked = isinstance(block, BytesBlock | ArraysBlock) and same_form(feature_of(block, name), feature)
+        return block if unasked else self[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -1365,7 +1434,7 @@ def _moved(block: Any, move: Callable[[Any], Any]) -> Any:
 
 def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
     """Call the function on empty blocks to infer its output."""
-    blocks = user_blocks({name: zero_rows(schema[name]) for name in columns})
+    blocks = dict(UserBlocks({name: zero_rows(schema[name]) for name in columns}))
     # A block that is returned unchanged keeps its feature, which objects do not determine.
     known = {id(block): schema[name] for name, block in blocks.items()}
     try:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.explode import check_ragged, padding_value
 from dask_tfrecord.arrays.permutation import DISTANCES, permutation, random_bits
-from dask_tfrecord.arrays.sources import user_blocks
+from dask_tfrecord.arrays.sources import UserBlocks
 from dask_tfrecord.batches.row_reader import RowReader
 from dask_tfrecord.blocks import (
     ArraysBlock,
@@ -439,7 +439,7 @@ class BatchMixer:
             gathered = column, owners if column[1:] else None, rows
             padding = self.paddings.get(name)
             batch[name] = gather_rows(*gathered) if padding is None else padding.gather(*gathered, describe)
-        made = user_blocks(batch)
+        made = dict(UserBlocks(batch))
         decoding = [pool.submit(_decode, files[part :: self.ahead]) for part in range(min(self.ahead, len(files)))]
 
         def finish() -> Batch:

@@ -487,6 +487,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             Function from a dict of blocks of n rows to a dict of blocks of n rows. It may change, add and drop columns.
             Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and ``row_splits``), which the function
             may return as well. Blocks may have any number of rows, so each row must be processed independently.
+            Rows of bytes become objects when the function asks for their block, which is slow: ``blocks["label"]`` asks
+            for one, ``blocks.items()`` for all.
         template : mapping, optional
             Output of the function: a feature class for each name, or an empty array of the right dtype and shape. A
             Schema, such as ``ds.schema``, keeps its groups. By default `map_blocks` calls the function once with empty
