@@ -11,98 +11,55 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.counting import build_index, repair, verify
-    from dask_tfrecord.arrays.partitions import infer_schema, inspect_records, read_bag
-    from dask_tfrecord.batches.mixing import Pad
-    from dask_tfrecord.batches.mixtures import sample_from_datasets
-    from dask_tfrecord.blocks import BytesBlock, RaggedBlock
-    from dask_tfrecord.codecs.compressions import ShardCompression
-    from dask_tfrecord.codecs.registry import register_compression
-    from dask_tfrecord.columns.resizing import resize_images
-    from dask_tfrecord.dataset.dataset import Dataset
-    from dask_tfrecord.dataset.reading import read_tfrecord
-    from dask_tfrecord.dataset.reading_zarr import from_zarr
-    from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, TFRecordError
-    from dask_tfrecord.features import (
-        FixedLenFeature,
-        FixedLenSequenceFeature,
-        FunctionFeature,
-        ImageFeature,
-        ProtoFeature,
-        RaggedFeature,
-        RawFeature,
-        SparseFeature,
-        TensorFeature,
-        TextFeature,
-        VarLenFeature,
-        register_feature,
-    )
-    from dask_tfrecord.images.codecs import ImageFormat
-    from dask_tfrecord.images.registry import register_image_format
-    from dask_tfrecord.records.framing import RecordWriter, read_records
-    from dask_tfrecord.runtime.workers import check_workers
-    from dask_tfrecord.schema import Schema
-    from dask_tfrecord.stores.files.job import ParquetJob, TFRecordJob
-    from dask_tfrecord.stores.files.lerobot import to_lerobot
-    from dask_tfrecord.stores.files.parquet import to_parquet
-    from dask_tfrecord.stores.files.tfrecord import copy_tfrecord, to_tfrecord
-    from dask_tfrecord.stores.virtual.parser import TFRecordParser
-    from dask_tfrecord.stores.virtual.references import virtual_zarr
-    from dask_tfrecord.stores.zarr.job import ZarrJob
-    from dask_tfrecord.stores.zarr.write import to_zarr
-    from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
-
-__all__ = [
-    "BytesBlock",
-    "CorruptRecordError",
-    "Dataset",
-    "FeatureError",
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "FunctionFeature",
-    "ImageFeature",
-    "ImageFormat",
-    "Pad",
-    "ParquetJob",
-    "ProtoFeature",
-    "RaggedBlock",
-    "RaggedFeature",
-    "RawFeature",
-    "RecordWriter",
-    "Schema",
-    "SchemaError",
-    "ShardCompression",
-    "SparseFeature",
-    "TFRecordError",
-    "TFRecordJob",
-    "TFRecordParser",
-    "TensorFeature",
-    "TextFeature",
-    "VarLenFeature",
-    "ZarrJob",
-    "build_index",
-    "check_workers",
-    "copy_tfrecord",
-    "from_zarr",
-    "infer_schema",
-    "inspect_records",
-    "plan_zarr",
-    "read_bag",
-    "read_records",
-    "read_tfrecord",
-    "register_compression",
-    "register_feature",
-    "register_image_format",
-    "repair",
-    "resize_images",
-    "sample_from_datasets",
-    "to_lerobot",
-    "to_parquet",
-    "to_tfrecord",
-    "to_zarr",
-    "verify",
-    "virtual_zarr",
-]
+    from dask_tfrecord.arrays.counting import build_index as build_index
+    from dask_tfrecord.arrays.counting import repair as repair
+    from dask_tfrecord.arrays.counting import verify as verify
+    from dask_tfrecord.arrays.partitions import infer_schema as infer_schema
+    from dask_tfrecord.arrays.partitions import inspect_records as inspect_records
+    from dask_tfrecord.arrays.partitions import read_bag as read_bag
+    from dask_tfrecord.batches.mixing import Pad as Pad
+    from dask_tfrecord.batches.mixtures import sample_from_datasets as sample_from_datasets
+    from dask_tfrecord.blocks import BytesBlock as BytesBlock
+    from dask_tfrecord.blocks import RaggedBlock as RaggedBlock
+    from dask_tfrecord.codecs.compressions import ShardCompression as ShardCompression
+    from dask_tfrecord.codecs.registry import register_compression as register_compression
+    from dask_tfrecord.columns.resizing import resize_images as resize_images
+    from dask_tfrecord.dataset.dataset import Dataset as Dataset
+    from dask_tfrecord.dataset.reading import read_tfrecord as read_tfrecord
+    from dask_tfrecord.dataset.reading_zarr import from_zarr as from_zarr
+    from dask_tfrecord.errors import CorruptRecordError as CorruptRecordError
+    from dask_tfrecord.errors import FeatureError as FeatureError
+    from dask_tfrecord.errors import SchemaError as SchemaError
+    from dask_tfrecord.errors import TFRecordError as TFRecordError
+    from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
+    from dask_tfrecord.features import FixedLenSequenceFeature as FixedLenSequenceFeature
+    from dask_tfrecord.features import FunctionFeature as FunctionFeature
+    from dask_tfrecord.features import ImageFeature as ImageFeature
+    from dask_tfrecord.features import ProtoFeature as ProtoFeature
+    from dask_tfrecord.features import RaggedFeature as RaggedFeature
+    from dask_tfrecord.features import RawFeature as RawFeature
+    from dask_tfrecord.features import SparseFeature as SparseFeature
+    from dask_tfrecord.features import TensorFeature as TensorFeature
+    from dask_tfrecord.features import TextFeature as TextFeature
+    from dask_tfrecord.features import VarLenFeature as VarLenFeature
+    from dask_tfrecord.features import register_feature as register_feature
+    from dask_tfrecord.images.codecs import ImageFormat as ImageFormat
+    from dask_tfrecord.images.registry import register_image_format as register_image_format
+    from dask_tfrecord.records.framing import RecordWriter as RecordWriter
+    from dask_tfrecord.records.framing import read_records as read_records
+    from dask_tfrecord.runtime.workers import check_workers as check_workers
+    from dask_tfrecord.schema import Schema as Schema
+    from dask_tfrecord.stores.files.job import ParquetJob as ParquetJob
+    from dask_tfrecord.stores.files.job import TFRecordJob as TFRecordJob
+    from dask_tfrecord.stores.files.lerobot import to_lerobot as to_lerobot
+    from dask_tfrecord.stores.files.parquet import to_parquet as to_parquet
+    from dask_tfrecord.stores.files.tfrecord import copy_tfrecord as copy_tfrecord
+    from dask_tfrecord.stores.files.tfrecord import to_tfrecord as to_tfrecord
+    from dask_tfrecord.stores.virtual.parser import TFRecordParser as TFRecordParser
+    from dask_tfrecord.stores.virtual.references import virtual_zarr as virtual_zarr
+    from dask_tfrecord.stores.zarr.job import ZarrJob as ZarrJob
+    from dask_tfrecord.stores.zarr.write import to_zarr as to_zarr
+    from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr as plan_zarr
 
 # The public names of each module; the imports above are the same for type checkers.
 _PUBLIC = {
@@ -139,6 +96,7 @@ _PUBLIC = {
     "stores.zarr.zarr_plan": ("plan_zarr",),
 }
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_MODULES)
 # Modules that are attributes of the package before they are imported.
 _SUBMODULES = frozenset({"errors", "features", "messages", "schema"})
 

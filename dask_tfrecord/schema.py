@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
-from dask_tfrecord.features import Feature, feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
+from dask_tfrecord.features import Feature
 from dask_tfrecord.features.keys import Unit
+from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
 from dask_tfrecord.message_types import MessageType
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.

@@ -79,8 +79,9 @@ from dask_tfrecord.errors import (
     redact,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature, default_array
+from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature
 from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.dtypes import default_array
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window

@@ -503,6 +503,13 @@ def write_arguments(overwrite: bool, **values: Any) -> dict[str, Any]:
     return {"mode": "w" if overwrite else "w-", **specified}
 
 
+def refuse_existing(*paths: str | None, overwrite: bool) -> None:
+    """Refuse to replace files, unless the user allows it."""
+    for path in paths:
+        if path is not None and Path(path).exists() and not overwrite:
+            raise click.UsageError(f"{plain(path)} exists: give --overwrite to replace it")
+
+
 def _check_no_condition(ctx: click.Context, path: str) -> None:
     """Refuse a condition without --where, which would be the name of a file."""
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):

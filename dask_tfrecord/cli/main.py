@@ -30,6 +30,7 @@ from dask_tfrecord.cli.command_options import (
     pattern_argument,
     plain,
     plain_lines,
+    refuse_existing,
     write_arguments,
 )
 from dask_tfrecord.cli.common import (
@@ -462,8 +463,7 @@ def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, t
     path = Path(target)
     if target != "-" and path.suffix.lower() not in (".png", ".html"):
         raise click.UsageError(f"expected a TARGET that ends in .png or .html, or -; got {target!r}")
-    if target != "-" and path.exists() and not overwrite:
-        raise click.UsageError(f"{target} exists: give --overwrite to replace it")
+    refuse_existing(None if target == "-" else target, overwrite=overwrite)
     with computing(threads):
         found = open_rows(pattern, threads, first=True, **reading).preview(n)
     if target == "-":
@@ -494,9 +494,7 @@ def describe(
     Features are those of the command schema. With --json, the numbers are one line; NaN and infinities are the strings
     "NaN", "Infinity" and "-Infinity". TensorFlow Data Validation reads the file of --tfmd with load_stats_text.
     """
-    for path in (html, tfmd):
-        if path is not None and Path(path).exists() and not overwrite:
-            raise click.UsageError(f"{path} exists: give --overwrite to replace it")
+    refuse_existing(html, tfmd, overwrite=overwrite)
     with computing(threads):
         found = open_rows(pattern, threads, **reading).describe()
     if html is not None:

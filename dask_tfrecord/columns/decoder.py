@@ -47,8 +47,9 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature, stored_kind
+from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature
 from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.dtypes import stored_kind
 from dask_tfrecord.features.keys import MESSAGES, Decoded, KeyOutput, KeySpec
 from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.tensor import found_tensor

@@ -199,12 +199,31 @@ class ItemPlan:
 
         `decode` is called with the name, the files and the positions of items of an `encoded` column.
         """
+
+        def items_at(wanted: Sequence[str], at: slice | NDArray[np.int64]) -> dict[str, Block]:
+            found: dict[str, Block] = {}
+            if any(name not in self.group for name in wanted):
+                records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[at]
+            for name in wanted:
+                if name == RECORD and isinstance(first_record, np.ndarray):
+                    found[name] = first_record[records]
+                elif name == RECORD:
+                    found[name] = first_record + records
+                elif name == self.number:
+                    found[name] = np.arange(int(lengths.sum()))[at] - splits_of(lengths)[records]
+                elif name in self.group:
+                    block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), at)
+                    found[name] = decode(name, block, at) if decode and name in self.encoded else block
+                else:
+                    found[name] = take_rows(blocks[name], records)
+            return found
+
         window = self.window
         if window is None:
-            return self._items(names, blocks, lengths, picked, first_record, decode)
+            return items_at(names, picked)
         around = [name for name in names if name in self.group and name not in self.unwindowed]
         own = [name for name in names if name not in around and (name != MASK or name in self.records)]
-        made = self._items(own, blocks, lengths, picked, first_record, decode)
+        made = items_at(own, picked)
         items = np.arange(picked.start, picked.stop) if isinstance(picked, slice) else picked
         places, inside = window.positions(lengths, items)
         steps: slice | NDArray[np.int64]
@@ -214,35 +233,11 @@ class ItemPlan:
         else:
             steps, places = np.unique(places, return_inverse=True)
             places = places.reshape(inside.shape)
-        for name, block in self._items(around, blocks, lengths, steps, first_record, decode).items():
+        for name, block in items_at(around, steps).items():
             made[name] = window.around(block, places, inside)
         if MASK in names and MASK not in self.records:
             made[MASK] = inside
         return {name: made[name] for name in names}
-
-    def _items(
-        self,
-        names: Sequence[str],
-        blocks: Mapping[str, Block],
-        lengths: NDArray[np.int64],
-        picked: slice | NDArray[np.int64],
-        first_record: int | NDArray[np.int64],
-        decode: Callable[[str, Block, slice | NDArray[np.int64]], Block] | None,
-    ) -> dict[str, Block]:
-        made: dict[str, Block] = {}
-        if any(name not in self.group for name in names):
-            records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[picked]
-        for name in names:
-            if name == RECORD:
-                made[name] = first_record[records] if isinstance(first_record, np.ndarray) else first_record + records
-            elif name == self.number:
-                made[name] = np.arange(int(lengths.sum()))[picked] - splits_of(lengths)[records]
-            elif name in self.group:
-                block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), picked)
-                made[name] = decode(name, block, picked) if decode and name in self.encoded else block
-            else:
-                made[name] = take_rows(blocks[name], records)
-        return made
 
     def flat_outputs(self, out: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of `out` that the flat values of ragged columns of records may be decoded to."""

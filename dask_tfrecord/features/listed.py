@@ -256,8 +256,7 @@ class VarLenFeature(Listed):
         """Return code of the features that round float64, and that keep it."""
         if self.ragged_rank > 1:
             return "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
-        rounded = f"VarLenFeature('float32'{'' if len(self.shape) == 1 else f', shape={self.shape}'})"
-        return rounded, f"RawFeature({self.shape}, 'float64')"
+        return repr(VarLenFeature("float32", shape=self.shape)), f"RawFeature({self.shape}, 'float64')"
 
     def assemble(self, decoded: Decoded) -> Block:
         """Return rows of values, or of steps of values."""

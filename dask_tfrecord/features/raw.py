@@ -147,7 +147,7 @@ class RawFeature(EncodedArray):
         """Return code of the features that round float64, and that keep it."""
         rounded, kept = Feature._listed_float64(self)
         if self.ragged_rank:
-            rounded = f"VarLenFeature('float32'{'' if len(self.shape) == 1 else f', shape={self.shape}'})"
+            rounded = repr(VarLenFeature("float32", shape=self.shape))
         return rounded, kept
 
     def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import FeatureError, Location, Spelled, plural
-from dask_tfrecord.features import TENSOR_DTYPES, tensor_dtype_number
+from dask_tfrecord.features.tensor import TENSOR_DTYPES, tensor_dtype_number
 from dask_tfrecord.images.pixels import read_header
 from dask_tfrecord.inspection.wire import DELIMITED, FIXED32, FIXED64, VARINT, NoMessageError, spans, text_of, varint
 from dask_tfrecord.messages import (
@@ -379,6 +379,11 @@ def _is_json(text: str) -> bool:
 Sizes = tuple[int | None, ...]
 
 
+def _common_shape(shape: Sizes, other: Sizes) -> Sizes:
+    """Return the sizes that two shapes share, None for others."""
+    return tuple(size if size == also else None for size, also in zip(shape, other, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class BytesContent:
     """Detected format of one or several bytes values, and the array that they decode to."""
@@ -394,8 +399,7 @@ class BytesContent:
             return None
         if self.dtype != other.dtype:
             return None
-        shape = (size if size == also else None for size, also in zip(self.shape, other.shape, strict=True))
-        return BytesContent(format, self.dtype, tuple(shape))
+        return BytesContent(format, self.dtype, _common_shape(self.shape, other.shape))
 
 
 # ---------------------------------------------------------------------------------------------------------------- text
@@ -455,7 +459,7 @@ class ForeignContent:
             return None
         shape = None
         if self.shape is not None and other.shape is not None and len(self.shape) == len(other.shape):
-            shape = tuple(size if size == also else None for size, also in zip(self.shape, other.shape, strict=True))
+            shape = _common_shape(self.shape, other.shape)
         return ForeignContent(self.format, self.dtype if self.dtype == other.dtype else None, shape)
 
 

@@ -19,6 +19,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord import features
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.dtypes import default_array
 from dask_tfrecord.metadata.labels import schema_code
 
 # A repr names public classes of the package alone.
@@ -128,7 +129,7 @@ def test_defaults_have_the_shape_or_are_broadcast() -> None:
     assert dtf.FixedLenFeature((2, 2), "int64", [1, 2, 3, 4]).default_value == ((1, 2), (3, 4))
     assert dtf.FixedLenFeature((), "float32", np.float64(0.5)).default_value == 0.5
     assert dtf.FixedLenFeature((2,), "int64", 7) == dtf.FixedLenFeature([2], np.int64, 7)
-    assert features.default_array((b"a", b"bc"), np.dtype(object), (2,)).tolist() == [b"a", b"bc"]
+    assert default_array((b"a", b"bc"), np.dtype(object), (2,)).tolist() == [b"a", b"bc"]
 
 
 def test_selected_schemas_keep_classes_and_feature_lists() -> None:

@@ -50,7 +50,7 @@ from support.paths import REPOSITORY
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.features import IMAGE_DTYPES
+from dask_tfrecord.features.image import IMAGE_DTYPES
 from dask_tfrecord.images import pixels as pixels_module
 from dask_tfrecord.images import png as png_module
 from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none

@@ -23,7 +23,7 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord._native import DataType
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.features import TENSOR_DTYPES
+from dask_tfrecord.features.tensor import TENSOR_DTYPES
 
 SHAPES: list[tuple[int, ...]] = [(), (5,), (2, 3), (-1,), (-1, 2), (2, -1, 3), (0,)]
 # Types of the default tests: one of each form of values in a message.

@@ -38,7 +38,6 @@ from dask_tfrecord.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
     ImageFeature,
-    KeyedPartition,
     RaggedFeature,
     RawFeature,
     SparseFeature,
@@ -46,6 +45,7 @@ from dask_tfrecord.features import (
     TextFeature,
     VarLenFeature,
 )
+from dask_tfrecord.features.row_partitions import KeyedPartition
 
 pytestmark = pytest.mark.tensorflow
 
