@@ -88,8 +88,19 @@ class Limits:
     max_chunk_shards: int = 1_000
     # Decoded bytes of a TFRecord shard that several chunks share.
     shard_nbytes: int = 64 << 20
-    # Seconds between two heartbeats of a claim.
+    # Seconds between two heartbeats of a claim, and after which the owner is dead for other machines.
     heartbeat: float = 20.0
+    stale_owner: float = 120.0
+    # Seconds after which a task asks again whether its run owns the output; runs that stop for minutes lose it.
+    owner_check: float = 1.0
+    # Tasks of a thread that a part of a job plans at once.
+    tasks_per_thread: int = 32
+    # Decoded bytes of a chunk of arrays without chunks.
+    input_chunk_nbytes: int = 64 << 20
+    # Seconds after which a page looks again for files that changed.
+    look_again: float = 5.0
+    # Seconds in which the scheduler of a cluster has to answer a command.
+    scheduler_answer: float = 10.0
 
 
 # Replaced as a whole: a thread reads all limits of one moment.

@@ -25,7 +25,7 @@ from click.shell_completion import CompletionItem
 from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
 from dask_tfrecord.options import REQUIRED, LeRobotOptions, ShardOptions, options_of, summary
-from dask_tfrecord.settings import parse_size
+from dask_tfrecord.settings import limits, parse_size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,8 +72,6 @@ class _StderrHandler(logging.Handler):
 # Keys in the context of a command: the value of the option, and the client of a cluster.
 _SCHEDULER, _CLIENT = "dask_tfrecord.scheduler", "dask_tfrecord.client"
 _LOCAL = ("threads", "processes", "synchronous")
-# Seconds in which the scheduler of a cluster has to answer.
-_PATIENCE = "10s"
 _ADDRESS = re.compile(r"(\w+://)?[^\s/]+:\d+/?|inproc://\S+")
 
 
@@ -116,7 +114,7 @@ def _client(ctx: click.Context, address: str) -> Any:
         from distributed import Client
 
         try:
-            client = Client(address, timeout=_PATIENCE, set_as_default=False)
+            client = Client(address, timeout=limits().scheduler_answer, set_as_default=False)
         except (OSError, ValueError, ImportError) as error:
             raise ConnectionError(
                 f"no scheduler answers at {address}: {error}. Start one with `dask scheduler`, and workers with `dask "

@@ -42,6 +42,7 @@ from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorF
 from dask_tfrecord.metadata.labels import Labels, encodable
 from dask_tfrecord.runtime.dask_private import array_meta
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 
 # Most names in a warning.
 _LISTED = 10
@@ -211,8 +212,6 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     return Inputs(made, rows, axes, tuple(coords), attributes, dict(arrays.attrs), values, dtypes)
 
 
-# Decoded bytes of a chunk of arrays without chunks.
-_CHUNK_NBYTES = 64 << 20
 # Bytes assumed for a Python object.
 _OBJECT_NBYTES = 1 << 10
 # Integers up to this size are float64 without rounding.
@@ -636,7 +635,7 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
         float(np.prod(array.shape[1:])) * (array.dtype.itemsize if array.dtype.kind != "O" else _OBJECT_NBYTES)
         for array in arrays
     )
-    each = max(1, int(_CHUNK_NBYTES / max(nbytes, 1.0)))
+    each = max(1, int(limits().input_chunk_nbytes / max(nbytes, 1.0)))
     # Zarr and HDF5 read whole chunks.
     unequal = max(map(_rectilinear_rows, arrays), key=lambda chunks: max(chunks, default=0))
     if unequal:

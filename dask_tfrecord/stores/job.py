@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.runtime.progress import cancel_on_failure, run_uninterrupted
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import align_columns
+from dask_tfrecord.settings import limits
 from dask_tfrecord.storage.objects import Objects
 from dask_tfrecord.storage.shard import Shards
 from dask_tfrecord.stores.journal import Journal, Owner
@@ -50,8 +51,6 @@ from dask_tfrecord.stores.output import check_number
 
 # Slices of a plan without a number of parts; a part consists of several.
 _SLICES = 256
-# Tasks that a program plans at once, for each of its threads.
-_TASKS_PER_THREAD = 32
 # Parts that a table or an error lists.
 _LISTED = 20
 # Objects of a job: its plan, and what all of its tasks share.
@@ -504,7 +503,7 @@ class Job:
 
 def batches(first: int, past: int) -> NDArray[np.int64]:
     """Return the borders of the tasks that a program plans at once."""
-    return np.append(np.arange(first, past, _TASKS_PER_THREAD * Workers.of_this_process().threads), past)
+    return np.append(np.arange(first, past, limits().tasks_per_thread * Workers.of_this_process().threads), past)
 
 
 def _in_this_process() -> AbstractContextManager[object]:

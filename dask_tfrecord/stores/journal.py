@@ -3,7 +3,7 @@
 The owner is an object at the output: in a Zarr group, or beside the files of TFRecord, Parquet and LeRobot. It holds
 the token of the run and the process of its client, which writes it again every `Limits.heartbeat` seconds. A run is
 dead when its process has ended, whatever the age of the object; on other machines, when the object was not written for
-`STALE` seconds by the clock of this one. The next run takes over from a dead one.
+`Limits.stale_owner` seconds by the clock of this one. The next run takes over from a dead one.
 
 A process that is stopped for longer on another machine loses its output. Its tasks ask the journal before they publish,
 and its client before it removes anything. A client that waits for its tasks records there, too, when they may publish
@@ -35,8 +35,6 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.objects import NotAFileError, Objects, StoredFile
 
-# Age in seconds of an owner of another machine that counts as dead.
-STALE = 120.0
 # Other runs may release or take over an output meanwhile.
 _TRIES = 20
 # The token becomes part of a file name.
@@ -101,7 +99,7 @@ class Owner:
             if start is None or sys.platform != "win32":
                 return start is None or (start != "" and start != self.started)
         # A beat in the future is one of a wrong clock, and NaN is one of none.
-        return not abs(time.time() - self.beat) <= STALE
+        return not abs(time.time() - self.beat) <= limits().stale_owner
 
     @property
     def place(self) -> str:
@@ -291,7 +289,8 @@ class Journal:
     def _in_use(self, owner: Owner) -> StoreInUseError:
         return StoreInUseError(
             f"another run is writing {self.what}: {owner}. Wait until it ends, or end it: the claim {self.name} of a "
-            f"process that has ended is taken over at once on the same machine, and after {STALE:.0f} s elsewhere",
+            f"process that has ended is taken over at once on the same machine, and after {limits().stale_owner:.0f} s "
+            f"elsewhere",
             self.location,
         )
 

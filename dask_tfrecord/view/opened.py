@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from dask_tfrecord.arrays.filters import Alternatives
     from dask_tfrecord.arrays.rows import Rows
 
-# Stored bytes and most rows of a block; seconds between publications of a count, and between listings.
+# Stored bytes and most rows of a block; seconds between publications of a count.
 _BLOCK_NBYTES = 1 << 20
 _BLOCK_ROWS = 1024
 _PUBLISHED = 0.2
-_LOOK = 5.0
 # Records that features are inferred from. Of remote shards, the first rows wait for few requests: the first and last
 # shard have the sample.
 _SAMPLE = 256
@@ -173,7 +172,7 @@ class Opened:
     def differing(self) -> dict[str, str]:
         """Return the shards that grew, changed or are missing; all pages share one listing."""
         with self._looking:
-            if self.shards is not None and time.monotonic() - self._looked > _LOOK:
+            if self.shards is not None and time.monotonic() - self._looked > limits().look_again:
                 self._differing = find_changes(self.shards)
                 self._looked = time.monotonic()
             return self._differing

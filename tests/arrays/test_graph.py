@@ -1,4 +1,8 @@
-"""Records that are decoded for each request, by a log of decodes, on threads and on two worker processes."""
+"""Records that are decoded for each request, on threads and on two worker processes.
+
+No result depends on how often a record is decoded, or together with which columns, and a function of the user sees its
+own column only. The debug log for users has a line for each decode, which these tests read.
+"""
 
 from __future__ import annotations
 

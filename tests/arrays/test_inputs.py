@@ -6,6 +6,7 @@ import array
 import contextlib
 import gc
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from support.wire import example
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.inputs import inputs
+from dask_tfrecord.settings import Limits
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")
@@ -446,7 +447,7 @@ RECTILINEAR = "array.rectilinear_chunks"
 
 
 @pytest.mark.skipif(not hasattr(zarr.Array, "read_chunk_sizes"), reason="zarr 3.2 introduced rectilinear grids")
-def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, set_limits: Callable[..., Limits]) -> None:
     values = np.arange(180, dtype="float32").reshape(60, 3)
     with zarr.config.set({RECTILINEAR: True}):
         group = zarr.open_group(tmp_path / "in.zarr", mode="w")
@@ -454,7 +455,7 @@ def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, monk
             "x", shape=(60, 3), chunks=[[5, 25, 20, 10], [3]], dtype="float32", dimension_names=("record", "k")
         )
         stored[:] = values
-        monkeypatch.setattr(inputs, "_CHUNK_NBYTES", 30 * 12)
+        set_limits(input_chunk_nbytes=30 * 12)
         ds = dtf.Dataset.from_arrays({"x": stored})
         assert ds.chunks == (30, 30)
         two = zarr.create_array(tmp_path / "two.zarr", shape=(30, 3), chunks=[[5, 25], [3]], dtype="float32")

@@ -167,7 +167,7 @@ NUMBER = {"number": FixedLenFeature((), "int64")}
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of all reads, in order."""
+    """Sizes of all reads, in order, as the library asks for them: the system has no count for one file."""
     readinto, done = StoredStream.readinto, []
 
     def noted(self: StoredStream, buffer: memoryview) -> int:

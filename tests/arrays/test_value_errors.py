@@ -185,6 +185,9 @@ def test_marks_tell_filled_values_from_others(mixed: Any) -> None:
     assert "image.valid" in repr(ds.describe())
 
 
+# Values that are filled or left out are reported to users by a warning of the logger, and nowhere else.
+
+
 def test_columns_have_modes_of_their_own(mixed: Any, caplog: pytest.LogCaptureFixture) -> None:
     folder, values, refused = mixed
     modes = {"image": "skip", "array": "mark", "text": "fill"}

@@ -30,7 +30,7 @@ from support.waiting import PATIENCE, in_background, wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError
-from dask_tfrecord.settings import Limits
+from dask_tfrecord.settings import Limits, limits
 from dask_tfrecord.storage import process
 from dask_tfrecord.storage.objects import objects_in
 from dask_tfrecord.stores import journal
@@ -385,7 +385,7 @@ def test_a_dead_claim_is_taken_over(ds: dtf.Dataset, store: Path, options: dict[
     for changes in (
         {"pid": ended.pid},
         {"pid": os.getppid(), "started": "another process of that number"},
-        {"machine": "other", "host": "other", "beat": time.time() - journal.STALE - 1},
+        {"machine": "other", "host": "other", "beat": time.time() - limits().stale_owner - 1},
         # Clocks of other machines may be ahead.
         *({"machine": "other", "beat": beat} for beat in (time.time() + 86400, float("inf"), float("nan"))),
     ):
@@ -474,11 +474,11 @@ def of_episodes(ds: dtf.Dataset) -> dtf.Dataset:
     ids=str,
 )
 def test_a_run_that_lost_its_output_writes_and_removes_nothing(
-    ds: dtf.Dataset, tmp_path: Path, kind: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ds: dtf.Dataset, tmp_path: Path, kind: str, options: dict[str, Any], set_limits: Callable[..., Limits]
 ) -> None:
     """Another machine took over while this one slept."""
     needs(kind)
-    monkeypatch.setattr("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 0.0)
+    set_limits(owner_check=0.0)
     folder, files = tmp_path / "out", list[dict[str, bytes]]()
 
     def lose(blocks: dict[str, Any]) -> dict[str, Any]:
@@ -532,6 +532,7 @@ def test_a_refused_run_keeps_the_directories_of_the_other(
             WRITERS[kind](rows, folder)
         refused.set()
 
+    # Between the two steps there is no call of the system that only the second run makes.
     monkeypatch.setattr(journal.Journal, "_take", take_in_turn)
     with dask.config.set(scheduler="sync"), in_background(refuse):
         first.append(threading.get_ident())
@@ -565,10 +566,10 @@ with dask.config.set(scheduler="sync"):
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGSTOP there")
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_stopped_process_keeps_its_output(
-    ds: dtf.Dataset, shards: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    ds: dtf.Dataset, shards: Path, tmp_path: Path, kind: str, set_limits: Callable[..., Limits]
 ) -> None:
     needs(kind)
-    monkeypatch.setattr(journal, "STALE", 0.0)
+    set_limits(stale_owner=0.0)
     folder, flag, rows = tmp_path / "out", tmp_path / "flag", of_episodes(ds)
     WRITERS[kind](rows, tmp_path / "whole")
     command = [sys.executable, "-c", PROGRAM, kind, shards, folder, flag]

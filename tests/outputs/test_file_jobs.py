@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import fsspec
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from support.callbacks import called_back, calling
 from support.commands import run, shown
 from support.faults import Faults, Killed
 from support.few import rising
@@ -258,30 +259,17 @@ def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
 
 
 def test_files_are_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_path: Path) -> None:
-    def refused(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+    def refused() -> None:
         if not tried:
             tried.append(True)
             for write in (WRITERS[0].write, WRITERS[0].begin):
                 with pytest.raises(StoreInUseError, match=f"a part of these files: process {os.getpid()} on "):
                     write(ds, tmp_path / "job", mode="w")
-            states.extend(each.state for each in jobs[0].status().parts)
-        return blocks
+            states.extend(each.state for each in job.status().parts)
 
-    tried, states, jobs = [True], list[str](), list[Job]()
-    mapped = ds.map_blocks(refused, dict(ds.schema))
-    job = WRITERS[0].begin(mapped, tmp_path / "job", parts=3)
-    jobs.append(job)
-    import dask_tfrecord.stores.files.job as module
-
-    load = module.unpickled
-
-    def loaded(data: bytes, left_out: Mapping[str, Any]) -> Any:
-        # Functions are pickled by value: these share no list with the test.
-        found = load(data, left_out)
-        return (*found[:3], mapped.as_rows().source, found[4]) if len(found) == 5 else found
-
-    with mock.patch.object(module, "unpickled", loaded):
-        tried.clear()
+    tried, states = list[bool](), list[str]()
+    job = WRITERS[0].begin(ds.map_blocks(called_back, dict(ds.schema)), tmp_path / "job", parts=3)
+    with calling(refused):
         job.write(1)
     assert states == ["missing", "running", "missing"]
     WRITERS[0].write(ds, tmp_path / "job", mode="w")
@@ -289,6 +277,7 @@ def test_files_are_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_pat
 
 def test_a_part_is_refused_while_another_run_owns_the_files(ds: dtf.Dataset, tmp_path: Path) -> None:
     job = WRITERS[0].begin(ds, tmp_path / "job", parts=2)
+    # A writer of these files would be refused, or remove the job: of a job, only `begin` and `finish` own them.
     with job._journal.owned("0123", lambda: None), pytest.raises(StoreInUseError, match="another run is writing"):
         job.write(1)
     job.write(1)

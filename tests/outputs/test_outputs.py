@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import dask
 import fsspec
@@ -38,6 +37,7 @@ from support.few import rising
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
+from dask_tfrecord.settings import replaced_limits
 
 ROWS, SHARD = 12, 4
 # Rows of a chunk: the last one of a store is not full.
@@ -280,7 +280,7 @@ class Outputs(RuleBasedStateMachine):
                 self.write(other, mode="w")
 
         slept: list[str] = []
-        with mock.patch("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 0.0):
+        with replaced_limits(owner_check=0.0):
             try:
                 self.write(seed, take_over, mode="w")
             except (StoreInUseError, FileExistsError, dtf.errors.IncompleteStoreError):

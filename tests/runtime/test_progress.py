@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import pickle
 import random
 import re
 import signal
@@ -126,7 +125,6 @@ def test_the_bar_moves_within_a_task(shards: Path, tmp_path: Path, looking: Call
     with replaced_limits(write_unit_nbytes=2000), show_immediately(), waiting(ds, tmp_path, terminal, "42%") as rows:
         rows.to_zarr(tmp_path / "some.zarr", chunks=100, shards=ROWS)
     check_summary(terminal, tmp_path / "some.zarr")
-    assert not progress._followers
 
 
 @POSIX
@@ -256,10 +254,12 @@ def test_tasks_of_others_are_not_counted() -> None:
     ended: list[int] = []
     tasks = {("mine", 0): (int, 1), ("mine", 1): (int, 2), ("yours", 0): (int, 3), "mine": (int, 4)}
     with follow_tasks("mine", lambda number, result: ended.append(result)), dask.config.set(scheduler="sync"):
-        dask.get(tasks, list(tasks))
         # A task of a lost worker runs again.
-        progress._on_event((0.0, {"task": "mine", "number": 0, "report": pickle.dumps(1)}))
+        for _ in range(2):
+            dask.get(tasks, list(tasks))
     assert sorted(ended) == [1, 2]
+    dask.get(tasks, list(tasks))
+    assert len(ended) == 2
 
 
 # -- the numbers -------------------------------------------------------------------------------------------------------
@@ -366,6 +366,7 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def listeners(dask_scheduler: Any) -> int:
+    # distributed has no public list of the clients that follow a topic; one that stays would get all events.
     return len(dask_scheduler._broker._topics[progress.TOPIC].subscribers)
 
 
@@ -386,11 +387,9 @@ def test_the_bar_moves_and_leaves_a_summary(
         rows.to_zarr(tmp_path / "some.zarr", chunks=100)
     assert re.search(r"Writing .* \d+% .*\s100 of 600 rows, [\d.]+ kB in, [\d.]+ (bytes|kB) out, ", terminal.text)
     check_summary(terminal, tmp_path / "some.zarr")
-    assert not progress._followers
     if scheduler == "cluster":
         client = request.getfixturevalue("client")
         wait_until(lambda: client.run_on_scheduler(listeners) == 0)
-        assert not progress._listening
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from support.commands import run
 from support.numbered_shards import damage
 
 import dask_tfrecord as dtf
-from dask_tfrecord.cli import command_options
+from dask_tfrecord.settings import Limits
 
 ROWS = 40
 
@@ -81,9 +81,9 @@ def test_the_threads_of_a_cluster_are_set_by_its_workers(cluster: LocalCluster, 
 
 
 def test_an_address_without_a_scheduler_is_one_line_in_bounded_time(
-    shards: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Path, set_limits: Callable[..., Limits]
 ) -> None:
-    monkeypatch.setattr(command_options, "_PATIENCE", "1s")
+    set_limits(scheduler_answer=1.0)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     result = run("verify", shards, "--scheduler", f"tcp://127.0.0.1:{port}")

@@ -31,6 +31,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.images.pixels import encode_png
 from dask_tfrecord.preview.preview import json_value
+from dask_tfrecord.settings import Limits
 from dask_tfrecord.view.opened import BlockCache, open_path
 from dask_tfrecord.view.server import Server
 
@@ -594,9 +595,9 @@ def test_closed_pages_end_their_work(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_files_that_grow_or_are_removed_are_reported(
-    serve: Serve, golden: Path, tmp_path: Path, monkeypatch: Any
+    serve: Serve, golden: Path, tmp_path: Path, set_limits: Callable[..., Limits]
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.view.opened._LOOK", 0.2)
+    set_limits(look_again=0.2)
     path = tmp_path / "a.tfrecord"
     shutil.copy(golden / "scalars.tfrecord", path)
     page = serve(path)

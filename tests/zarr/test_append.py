@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import dask
 import numpy as np
@@ -22,6 +21,7 @@ from support.few import mostly_slow, rising
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
+from dask_tfrecord.settings import replaced_limits
 
 
 def assert_like(store: Any, reference: Any) -> None:
@@ -222,7 +222,7 @@ def test_a_late_copy_of_a_task_changes_nothing(every: int, meanwhile: str, tmp_p
         pause = Pause(at, act, store)
         with (
             dask.config.set(scheduler="synchronous"),
-            mock.patch("dask_tfrecord.stores.zarr.write._OWNER_SECONDS", 1e9),
+            replaced_limits(owner_check=1e9),
         ):
             with suppress(dtf.errors.TFRecordError, OSError), pause.injected():
                 tasks.compute()

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import zarr
 from hypothesis import given
+from support.callbacks import called_back, calling
 from support.commands import run, shown
 from support.numbered_shards import write_shards
 from support.pages import blocks
@@ -29,6 +30,7 @@ from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, ShardChangedError, StoreInUseError
+from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 60
@@ -79,7 +81,7 @@ def test_any_parts_in_any_order_write_the_bytes_of_one_conversion(
 
 def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) -> None:
     job = begun(ds, tmp_path / "job", 2, chunks=1)
-    with mock.patch("dask_tfrecord.stores.job._TASKS_PER_THREAD", 1):
+    with replaced_limits(tasks_per_thread=1):
         for part in range(2):
             job.write(part)
     job.finish()
@@ -226,7 +228,7 @@ def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
 
 
 def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_path: Path) -> None:
-    def refused(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
+    def refused() -> None:
         if not tried:
             tried.append(True)
             for write in (
@@ -237,13 +239,10 @@ def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_pa
                     write()
             [running] = [each for each in dtf.ZarrJob.open(tmp_path / "job").status().parts if each.state == "running"]
             assert running.part == 1
-        return blocks
 
-    tried = [True]
-    job = begun(ds.map_blocks(refused, dict(ds.schema)), tmp_path / "job")
-    with mock.patch("dask_tfrecord.stores.zarr.job.unpickled", lambda *_: (job_rows, ds.schema)):
-        job_rows = ds.map_blocks(refused, dict(ds.schema)).as_rows().source
-        tried.clear()
+    tried = list[bool]()
+    job = begun(ds.map_blocks(called_back, dict(ds.schema)), tmp_path / "job")
+    with calling(refused):
         job.write(1)
     assert tried
     ds.to_zarr(tmp_path / "job", mode="w")

@@ -94,6 +94,7 @@ def test_failed_writes_leave_the_settings_of_the_user(monkeypatch: pytest.Monkey
 
 
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The memory of the process depends on the allocator, so the calls are counted.
     times: list[None] = []
     monkeypatch.setattr(workers, "release_memory", lambda: times.append(None))
     monkeypatch.setattr(workers, "_freed_nbytes", 0)

@@ -597,8 +597,6 @@ _Span = tuple[int, int]
 
 # Seconds between two reports of a running task.
 _REPORT_SECONDS = 1.0
-# Seconds after which a task asks again whether its run owns the group; runs that stop for minutes lose it.
-_OWNER_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -673,7 +671,7 @@ class _CheckpointBuffer:
         """Return whether this run may write; unless `again`, an answer counts for a second."""
         # The clock that goes on while a machine sleeps.
         now = time.time()
-        if again or abs(now - self._asked) > _OWNER_SECONDS:
+        if again or abs(now - self._asked) > limits().owner_check:
             self._may_write = _may_write(self._context)
             self._asked = now
         return self._may_write
