@@ -599,9 +599,12 @@ _TRUNCATED = "the {} data ends before its last block: the file is truncated"
 _UNCHECKED_NBYTES = 64 << 20
 
 _READ_SIZE = 256 << 10
-# The inflater copies its unused input, so small inputs are faster if gzip members are tiny. An input inflates to 1,032
-# times its size at most, which is in memory before the ratio is checked.
+# Stored bytes of the first input of a member; each further one is twice as large, up to `_READ_SIZE`. An inflater
+# copies the part of its input that it does not use, so tiny members need small inputs. Large ones save calls, each of
+# which takes the GIL several times. After one that inflates to more than `_USUAL_RATIO` times its size, as those of a
+# decompression bomb do, they are small again: the ratio is checked between inputs.
 _INPUT_SIZE = 16 << 10
+_USUAL_RATIO = 16
 # Bytes that tell whether data are of a compression: of a damaged file, more may not inflate.
 _MAGIC_NBYTES = 4
 _DISCARD_SIZE = 256 << 10
@@ -653,6 +656,38 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> Stored
         raise
 
 
+class _Origin(NamedTuple):
+    """Where an inflater started: at a member, or at an access point within one."""
+
+    inflater: Callable[[], Decompressor]
+    stored: int
+    inflated: int
+    head: bytes = b""  # input before the byte at `stored`
+
+
+class _Rescued:
+    """Decompressor that returns what can be inflated before damage, and then raises the error."""
+
+    eof = False
+    needs_input = False
+    unused_data = b""
+
+    def __init__(self, pieces: Iterator[bytes], error: ValueError) -> None:
+        self._pieces, self._error = pieces, error
+        self._left = memoryview(b"")
+
+    def decompress(self, _data: bytes | memoryview, max_length: int = -1, /) -> bytes:
+        """Return up to `max_length` bytes."""
+        if not self._left:
+            piece = next(self._pieces, None)
+            if piece is None:
+                raise self._error
+            self._left = memoryview(piece)
+        stop = len(self._left) if max_length < 0 else max_length
+        part, self._left = self._left[:stop], self._left[stop:]
+        return bytes(part)
+
+
 class InflatedStream:
     """Decompressed bytes of a compressed file, read forward; `position` is the offset of the next byte.
 
@@ -670,11 +705,12 @@ class InflatedStream:
         self._member_count = 0
         self._read_buffer = memoryview(bytearray(_READ_SIZE))
         self._input = self._read_buffer[:0]  # read from the file, not passed to the inflater
+        self._input_size = 0  # of the last input
+        self._fed_position = 0  # before the last input
         self._rest: Any = b""  # passed to the inflater, but unused by it
         self._trailer = 0  # stored bytes to skip before the next member, after an access point
-        self._member: tuple[int, int] | None = None  # start of the member: stored and inflated offset
+        self._origin = _Origin(self._codec.decompressor, 0, 0)
         self._failure: CorruptRecordError | None = None
-        self._rescued = b""  # bytes to return before the failure is raised
         self._start = (0, 0)  # stored and inflated offset where inflating started
         self._points = access_points(stored.shard) if self._codec.has_access_points and stored.shard.access else None
 
@@ -689,14 +725,8 @@ class InflatedStream:
                 filled += self._inflate_into(inflater, buffer[filled:])
             except CorruptRecordError as error:
                 self._failure = error
-        if self._failure is not None:
-            part = self._rescued[: len(buffer) - filled]
-            buffer[filled : filled + len(part)] = part
-            self._rescued = self._rescued[len(part) :]
-            self.position += len(part)
-            filled += len(part)
-            if not filled and buffer:
-                raise self._failure
+        if self._failure is not None and not filled and buffer:
+            raise self._failure
         return filled
 
     def seek(self, offset: int) -> int:
@@ -738,6 +768,8 @@ class InflatedStream:
         try:
             data = inflater.decompress(piece, len(buffer))
         except ValueError as error:
+            if isinstance(inflater, _Rescued):
+                raise self._error(f"the {self.compression} data is damaged ({error})") from error
             if not self.position and not self._codec.is_start(bytes(piece[:_MAGIC_NBYTES])):
                 raise CorruptRecordError(
                     f"the file does not begin like {self.compression} data: leave out "
@@ -745,8 +777,9 @@ class InflatedStream:
                     + ", because reading detects the compression",
                     Location(self._stored.shard.path),
                 ) from error
-            self._rescued = self._rescue()
-            raise self._error(f"the {self.compression} data is damaged ({error})") from error
+            end = self._stored.position - len(self._input)
+            self._inflater = _Rescued(self._rescue(self._origin, self.position, end), error)
+            return 0
         # NumPy copies without the GIL.
         np.frombuffer(buffer, np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
         self.position += len(data)
@@ -761,35 +794,47 @@ class InflatedStream:
             raise self._error(_TRUNCATED.format(self.compression))
         return len(data)
 
-    def _rescue(self) -> bytes:
-        """Inflate the member again up to the damage, because the inflater lost the output of its last input."""
-        if self._member is None:
-            return b""
-        end = self._stored.position - len(self._input)
-        inflater = self._codec.decompressor()
-        start, inflated = self._member
-        rescued = bytearray()
+    def _rescue(self, origin: _Origin, position: int, end: int) -> Iterator[bytes]:
+        """Inflate from `origin` again up to damage before the stored byte `end`; yield what follows `position`.
+
+        An inflater loses the output of an input with damage, and output that it kept from earlier ones. So the first
+        pass finds this input, and the second one passes it byte by byte.
+        """
+        begin = origin.stored
+        for at, _ in self._inflate_again(origin, end, end):
+            begin = at
+        before = position - origin.inflated
+        for _, data in self._inflate_again(origin, begin, end):
+            if len(data) > before:
+                yield data[before:]
+            before = max(0, before - len(data))
+
+    def _inflate_again(self, origin: _Origin, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Inflate from `origin` to damage or `end`, byte by byte from `begin` on; yield offsets and output."""
+        inflater = origin.inflater()
         with open_stored(self._stored.shard) as stored:
-            stored.seek(start)
-            while stored.position < end:
-                piece = memoryview(bytearray(min(_INPUT_SIZE, end - stored.position)))
-                piece = piece[: stored.readinto(piece)]
-                # Single bytes near the damage, so that all output before it is returned.
-                step = len(piece) if stored.position + 2 * _INPUT_SIZE < end else 1
-                for index in range(0, len(piece), step):
-                    try:
-                        data = inflater.decompress(piece[index : index + step])
-                    except ValueError:
-                        return bytes(rescued)
-                    rescued += data[max(0, self.position - inflated) :]
-                    inflated += len(data)
-        return bytes(rescued)
+            stored.seek(origin.stored)
+            piece: bytes | memoryview = origin.head
+            while (piece or stored.position < end) and not inflater.eof:
+                if not piece:
+                    size = min(_INPUT_SIZE, begin - stored.position) if stored.position < begin else 1
+                    memory = memoryview(bytearray(size))
+                    piece = memory[: stored.readinto(memory)]
+                try:
+                    data = inflater.decompress(piece)
+                except ValueError:
+                    return
+                yield stored.position, data
+                piece = b""
 
     def _next_input(self) -> memoryview:
         """Return the next stored bytes for the inflater; empty at the end of the file."""
         if not self._input:
             self._input = self._read_buffer[: self._stored.readinto(self._read_buffer)]
-        piece, self._input = self._input[:_INPUT_SIZE], self._input[_INPUT_SIZE:]
+        grows = self.position - self._fed_position <= _USUAL_RATIO * self._input_size
+        self._input_size = min(max(2 * self._input_size, _INPUT_SIZE), _READ_SIZE) if grows else _INPUT_SIZE
+        self._fed_position = self.position
+        piece, self._input = self._input[: self._input_size], self._input[self._input_size :]
         return piece
 
     def _enter_before(self, offset: int) -> None:
@@ -812,16 +857,19 @@ class InflatedStream:
     def _enter(self, point: AccessPoint) -> None:
         """Continue inflating at an access point."""
         self._stored.seek(point.stored - (1 if point.bits else 0))
-        self._input = self._read_buffer[:0]
-        self._rest = b""
+        self._input, self._input_size = self._read_buffer[:0], 0
+        self._rest = head = b""
         if point.bits:
             piece = bytes(self._next_input())
-            self._rest = align_bits(piece[0], point.bits) + piece[1:]
+            head = align_bits(piece[0], point.bits)
+            self._rest = head + piece[1:]
         # Raw deflate data without the header of the member. The inflater does not read the trailer.
-        self._inflater = Inflater.within_member(point.window)
+        self._origin = _Origin(
+            functools.partial(Inflater.within_member, point.window), point.stored, point.inflated, head
+        )
+        self._inflater = self._origin.inflater()
         self._trailer = TRAILER
         self._member_count += 1
-        self._member = None
         self.position = point.inflated
         self._start = (point.stored, point.inflated)
 
@@ -846,9 +894,14 @@ class InflatedStream:
                 return None
             if not (self._codec.joins and self._codec.is_start(rest)):
                 raise self._error(f"other data follows the end of the {self.compression} data")
-            self._rest = rest
-        self._inflater = self._codec.decompressor()
-        self._member = (self._stored.position - len(self._input) - len(self._rest), self.position)
+            # What a large input leaves is not passed as a whole to each of the tiny members in it.
+            self._rest = rest[:_INPUT_SIZE]
+            if len(rest) > _INPUT_SIZE:
+                self._input = memoryview(rest[_INPUT_SIZE:] + bytes(self._input))
+        self._input_size = 0
+        start = self._stored.position - len(self._input) - len(self._rest)
+        self._origin = _Origin(self._codec.decompressor, start, self.position)
+        self._inflater = self._origin.inflater()
         self._member_count += 1
         return self._inflater
 
@@ -863,7 +916,7 @@ class InflatedStream:
     def _error(self, problem: str) -> CorruptRecordError:
         size = self._stored.shard.size
         return CorruptRecordError(
-            f"{problem}; {plural(self.position + len(self._rescued), 'byte')} could be inflated from the first "
+            f"{problem}; {plural(self.position, 'byte')} could be inflated from the first "
             f"{self._stored.position:,} of {plural(size, 'stored byte')}. Fetch or write the file again",
             Location(self._stored.shard.path),
         )

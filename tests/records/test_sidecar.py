@@ -329,6 +329,29 @@ def test_any_offset_is_reached(tmp_path: Path, members: int, level: int) -> None
         assert file.read(1000) == data[700_000:701_000]
 
 
+@pytest.mark.usefixtures("dense", "inflater")
+def test_all_bytes_between_an_access_point_and_damage_are_read(tmp_path: Path) -> None:
+    data = text_like(900_000)
+    stored = bytearray(gzip.compress(data))
+    path = tmp_path / "x"
+    path.write_bytes(stored)
+    [shard] = find_shards(path, compression="gzip")
+    streams.write_access_points(shard, f"{shard.path}.gzidx")
+    at = len(stored) * 2 // 3
+    stored[at : at + 20] = b"\xff" * 20
+    intact = zlib.decompressobj(wbits=31).decompress(stored[: at - 500])
+    path.write_bytes(stored)
+    [shard] = find_shards(path, compression="gzip")
+    buffer, found = memoryview(bytearray(1 << 20)), bytearray()
+    with (
+        open_stream(replace(shard, access=True), 300_001) as stream,
+        pytest.raises(CorruptRecordError, match="the gzip data is damaged"),
+    ):
+        while count := stream.readinto(buffer):
+            found += buffer[:count]
+    assert found.startswith(intact[300_001:])
+
+
 @pytest.mark.usefixtures("dense")
 def test_bytes_before_the_access_point_are_not_read(memory: Callable[..., str]) -> None:
     payloads = [random.Random(number).randbytes(100_000) for number in range(100)]

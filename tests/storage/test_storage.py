@@ -329,6 +329,33 @@ class TestInflate:
                 refused += 1
         assert refused >= len(places) - 8
 
+    @pytest.mark.parametrize("sizes", [[1_000_000, *[90] * 3000], [1, 2_000_000, 1], [40_000] * 40])
+    def test_members_of_all_sizes(self, here: Path, sizes: list[int]) -> None:
+        data = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+        touch("x", data=b"".join(gzip.compress(part, 1) for part in data))
+        assert read("x", size=70_000) == read("x", size=1 << 20) == b"".join(data)
+
+    @pytest.mark.parametrize("place", [0.02, 0.5, 0.97])
+    @pytest.mark.parametrize("size", [3000, 1 << 20])
+    def test_all_bytes_before_damage_are_read(self, here: Path, place: float, size: int) -> None:
+        # Damage in a large member, after another one.
+        text = bytes(random.Random(7).choices(range(40), k=900_000))
+        packed = bytearray(gzip.compress(text, 1))
+        at = int(len(packed) * place)
+        packed[at : at + 8] = b"\xff" * 8
+        touch("x", data=gzip.compress(b"first") + packed)
+        inflater = zlib.decompressobj(wbits=31)
+        intact = b"first" + inflater.decompress(packed[: at - 500])
+        [shard] = find_shards("x")
+        buffer, found = memoryview(bytearray(size)), bytearray()
+        with open_stream(shard) as stream:
+            with pytest.raises(CorruptRecordError) as caught:
+                while count := stream.readinto(buffer):
+                    found += buffer[:count]
+            assert stream.position == len(found)
+            assert f"; {len(found):,} bytes could be inflated" in str(caught.value)
+        assert found.startswith(intact)
+
     def test_memory_stays_bounded(self, here: Path) -> None:
         touch("bomb", data=gzip.compress(bytes(32 << 20), 1))
         [shard] = find_shards("bomb")
