@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -316,7 +317,7 @@ class UrlObjects:
         for name in names:
             url, fs, path = self._locate(name)
             try:
-                found[name] = with_retries(lambda fs=fs, path=path: fs.cat_file(path), url, "read the object")  # type: ignore[misc]
+                found[name] = with_retries(partial(fs.cat_file, path), url, "read the object")
             except (FileNotFoundError, NotADirectoryError):
                 found[name] = None
         return found
@@ -326,7 +327,7 @@ class UrlObjects:
         for name in names:
             url, fs, path = self._locate(name)
             with suppress(FileNotFoundError):
-                with_retries(lambda fs=fs, path=path: fs.rm_file(path), url, "delete the object")  # type: ignore[misc]
+                with_retries(partial(fs.rm_file, path), url, "delete the object")
 
     def _locate(self, name: str) -> tuple[str, Any, str]:
         url = join(self.url, name)

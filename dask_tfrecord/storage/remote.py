@@ -117,7 +117,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     limit.
     """
     stopped = stopped or threading.Event()
-    started, limit, attempts = time.monotonic(), read_seconds("storage.timeout"), read_count("storage.attempts")
+    started, limit, attempts = time.monotonic(), time_limit(), read_count("storage.attempts")
     for attempt in range(1, attempts + 1):
         token = _DEADLINE.set(started + limit)
         try:
@@ -779,14 +779,11 @@ class _HttpRanges:
             raise changed_error(self._shard, info.get("size"))
 
     async def _take(self, count: int) -> bytes:
-        parts = []
-        while count and (part := await self._whole.content.read(count)):
-            parts.append(part)
-            count -= len(part)
-            self._position += len(part)
-        if count and self._position < self._shard.size:
+        data = await read_at_most(self._whole.content, count)
+        self._position += len(data)
+        if len(data) < count and self._position < self._shard.size:
             raise ConnectionError(f"the connection ended after {self._position} of {self._shard.size} bytes")
-        return b"".join(parts)
+        return data
 
 
 class _FileRanges:
