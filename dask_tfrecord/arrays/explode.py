@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.engine import da
 from dask_tfrecord.arrays.objects import as_chunk
-from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, column_key, shared
+from dask_tfrecord.arrays.rows import Chunk, Rows, block_array, chunk_array, column_key, locate_in_chunk, shared
 from dask_tfrecord.arrays.sources import (
     AnySource,
     CountedRows,
@@ -171,17 +171,10 @@ def _padded(
     name, lengths, value, source, borders = option
 
     def refuse(row: int, held: str, length: int) -> FeatureError:
-        place, where = None, f" in row {row} of chunk {int(number[0])}"
-        if borders is not None:
-            where = f" in row {int(borders[number[0]]) + row}"
-        if isinstance(source, UncountedChunks):
-            where = f"{where}, {source.describe_chunk(int(number[0]))},"
-        elif source is not None and borders is not None:
-            place = source.locate(row, name, int(borders[number[0]]))
         return FeatureError(
-            f"feature {name!r} holds {held}{where} where padded(length={length if len(lengths) == 1 else lengths}) "
-            f"takes {length} at the most; nothing is cut off: give a larger length",
-            place,
+            f"feature {name!r} holds {held} where padded(length={length if len(lengths) == 1 else lengths}) takes "
+            f"{length} at the most; nothing is cut off: give a larger length",
+            locate_in_chunk(source, borders, int(number[0]), row, name),
         )
 
     return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse), name)

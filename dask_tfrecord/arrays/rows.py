@@ -35,7 +35,7 @@ from dask.delayed import Delayed
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers, distinct, pick_rows, row_numbers
+from dask_tfrecord.arrays.collection import RowNumbers, borders_by_rows, distinct, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.objects import as_chunk
@@ -63,6 +63,7 @@ from dask_tfrecord.blocks import (
     concatenate,
     frozen,
     rows_of,
+    splits_of,
     take_rows,
     to_array,
     union,
@@ -70,7 +71,7 @@ from dask_tfrecord.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.conversions import conform, host_array
-from dask_tfrecord.errors import SchemaError, plural, printable
+from dask_tfrecord.errors import Location, SchemaError, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.metadata.labels import Labels, read_labels
 from dask_tfrecord.runtime.dask_private import active_client
@@ -224,7 +225,7 @@ class Rechunked:
     @property
     def held_nbytes(self) -> int:
         """Most bytes of old chunks that one new chunk is made of, which are in memory together."""
-        old, new = (np.concatenate([[0], np.cumsum(chunks[0])]) for chunks in (self.before, self.after))
+        old, new = (splits_of(chunks[0]) for chunks in (self.before, self.after))
         low = np.searchsorted(old, new[:-1], side="right") - 1
         high = np.maximum(np.searchsorted(old, new[1:], side="left"), low)
         rows = int((old[high] - old[low]).max(initial=0))
@@ -314,7 +315,7 @@ class Rows(HasRows):
         """Hold blocks of `sizes` rows; NaN if they are not counted."""
         if np.isnan(sizes).any():
             return cls(schema, None, len(sizes), None, blocks, origin, rechunked)
-        borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        borders = splits_of(list(map(int, sizes)))
         kept = nonempty_chunks(sizes)
         if len(kept) < len(sizes):
             # A task with two inputs, which dask does not fuse.
@@ -359,7 +360,7 @@ class Rows(HasRows):
     @classmethod
     def in_memory(cls, arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Sequence[int]) -> Rows:
         """Divide arrays of NumPy into chunks of `sizes` rows; rows of objects are converted to flat buffers once."""
-        borders = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+        borders = splits_of(sizes).tolist()
         name = f"tfrecord-arrays-{tokenize(list(arrays.items()), tuple(sizes))}"
         chunks: dict[Any, Any] = {
             (name, number): _collect(schema, *(array[start:stop] for array in arrays.values()))
@@ -750,6 +751,19 @@ def describe_chunk(sizes: tuple[float, ...], files: str, number: int) -> str:
     return f"rows {int(start)} to {int(start + sizes[number]) - 1} of {files}"
 
 
+def locate_in_chunk(
+    source: AnySource | None, borders: NDArray[np.int64] | None, number: int, row: int, feature: str
+) -> Location:
+    """Return the location of a row of a chunk, for errors; without a source, rows are in memory."""
+    start = 0 if borders is None else int(borders[number])
+    if isinstance(source, CountedRows):
+        return source.locate(row, feature, start)
+    if borders is not None:
+        return Location("rows in memory", start + row, feature=feature)
+    place = "rows in memory" if source is None else source.describe_chunk(number)
+    return Location(f"{place}: row {row} of chunk {number}", feature=feature)
+
+
 def files_of(origin: Mapping[str, Any]) -> str:
     """Return the files of an origin as text, for errors."""
     files = origin.get("files", [origin["store"]] if "store" in origin else [])
@@ -810,7 +824,7 @@ def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64
         cuts = np.searchsorted(picked, borders[1:-1])
     else:
         rows = max(1, int(borders[-1]) // max(1, len(borders) - 1))
-        return np.append(np.arange(0, count, rows), count)
+        return borders_by_rows(count, rows)
     return union([0], cuts, [count])
 
 

@@ -908,7 +908,7 @@ class FilledSource(CountedRows):
         lost, rows = [], 0
         starts = [0]
         for start, report in zip(intact.starts[:-1].tolist(), reports, strict=True):
-            before = np.append(0, np.cumsum(report.counts))
+            before = splits_of(report.counts)
             gap_indices = np.searchsorted(report.starts, [gap.start for gap in report.lost])
             for gap, index in zip(report.lost, gap_indices.tolist(), strict=True):
                 number = 1 if gap.records is None else gap.records

@@ -14,7 +14,7 @@ from dask_tfrecord.arrays.permutation import CHOICES, permutation, random_bits
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.mixing import EpochUnits, RowOrder, ascending_rows
 from dask_tfrecord.batches.row_reader import RowReader
-from dask_tfrecord.blocks import Block, concatenate, union, zero_rows
+from dask_tfrecord.blocks import Block, concatenate, splits_of, union, zero_rows
 
 # Rows of a mixture whose choices are computed together, and bits of the random number of a choice.
 _CHOICE_ROWS, _CHOICE_BITS = 4096, 53
@@ -33,7 +33,7 @@ class Choices:
     ) -> None:
         self.sizes, self.weights = np.array(sizes, np.int64), np.array(weights, np.float64)
         self.seed, self.stop_on_empty, self.seed_given = seed, stop_on_empty, seed_given
-        self.starts = np.append(0, np.cumsum(self.sizes))  # first row of each data set, if they are numbered together
+        self.starts = splits_of(self.sizes)  # first row of each data set, if they are numbered together
         is_open = np.ones(len(self.sizes), bool) if stop_on_empty else self.sizes > 0
         # First row of each phase, and the borders of the ranges of numbers in it.
         self._phases, self._borders = [0], [self._divide(is_open)]
@@ -170,7 +170,7 @@ class ChainedReader(RowReader):
 
     def __init__(self, mixed: Sequence[Rows]) -> None:
         self._readers = [RowReader(rows) for rows in mixed]
-        self._starts = np.append(0, np.cumsum([rows.nrows or 0 for rows in mixed]))
+        self._starts = splits_of([rows.nrows or 0 for rows in mixed])
         self.names, self.schema = mixed[0].names, mixed[0].schema
 
     def read(self, key: Any, scheduler: Any = None, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import json
 import os
 import secrets
@@ -32,7 +31,7 @@ from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, St
 from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
 
 # Version of the states, and their parts, which the digest of a state protects.
 _VERSION = 2
@@ -509,7 +508,7 @@ def _checked_state(state: object) -> dict[str, Any]:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return digest(value)[:16]
 
 
 def _shard(shard: Any) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.arrays.collection import joined_parts
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.rows import Chunk, HasRows, Rows, shared
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, to_array
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_array
 from dask_tfrecord.columns.conversions import (
     MISSING,
     as_bytes,
@@ -705,7 +705,7 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *
     keys = [part.key for part in parts]
     node = shared(schema, "schema")
     name = f"tfrecord-partition-{tokenize(keys, schema, sizes)}"
-    borders = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64).tolist()
+    borders = splits_of(sizes).tolist()
     tasks: dict[Any, Any] = {
         (name, number): (_partition_chunk, key, node.key, *span)
         for number, (key, span) in enumerate(zip(keys, pairwise(borders), strict=True))

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
-from dask_tfrecord.arrays.sources import AnySource, CountedRows
+from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows, locate_in_chunk
+from dask_tfrecord.arrays.sources import AnySource
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
-from dask_tfrecord.errors import Location, SchemaError, explain_missing
+from dask_tfrecord.errors import SchemaError, explain_missing
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.stores.units import check_group_lengths
 
@@ -56,7 +56,7 @@ class _ArrayMaker:
         import awkward as ak
 
         blocks, fields = chunk.blocks, dict[str, Any]()
-        check_group_lengths(self.schema.groups, blocks, partial(self._locate, number))
+        check_group_lengths(self.schema.groups, blocks, partial(locate_in_chunk, self.source, self.borders, number))
         for name in self.schema:
             group = self.schema.group_of(name)
             if group is None:
@@ -65,16 +65,6 @@ class _ArrayMaker:
                 fields[group] = _group(group, {each: blocks[each] for each in self.schema.groups[group]})
         rows = min(map(len, blocks.values()))
         return ak.Array(ak.contents.RecordArray(list(fields.values()), list(fields), length=rows))
-
-    def _locate(self, number: int, row: int, feature: str) -> Location:
-        """Return the location of a row of chunk `number`."""
-        start = 0 if self.borders is None else int(self.borders[number])
-        if isinstance(self.source, CountedRows):
-            return self.source.locate(row, feature, start)
-        if self.borders is not None:
-            return Location("rows in memory", start + row, feature=feature)
-        place = "rows in memory" if self.source is None else self.source.describe_chunk(number)
-        return Location(f"{place}: row {row} of chunk {number}", feature=feature)
 
 
 def _group(group: str, blocks: Mapping[str, Block]) -> Any:

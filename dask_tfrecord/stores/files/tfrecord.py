@@ -353,7 +353,7 @@ def shard_borders(
     if records is not None:
         if not names.allows_many and rows > records:
             raise names.too_many(f"{rows:,} records in shards of {records:,}")
-        return np.append(np.arange(0, max(rows, 1), records), rows)
+        return borders_by_rows(rows, records)
     if not names.allows_many:
         return np.array([0, rows])
     if len(borders) - 1 <= limits().max_chunk_shards:

@@ -17,7 +17,7 @@ import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers, pick_rows
+from dask_tfrecord.arrays.collection import RowNumbers, borders_by_rows, pick_rows
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import CountedRows, Outputs, join_into, parts
 from dask_tfrecord.blocks import (
@@ -90,10 +90,8 @@ def rows_from_zarr(
     """
     target = TargetGroup.from_arguments(store, component, storage_options)
     source = open_source(target)
-    rows, unit = len(source.rows), source.unit_rows
-    borders = np.append(np.arange(0, rows, unit), rows) if rows else np.array([0, 0])
-    if source.is_virtual:
-        borders = _chunk_borders(target, rows)
+    rows = len(source.rows)
+    borders = _chunk_borders(target, rows) if source.is_virtual else borders_by_rows(rows, source.unit_rows)
     return Rows.of_source(source, borders)
 
 
