@@ -14,7 +14,7 @@ from typing import Any
 
 from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
 from dask_tfrecord.features import Feature
-from dask_tfrecord.features.keys import Unit
+from dask_tfrecord.features.keys import Scope
 from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
 from dask_tfrecord.message_types import MessageType
 
@@ -233,7 +233,7 @@ class Schema(Mapping[str, Feature]):
         """Return whether a feature is a feature list, or a feature of items."""
         return name in self._steps
 
-    def unit_of(self, name: str) -> Unit:
+    def scope_of(self, name: str) -> Scope:
         """Return what a feature describes: the values of a record, or of each of its steps or items."""
         if name not in self._steps:
             return "value"

@@ -1037,7 +1037,7 @@ def _no_value(name: str, option: str, reason: str) -> str:
 
 
 def _default(name: str, column: ColumnDecoder, option: str) -> Any:
-    if column.unit == "item":
+    if column.scope == "item":
         return []  # defaults are those of items, and a lost record has none
     value = getattr(column.parsed, "default_value", None)
     if value is None or name != column.source:

@@ -100,7 +100,7 @@ class ValueErrors:
         for name in filled:
             column = columns[name]
             # A row without items: the fields of a group keep one number of items in every record.
-            if name not in values and (column.unit != "value" or decoder.columns.group_of(name) is not None):
+            if name not in values and (column.scope != "value" or decoder.columns.group_of(name) is not None):
                 values[name] = [] if column.feature.ragged_rank else 0
         made = fillers(decoder, values, filled, f"value_errors={given!r}") if filled else {}
         for name in (name for name, mode in modes.items() if mode == "mark"):

@@ -104,11 +104,11 @@ class Decoder:
         classes |= {name: names for name, names in schema.classes.items() if name in features}
         groups = schema.groups_of(features)
         for name, column in self.decoders.items():
-            if column.groups and column.unit != "item":
+            if column.groups and column.scope != "item":
                 groups[column.groups[0]] = (*groups.get(column.groups[0], ()), name)
         inner = {name: column.groups[1:] for name, column in self.decoders.items() if column.groups[1:]}
         if schema.example_features:
-            groups[ITEMS] = tuple(name for name, column in self.decoders.items() if column.unit == "item")
+            groups[ITEMS] = tuple(name for name, column in self.decoders.items() if column.scope == "item")
         self.columns = Schema(
             features,
             sampling,
@@ -254,10 +254,10 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
         elif feature.is_message:
             found = _columns_of_messages(name, feature, schema)
         else:
-            found = feature.columns(name, schema.key_of(name), schema.unit_of(name))
-            if schema.unit_of(name) == "step":
+            found = feature.columns(name, schema.key_of(name), schema.scope_of(name))
+            if schema.scope_of(name) == "step":
                 specs = found[name].specs[:1]
-                found[f"{name}.lengths"] = ColumnDecoder(_COUNT, name, feature, specs, lengths, unit="step")
+                found[f"{name}.lengths"] = ColumnDecoder(_COUNT, name, feature, specs, lengths, scope="step")
         for label, column in found.items():
             if label in columns:
                 raise SchemaError(
@@ -280,12 +280,12 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
 
 def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> dict[str, ColumnDecoder]:
     """Return the columns of messages in the bytes of a key, one in every record, step or item."""
-    unit = schema.unit_of(name)
-    steps = unit != "value"
+    scope = schema.scope_of(name)
+    steps = scope != "value"
     key = schema.key_of(name) if feature.key is None else feature.key
     specs = (KeySpec(key, "bytes", ValueLayout.FIXED, steps=steps, optional=steps),)
     columns = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
-    return {label: replace(column, unit=unit) for label, column in columns.items()}
+    return {label: replace(column, scope=scope) for label, column in columns.items()}
 
 
 def _check_axes(column: ColumnDecoder) -> None:
@@ -635,7 +635,7 @@ class _DecodeJob:
             except RowError as error:
                 if not self.runs:
                     raise
-                raise located_error(error, self._locate(error.row, column.source), column.unit) from None
+                raise located_error(error, self._locate(error.row, column.source), column.scope) from None
         return blocks
 
     def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
@@ -876,10 +876,10 @@ class _Reader:
 
 
 def located_error(
-    error: RowError, place: Location, unit: str = "value", kind: type[FeatureError] = FeatureValueError
+    error: RowError, place: Location, scope: str = "value", kind: type[FeatureError] = FeatureValueError
 ) -> FeatureError | MemoryLimitError:
     """Return the public error of a row at a location."""
-    item = "" if error.item is None else f" in {unit} {error.item}"
+    item = "" if error.item is None else f" in {scope} {error.item}"
     message = f"feature {place.feature!r}{item} " + error.message
     return MemoryLimitError(message, place) if isinstance(error, RowLimitError) else kind(message, place)
 
@@ -902,8 +902,8 @@ def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location:
     else:
         name = key
         message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
-    unit = "item" if schema.message == "ExampleListWithContext" else "step"
-    text = f"feature {name!r}{_place(refused, unit)} {message}" + _hint(schema.sampling)
+    scope = "item" if schema.message == "ExampleListWithContext" else "step"
+    text = f"feature {name!r}{_place(refused, scope)} {message}" + _hint(schema.sampling)
     return FeatureError(text, replace(location, feature=name))
 
 
@@ -914,7 +914,7 @@ def _refused_error(
     message = f"feature {column.source!r}"
     if spec.key != schema.key_of(column.source):
         message += f", key {spec.key!r},"
-    message += f"{_place(refused, column.unit)} {_difference(column.parsed, spec, refused)}"
+    message += f"{_place(refused, column.scope)} {_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
         message += _found_keys(spec, refused, payload, is_list=schema.message == "ExampleListWithContext")
     message += _hint(schema.sampling)
@@ -922,8 +922,8 @@ def _refused_error(
     return kind(message, replace(location, feature=column.source))
 
 
-def _place(refused: _native.Problem, unit: str) -> str:
-    return f" in {unit} {refused.step}" if refused.step >= 0 else ""
+def _place(refused: _native.Problem, scope: str) -> str:
+    return f" in {scope} {refused.step}" if refused.step >= 0 else ""
 
 
 def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_list: bool) -> str:

@@ -21,7 +21,7 @@ from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import Feature, FixedLenFeature
-from dask_tfrecord.features.keys import MESSAGES, Unit
+from dask_tfrecord.features.keys import MESSAGES, Scope
 from dask_tfrecord.features.written import KeyedValues
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
@@ -53,7 +53,7 @@ class ColumnEncoding:
     key: str
     feature: Feature
     columns: Mapping[str, Feature]
-    unit: Unit
+    scope: Scope
 
 
 class Encoder:
@@ -78,10 +78,10 @@ class Encoder:
         found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
         first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
-            with locating(plan.name, location, plan.unit):
+            with locating(plan.name, location, plan.scope):
                 blocks_of = {name: as_read(wanted, blocks[name]) for name, wanted in plan.columns.items()}
                 made = self._values(plan, blocks_of)
-                if plan.unit == "item":
+                if plan.scope == "item":
                     other, name = first = first or (made[0], plan.name)
                     assert made[0].row_splits is not None and other.row_splits is not None
                     check_items(made[0].row_splits, other.row_splits, name, "items have all keys")
@@ -98,7 +98,7 @@ class Encoder:
     def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
         """Return the values of the keys of one feature."""
         encoding = self.encoding.get(plan.name, ImageEncoding())
-        return plan.feature.encode_columns(plan.name, plan.key, plan.unit, blocks, encoding)
+        return plan.feature.encode_columns(plan.name, plan.key, plan.scope, blocks, encoding)
 
     def native(self, blocks: Mapping[str, Block], location: Location) -> _native.Encoder:
         """Return the native encoder of these rows."""
@@ -107,13 +107,13 @@ class Encoder:
 
 
 @contextmanager
-def locating(name: str, location: Location, unit: str = "item") -> Iterator[None]:
+def locating(name: str, location: Location, scope: str = "item") -> Iterator[None]:
     """Raise the error of a row with its record; `location` is that of the first row."""
     try:
         yield
     except RowError as error:
         record = (location.record or 0) + error.row
-        place = "" if error.item is None else f", in {unit} {error.item}"
+        place = "" if error.item is None else f", in {scope} {error.item}"
         raise FeatureError(
             f"feature {name!r} {error.message}{place}", Location(location.file, record, feature=name)
         ) from None
@@ -151,10 +151,10 @@ class RecordStream:
 
 def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
     schema = decoder.schema
-    unit = schema.unit_of(name)
+    scope = schema.scope_of(name)
     if (reason := feature.reason_not_written()) is not None:
         raise SchemaError(f"feature {name!r}: {feature} {reason}; state by features={{{name!r}: …}} how to write it")
-    names = source_columns(name, feature, columns, schema, steps=unit == "step")
+    names = source_columns(name, feature, columns, schema, steps=scope == "step")
     if feature.is_message:
         names = message_columns_of(name, decoder, columns)
     if not names:
@@ -163,7 +163,7 @@ def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> Col
     wanted = {column: decoder.columns.get(column, lengths) for column in names}
     for column, form in wanted.items():
         check_column(column, columns[column], form)
-    return ColumnEncoding(name, schema.key_of(name), feature, wanted, unit)
+    return ColumnEncoding(name, schema.key_of(name), feature, wanted, scope)
 
 
 def message_columns_of(name: str, decoder: Decoder, columns: Container[str]) -> tuple[str, ...]:

@@ -211,7 +211,7 @@ class ExampleEncoder(Encoder):
             feature: Any = plan.feature
             if feature.is_message:
                 key = plan.key if feature.key is None else feature.key
-                joined.setdefault((key, plan.unit), []).append(replace(plan, key=key))
+                joined.setdefault((key, plan.scope), []).append(replace(plan, key=key))
         kept = [plan for plan in self._plans if not plan.feature.is_message]
         for parts in joined.values():
             # All paths of a message are in one value.
@@ -235,7 +235,7 @@ class ExampleEncoder(Encoder):
             compression = feature.compression_type
             return fixed(plan.key, payloads if compression is None else deflated(payloads, compression))
 
-        if plan.unit == "value":
+        if plan.scope == "value":
             return [keyed(blocks)]
         rows: Mapping[str, Any] = blocks
         splits = next(iter(rows.values())).row_splits

@@ -12,7 +12,7 @@ import numpy as np
 
 from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit
+from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry
 from dask_tfrecord.features.tfmd_entries import add_column, add_dense, add_domain, add_ragged, add_shape, tensor_of
 from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
@@ -85,19 +85,19 @@ class Feature(ABC):
 
     # Reading: what a decoder asks.
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the keys that a column needs of each record; None if the feature does not describe such values.
 
         Parameters
         ----------
         key : str
             Key of the feature in the record, the feature list or the item.
-        unit : {"value", "step", "item"}
+        scope : {"value", "step", "item"}
             What the feature describes: the values of a record, or of each of its steps or items.
         """
         raise NotImplementedError
 
-    def column(self, unit: Unit) -> Feature:
+    def column(self, scope: Scope) -> Feature:
         """Return the feature of the column: of steps and items, with one level of rows more."""
         return self
 
@@ -113,20 +113,20 @@ class Feature(ABC):
         """Return the keys whose values `sizes` needs; of the others, values are checked and counted only."""
         return keys
 
-    def columns(self, name: str, key: str, unit: Unit) -> dict[str, ColumnDecoder]:
+    def columns(self, name: str, key: str, scope: Scope) -> dict[str, ColumnDecoder]:
         """Return the columns that the feature makes, by their names."""
-        keys = self.keys(key, unit)
+        keys = self.keys(key, scope)
         if keys is None:
-            raise SchemaError(f"feature {name!r}: {self} {self.unsupported(unit)}")
+            raise SchemaError(f"feature {name!r}: {self} {self.unsupported(scope)}")
         is_direct = len(keys) == 1 and keys[0].is_direct
         assemble = None if is_direct else type(self).assemble
-        return {name: ColumnDecoder(self.column(unit), name, self, keys, assemble, unit=unit)}
+        return {name: ColumnDecoder(self.column(scope), name, self, keys, assemble, scope=scope)}
 
-    def unsupported(self, unit: Unit) -> str:
-        """Return the end of an error: the feature does not describe values of this unit."""
-        if unit == "value":
+    def unsupported(self, scope: Scope) -> str:
+        """Return the end of an error: the feature does not describe values of this scope."""
+        if scope == "value":
             return "needs one open size, because an Example lists values without steps"
-        if unit == "step":
+        if scope == "step":
             return (
                 "is not supported in sequence_features, which accept FixedLenSequenceFeature, VarLenFeature, "
                 "RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or TextFeature per step, without count "
@@ -208,13 +208,13 @@ class Feature(ABC):
         return None
 
     def encode_columns(
-        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+        self, name: str, key: str, scope: Scope, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
         """Return the values of the keys of the columns that a feature called `name` makes."""
         block = blocks[name]
-        if unit == "value":
+        if scope == "value":
             return self.encode_block(key, block, encoding)
-        if unit == "step":
+        if scope == "step":
             check_lengths(np.diff(block.row_splits), blocks.get(f"{name}.lengths"))
         with as_row_error(block.row_splits, item=True):
             steps = self.encode_block(key, block.values, encoding)
@@ -418,7 +418,7 @@ class ColumnDecoder:
     assembler: Assemble | None  # None if the decoder writes the only key directly into an array
     # Processes the outputs before `assembler`, once for all columns of a feature.
     prepare: Callable[[Any, Sequence[KeyOutput], MemoryLimit | None], Sequence[KeyOutput]] | None = None
-    unit: str = "value"  # what a row consists of, for errors: "value", "step" or "item"
+    scope: str = "value"  # what a row consists of, for errors: "value", "step" or "item"
     classes: tuple[str, ...] = ()  # names of the values of an enum
     groups: tuple[str, ...] = ()  # of the columns that share its rows at each level, the outermost first
 

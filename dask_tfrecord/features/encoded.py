@@ -17,7 +17,7 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, as
 from dask_tfrecord.codecs.deflate import INFLATERS
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
-from dask_tfrecord.features.keys import KeySpec, Unit
+from dask_tfrecord.features.keys import KeySpec, Scope
 from dask_tfrecord.features.written import KeyedValues, in_levels
 from dask_tfrecord.images.pixels import ImageEncoding
 
@@ -71,18 +71,18 @@ class Encoded(Feature):
         changed: Encoded = replace(other, count=count)
         return changed
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of bytes values: one in every step or item, or the number of the feature."""
-        if unit != "value":
+        if scope != "value":
             one = KeySpec(key, "bytes", ValueLayout.FIXED, steps=True, optional=True)
             return None if self.count is not None else (one,)
         if self.count == -1:
             return (KeySpec(key, "bytes", ValueLayout.RAGGED),)
         return (KeySpec(key, "bytes", ValueLayout.FIXED, 1 if self.count is None else self.count),)
 
-    def column(self, unit: Unit) -> Feature:
+    def column(self, scope: Scope) -> Feature:
         """Return the feature itself, or that of any number of values."""
-        return self if unit == "value" else self.with_count(-1)
+        return self if scope == "value" else self.with_count(-1)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -94,11 +94,11 @@ class Encoded(Feature):
         return self.with_count(None) if self.count == -1 else None
 
     def encode_columns(
-        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+        self, name: str, key: str, scope: Scope, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
         """Return the bytes values; several per record if the feature has a count."""
-        if unit != "value" or self.count is None:
-            return Feature.encode_columns(self, name, key, unit, blocks, encoding)
+        if scope != "value" or self.count is None:
+            return Feature.encode_columns(self, name, key, scope, blocks, encoding)
         made = self.encode_rows(key, in_levels(blocks[name], 1), encoding)
         return made if self.count < 0 else [replace(each, row_splits=None, count=self.count) for each in made]
 

@@ -24,7 +24,7 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
-from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry, shape_entry
 from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.codecs import ImageError
@@ -168,11 +168,11 @@ class ImageFeature(Encoded):
         """Return the feature of another number of images per record: None for one, -1 for any number."""
         return replace(self, shape=self.value_shape if count is None else (count, *self.value_shape))
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of encoded images."""
         # One image in each step is what any number in a record becomes.
-        one = self.with_count(None) if unit != "value" and self.count == -1 else self
-        return Encoded.keys(one, key, unit)
+        one = self.with_count(None) if scope != "value" and self.count == -1 else self
+        return Encoded.keys(one, key, scope)
 
     def advice(self, found: int) -> str:
         """Return what reads another number of images."""

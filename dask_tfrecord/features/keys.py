@@ -181,7 +181,7 @@ class Decoded(NamedTuple):
 
 Assemble = Callable[[Any, Decoded], Block]
 # What a feature describes: the values of a record, of each step of a feature list, or of each item.
-Unit = Literal["value", "step", "item"]
+Scope = Literal["value", "step", "item"]
 
 
 def number_content(mixed: bool) -> Content:
@@ -189,9 +189,11 @@ def number_content(mixed: bool) -> Content:
     return Content.MIXED if mixed else Content.ANY
 
 
-def ragged_key(key: str, dtype: str, each: int = 1, *, unit: Unit = "value", content: Content = Content.ANY) -> KeySpec:
+def ragged_key(
+    key: str, dtype: str, each: int = 1, *, scope: Scope = "value", content: Content = Content.ANY
+) -> KeySpec:
     """Return the spec of a variable number of values in every record, step or item, a multiple of `each`."""
-    steps = unit != "value"
+    steps = scope != "value"
     return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps, content=content)
 
 

@@ -33,7 +33,7 @@ from dask_tfrecord.features.dtypes import (
     stored_kind,
     values_dtype,
 )
-from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key, values_in_rows
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key, values_in_rows
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
 from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
@@ -71,9 +71,9 @@ class Listed(Feature):
         """Return no key: the numbers of values are enough."""
         return ()
 
-    def column(self, unit: Unit) -> Feature:
+    def column(self, scope: Scope) -> Feature:
         """Return the feature itself, which has padding or is that of a record, or rows of its rows."""
-        if unit == "value" or self.is_padded:
+        if scope == "value" or self.is_padded:
             return self
         return VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
@@ -138,11 +138,11 @@ class FixedLenFeature(Listed):
         """Shape of one record."""
         return self.shape
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of a fixed number of values."""
-        if unit == "step" or (unit == "item" and 0 in self.shape):
+        if scope == "step" or (scope == "item" and 0 in self.shape):
             return None
-        count, steps = math.prod(self.shape), unit == "item"
+        count, steps = math.prod(self.shape), scope == "item"
         spec = KeySpec(key, self.dtype, ValueLayout.FIXED, count, steps=steps, content=number_content(self.mixed))
         if self.default_value is None:
             return (spec,)
@@ -236,11 +236,11 @@ class VarLenFeature(Listed):
         """Shape of one value."""
         return self.shape[self.ragged_rank :]
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of any number of values."""
         each = math.prod(self.item_shape)
         content = number_content(self.mixed)
-        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, unit=unit, content=content),)
+        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, scope=scope, content=content),)
 
     def listed(self, name: str) -> Feature:
         """Return the feature itself; refuse nested rows."""
@@ -348,21 +348,21 @@ class FixedLenSequenceFeature(Listed):
             raise SchemaError(f"the length of {self} is unknown until a data set is opened; set length=")
         return (self.length, *self.shape)
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of the values of all steps, or of a fixed number of values in each step."""
         each, content = math.prod(self.shape), number_content(self.mixed)
-        if unit == "step":
+        if scope == "step":
             optional = self.allow_missing
             return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, content=content, steps=True, optional=optional),)
-        is_listed = unit == "value" and self.allow_missing
+        is_listed = scope == "value" and self.allow_missing
         return (ragged_key(key, self.dtype, each, content=content),) if is_listed else None
 
-    def unsupported(self, unit: Unit) -> str:
+    def unsupported(self, scope: Scope) -> str:
         """Return the end of an error, with the feature to use instead."""
-        if unit == "value":
+        if scope == "value":
             return "needs allow_missing=True, as in TensorFlow, because an Example lists values without steps"
-        hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if unit == "item" else ""
-        return Feature.unsupported(self, unit) + hint
+        hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if scope == "item" else ""
+        return Feature.unsupported(self, scope) + hint
 
     @property
     def needs_length(self) -> bool:
@@ -387,11 +387,11 @@ class FixedLenSequenceFeature(Listed):
         return (-1, *self.shape)
 
     def encode_columns(
-        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+        self, name: str, key: str, scope: Scope, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
         """Return the values of steps without padding."""
         unpadded = {**blocks, name: self._without_padding(blocks[name], blocks.get(f"{name}.lengths"))}
-        return Feature.encode_columns(self, name, key, unit, unpadded, encoding)
+        return Feature.encode_columns(self, name, key, scope, unpadded, encoding)
 
     def _without_padding(self, block: Block, lengths: Block | None) -> RaggedBlock:
         """Return rows of steps without padding; all steps if `lengths` is None."""

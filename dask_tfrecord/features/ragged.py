@@ -15,7 +15,7 @@ from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import Feature, checked_key, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
-from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Unit, number_content, ragged_key
+from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key
 from dask_tfrecord.features.listed import Listed
 from dask_tfrecord.features.row_partitions import (
     PARTITIONS,
@@ -195,18 +195,18 @@ class RaggedFeature(Listed):
         """Levels of rows of variable length."""
         return 1 + len(self.partitions) - len(self.uniform_sizes)
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of the values, then those of the keyed partitions."""
-        if unit != "value" and self.values is not None:
+        if scope != "value" and self.values is not None:
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
         key = key if self.value_key is None else self.value_key
-        values = ragged_key(key, self.dtype, unit=unit, content=number_content(self.mixed))
+        values = ragged_key(key, self.dtype, scope=scope, content=number_content(self.mixed))
         if self.values is not None:
             # Each is a value of its own.
             (one,) = self.values.with_count(-1).keys(values.key, "value") or ()
             values = replace(values, content=one.content)
-        return (values, *(ragged_key(each, "int64", unit=unit) for each in entries))
+        return (values, *(ragged_key(each, "int64", scope=scope) for each in entries))
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of the partitions; those of arrays too, which are decoded to check them."""

@@ -34,7 +34,7 @@ from dask_tfrecord.features.encoded import (
     inflated_value,
     iter_values,
 )
-from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
@@ -150,13 +150,13 @@ class RawFeature(EncodedArray):
             rounded = repr(VarLenFeature("float32", shape=self.shape))
         return rounded, kept
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of one array of a known size, or of bytes values, then those of the keys of sizes."""
         if self.size_keys:
             sizes = (KeySpec(each, "int64", ValueLayout.FIXED) for each in dict.fromkeys(self.size_keys))
-            return (KeySpec(key, "bytes", ValueLayout.FIXED), *sizes) if unit == "value" else None
-        if unit != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
-            return Encoded.keys(self, key, unit)
+            return (KeySpec(key, "bytes", ValueLayout.FIXED), *sizes) if scope == "value" else None
+        if scope != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
+            return Encoded.keys(self, key, scope)
         dtype = self.stored_dtype
         swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
         content = Content.BOOLEANS if dtype.kind == "b" else Content.ANY

@@ -14,7 +14,7 @@ from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, RowError, firs
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import ColumnDecoder, Feature, checked_key
 from dask_tfrecord.features.dtypes import Shape, checked_parsed_dtype, checked_shape
-from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Unit, ragged_key
+from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Scope, ragged_key
 from dask_tfrecord.features.listed import FixedLenFeature, Listed, VarLenFeature
 from dask_tfrecord.features.written import KeyedValues, in_rows
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -92,9 +92,9 @@ class SparseFeature(Listed):
             f"{name}.shape": FixedLenFeature((len(self.size),), "int64"),
         }
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the specs of the indices along each axis, then that of the values."""
-        if unit != "value":
+        if scope != "value":
             return None
         return (*(ragged_key(each, "int64") for each in self.index_key), ragged_key(self.value_key, self.dtype))
 
@@ -102,10 +102,10 @@ class SparseFeature(Listed):
         """Return the keys of the indices, which are checked."""
         return keys[:-1]
 
-    def unsupported(self, unit: Unit) -> str:
+    def unsupported(self, scope: Scope) -> str:
         """Return the end of an error, with the feature to use instead."""
-        hint = "; VarLenFeature reads indices and values" if unit == "item" else ""
-        return Feature.unsupported(self, unit) + hint
+        hint = "; VarLenFeature reads indices and values" if scope == "item" else ""
+        return Feature.unsupported(self, scope) + hint
 
     def add_to_tfmd(self, schema: Any, name: str, labels: Sequence[str] | None) -> dict[str, str]:
         """Add a sparse feature; return the kinds of the columns of indices and values."""
@@ -126,7 +126,7 @@ class SparseFeature(Listed):
         return (f"{name}.indices", f"{name}.values"), (f"{name}.shape",)
 
     def encode_columns(
-        self, name: str, key: str, unit: Unit, blocks: Mapping[str, Any], encoding: ImageEncoding
+        self, name: str, key: str, scope: Scope, blocks: Mapping[str, Any], encoding: ImageEncoding
     ) -> list[KeyedValues]:
         """Return the values, and their indices along each axis."""
         indices, values = blocks[f"{name}.indices"], blocks[f"{name}.values"]
@@ -146,11 +146,11 @@ class SparseFeature(Listed):
         ]
         return [*axes, in_rows(self.value_key, values)]
 
-    def columns(self, name: str, key: str, unit: Unit) -> dict[str, ColumnDecoder]:
+    def columns(self, name: str, key: str, scope: Scope) -> dict[str, ColumnDecoder]:
         """Return the three columns, whose keys are decoded and sorted once."""
-        keys = self.keys(key, unit)
+        keys = self.keys(key, scope)
         if keys is None:
-            return Feature.columns(self, name, key, unit)
+            return Feature.columns(self, name, key, scope)
         assemblers: tuple[Assemble, ...] = (_indices, _values, _shape)
         return {
             column: ColumnDecoder(of, name, self, keys, assembler, _sorted_indices)

@@ -24,7 +24,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, EncodedArray, checked_count
-from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.images.pixels import ImageEncoding
 from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes
@@ -132,9 +132,9 @@ class TensorFeature(EncodedArray):
         """Return code of the features that round float64, and that keep it."""
         return f"TensorFeature({self.shape}, 'float32')", f"TensorFeature({self.shape}, 'float64')"
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of one tensor that the decoder parses, or of bytes values."""
-        return (self._parsed_key(key),) if unit == "value" and self.count is None else Encoded.keys(self, key, unit)
+        return (self._parsed_key(key),) if scope == "value" and self.count is None else Encoded.keys(self, key, scope)
 
     def _parsed_key(self, key: str) -> KeySpec:
         return KeySpec(key, "bytes", ValueLayout.TENSOR, tensor=(self.dtype, self.shape))

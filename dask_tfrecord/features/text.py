@@ -15,7 +15,7 @@ from dask_tfrecord.blocks import Block, BytesBlock, RowError, to_text
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
-from dask_tfrecord.features.keys import Decoded, KeySpec, Unit
+from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
 from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.images.pixels import ImageEncoding
@@ -75,18 +75,18 @@ class TextFeature(Encoded):
         """The dtype of a decoded array: `numpy.dtypes.StringDType`."""
         return np.dtypes.StringDType()
 
-    def keys(self, key: str, unit: Unit) -> tuple[KeySpec, ...] | None:
+    def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of text, with the default value. The decoder checks UTF-8."""
-        if unit == "step" and self.default_value is not None:
+        if scope == "step" and self.default_value is not None:
             return None
         default = () if self.default_value is None else (self.default_value.encode(self.encoding),)
         content = Content.TEXT if self.encoding == "utf-8" else Content.ANY
-        found = Encoded.keys(self, key, unit)
+        found = Encoded.keys(self, key, scope)
         return found and tuple(replace(each, content=content, fallback=default) for each in found)
 
-    def column(self, unit: Unit) -> Feature:
+    def column(self, scope: Scope) -> Feature:
         """Return the feature itself, or that of any number of strings."""
-        return self if unit == "value" else TextFeature(count=-1, encoding=self.encoding)
+        return self if scope == "value" else TextFeature(count=-1, encoding=self.encoding)
 
     def advice(self, found: int) -> str:
         """Return what reads another number of strings."""
