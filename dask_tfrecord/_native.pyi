@@ -270,6 +270,16 @@ def read_ranges(
     Returns -1, or the size of a file that ends before the last of them.
     """
 
+def publish_files(temporaries: list[bytes], paths: list[bytes], values: list[object]) -> int:
+    """
+    Write files one after the other: each under a temporary name, which is then renamed to its path.
+
+    Names are bytes, and values are buffers. Returns how many files were written before the first failure.
+    """
+
+def file_sizes(paths: list[bytes]) -> list[int]:
+    """Return the sizes of files, whose paths are bytes; -1 for one whose size can't be determined."""
+
 def check_records(
     buffer: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
     begin: int,

@@ -72,7 +72,7 @@ class Limits:
     # Decoded bytes of a write unit, and of a chunk without shards.
     write_unit_nbytes: int = 8 << 20
     # Write units of a small conversion, if each gets at least these bytes.
-    wanted_units: int = 16
+    wanted_units: int = 64
     least_unit_nbytes: int = 2 << 20
     # Decoded bytes of a chunk within a Zarr shard.
     chunk_nbytes: int = 1 << 20

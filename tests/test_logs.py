@@ -13,6 +13,7 @@ from typing import Any
 import dask
 import pytest
 from support.commands import run
+from support.disk_writes import put_each
 from support.numbered_shards import damage
 from support.paths import REPOSITORY
 
@@ -110,6 +111,7 @@ def test_writers_report_units_published_shards_and_resume_decisions(
                 put(self, name, value)
 
             patch.setattr(DirectoryObjects, "put", limited)
+            patch.setattr(DirectoryObjects, "put_all", put_each)
             ds.to_zarr(store, chunks=5, resume=True)
         caplog.clear()
         ds.to_zarr(store, chunks=5, resume=True)

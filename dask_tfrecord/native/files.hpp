@@ -1,4 +1,4 @@
-// Read ranges of a file.
+// Read ranges of a file, and write whole files.
 #pragma once
 
 #if defined(_WIN32)
@@ -8,6 +8,7 @@
 #include <windows.h>
 #else
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #endif
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 
 #include "rows.hpp"
 
@@ -98,6 +100,39 @@ inline Read read_ranges(int file, const std::int64_t* begins, const std::int64_t
     }
     if (capacity != 0) read.error = -1;
     return read;
+}
+
+// Write a file under a temporary name and rename it; false if a step fails, and then neither file is new.
+inline bool publish_file(const char* temporary, const char* path, const std::uint8_t* data, std::size_t size) {
+#if defined(_WIN32)
+    static_cast<void>(temporary), static_cast<void>(path), static_cast<void>(data), static_cast<void>(size);
+    return false;
+#else
+    const int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file < 0) return false;
+    bool whole = true;
+    for (std::size_t done = 0; whole && done < size;) {
+        const ssize_t wrote = write(file, data + done, size - done);
+        if (wrote > 0) done += static_cast<std::size_t>(wrote);
+        whole = wrote > 0 || (wrote < 0 && errno == EINTR);
+    }
+    // Network file systems report some errors here.
+    whole = close(file) == 0 && whole;
+    if (whole && std::rename(temporary, path) == 0) return true;
+    unlink(temporary);
+    return false;
+#endif
+}
+
+// Size of a file; -1 if it can't be determined.
+inline std::int64_t file_size(const char* path) {
+#if defined(_WIN32)
+    static_cast<void>(path);
+    return -1;
+#else
+    struct stat found {};
+    return stat(path, &found) == 0 ? static_cast<std::int64_t>(found.st_size) : -1;
+#endif
 }
 
 }  // namespace dtf

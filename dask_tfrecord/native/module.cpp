@@ -3,7 +3,10 @@
 #include "example.hpp"
 #include "files.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -54,6 +57,79 @@ std::int64_t read_ranges(int file, const Integers& begins, const Integers& ends,
         throw nb::python_error();
     }
     return read.end;
+}
+
+// Buffers of objects that stay unchanged until they are released, which needs the GIL.
+class HeldBuffers {
+public:
+    explicit HeldBuffers(const nb::list& objects) {
+        views_.reserve(objects.size());
+        for (const nb::handle object : objects) {
+            Py_buffer view;
+            if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_SIMPLE) != 0) {
+                release();
+                throw nb::python_error();
+            }
+            views_.push_back(view);
+        }
+    }
+    HeldBuffers(const HeldBuffers&) = delete;
+    HeldBuffers& operator=(const HeldBuffers&) = delete;
+    ~HeldBuffers() { release(); }
+
+    const Py_buffer& operator[](std::size_t index) const { return views_[index]; }
+
+private:
+    void release() {
+        for (Py_buffer& view : views_) PyBuffer_Release(&view);
+    }
+
+    std::vector<Py_buffer> views_;
+};
+
+using Paths = nb::typed<nb::list, nb::bytes>;
+
+std::vector<std::string> paths_of(const Paths& paths) {
+    std::vector<std::string> found;
+    found.reserve(paths.size());
+    for (const nb::handle path : paths) {
+        const auto text = nb::cast<nb::bytes>(path);
+        found.emplace_back(text.c_str(), text.size());
+        if (found.back().find('\0') != std::string::npos) throw nb::value_error("a path has no null character");
+    }
+    return found;
+}
+
+// Write files one after the other, each under a temporary name; return the number of those before the first failure.
+std::size_t publish_files(const Paths& temporaries, const Paths& paths, const nb::typed<nb::list, nb::object>& values) {
+    if (temporaries.size() != values.size() || paths.size() != values.size()) {
+        throw nb::value_error("each file has a temporary name, a path and a value");
+    }
+    const std::vector<std::string> from = paths_of(temporaries), to = paths_of(paths);
+    const HeldBuffers data(values);
+    return binding::without_gil([&] {
+        std::size_t done = 0;
+        while (done < to.size() && dtf::publish_file(from[done].c_str(), to[done].c_str(),
+                                                     static_cast<const std::uint8_t*>(data[done].buf),
+                                                     static_cast<std::size_t>(data[done].len))) {
+            ++done;
+        }
+        return done;
+    });
+}
+
+nb::typed<nb::list, nb::int_> file_sizes(const Paths& paths) {
+    const std::vector<std::string> names = paths_of(paths);
+    std::vector<std::int64_t> sizes(names.size());
+    binding::without_gil([&] {
+        std::transform(names.begin(), names.end(), sizes.begin(), [](const std::string& name) {
+            return dtf::file_size(name.c_str());
+        });
+        return 0;
+    });
+    nb::typed<nb::list, nb::int_> found;
+    for (const std::int64_t size : sizes) found.append(size);
+    return found;
 }
 
 void make_origin(binding::Origin* self, std::optional<int> file, std::optional<Bytes> memory, std::uint64_t stop,
@@ -192,6 +268,11 @@ NB_MODULE(_native, module) {
     module.def("read_ranges", &read_ranges, "file"_a, "begins"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(),
                "Read ranges of a file, by its descriptor, one after the other to `out`.\n\n"
                "Returns -1, or the size of a file that ends before the last of them.");
+    module.def("publish_files", &publish_files, "temporaries"_a, "paths"_a, "values"_a,
+               "Write files one after the other: each under a temporary name, which is then renamed to its path.\n\n"
+               "Names are bytes, and values are buffers. Returns how many files were written before the first failure.");
+    module.def("file_sizes", &file_sizes, "paths"_a,
+               "Return the sizes of files, whose paths are bytes; -1 for one whose size can't be determined.");
     module.def("check_records", &check_records, "buffer"_a.noconvert(), "begin"_a, "end"_a,
                "Walk the whole records in ``buffer[begin:end]`` whose CRCs match.");
     binding::add_decoder(module);

@@ -26,6 +26,7 @@ from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dask_tfrecord import _native
 from dask_tfrecord.errors import (
     IncompleteStoreError,
     add_path,
@@ -100,6 +101,18 @@ class DirectoryObjects:
         """Write a file atomically."""
         self._publish(name, value, os.replace)
 
+    def put_all(self, values: Mapping[str, bytes | memoryview]) -> None:
+        """Write files atomically, one after the other: the GIL is released once."""
+        names = list(values)
+        while names:
+            paths = [f"{self.root}/{name}" for name in names]
+            temporaries = [os.fsencode(_temporary(path)) for path in paths]
+            done = _native.publish_files(temporaries, [*map(os.fsencode, paths)], [values[name] for name in names])
+            # The directory may not exist yet; or the file cannot be written, and this raises the error.
+            for name in names[done : done + 1]:
+                self.put(name, values[name])
+            names = names[done + 1 :]
+
     def create(self, name: str, value: bytes) -> bool:
         """Write a file unless it exists; return True if it was written."""
         try:
@@ -112,11 +125,8 @@ class DirectoryObjects:
 
     def _publish(self, name: str, value: bytes | memoryview, rename: Callable[[str, str], object]) -> None:
         """Write a temporary file in the directory of the target, and rename it."""
-        # Chunks are small, and other threads wait while Python runs: each gets four calls of the system and no `Path`.
         path = f"{self.root}/{name}"
-        # Temporary files end like those of zarr, so that leftovers of both are recognized, and keep the whole name, so
-        # that the temporary file of a claim counts as a claim.
-        temporary = f"{path}.{process.process_digits()}{os.urandom(4).hex()}.partial"
+        temporary = _temporary(path)
         for _ in range(_TRIES):
             try:
                 _write_file(temporary, value, path)
@@ -145,8 +155,10 @@ class DirectoryObjects:
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; None for a missing one."""
-        found: dict[str, int | None] = {}
-        for name in names:
+        names = list(names)
+        sizes = _native.file_sizes([os.fsencode(f"{self.root}/{name}") for name in names])
+        found: dict[str, int | None] = dict(zip(names, sizes, strict=True))
+        for name in (name for name, size in zip(names, sizes, strict=True) if size < 0):
             try:
                 found[name] = os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116
             except FileNotFoundError:
@@ -203,6 +215,15 @@ class DirectoryObjects:
             shutil.rmtree(path)
         for path in files:
             path.unlink(missing_ok=True)
+
+
+def _temporary(path: str) -> str:
+    """Return a unique name to write a file under.
+
+    It ends like those of zarr, so that leftovers of both are recognized, and keeps the whole name, so that the
+    temporary file of a claim counts as a claim.
+    """
+    return f"{path}.{process.process_digits()}{os.urandom(4).hex()}.partial"
 
 
 def _raise_unless_missing(error: OSError) -> None:

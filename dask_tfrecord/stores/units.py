@@ -234,8 +234,10 @@ def count_items(
         first_rows = min(max(limits().probe_rows, most_rows // 8), most_rows)
         spans = GrowingSpans(*rows, first_rows, limits().write_unit_nbytes, most_rows)
     else:
-        # Few spans: each costs as much Python as counting a MiB takes.
-        spans = GrowingSpans(*rows, most_rows, limits().write_unit_nbytes // 4)
+        # Few spans: each costs as much Python as counting a MiB takes. Inner rows may be any number.
+        nbytes, is_nested = limits().write_unit_nbytes // 4, any(len(each.splits) > 1 for each in levels.values())
+        splits_nbytes = sum(each.row_nbytes()[0] for each in levels.values())
+        spans = GrowingSpans(*rows, most_rows if is_nested else max(1, int(nbytes / splits_nbytes)), nbytes)
     for blocks in measured.read_spans(names, spans):
         first = spans.span[0]
         check_group_lengths(schema.groups, blocks, partial(source.locate, start=first))
@@ -243,7 +245,7 @@ def count_items(
         held = (ends.nbytes for block in blocks.values() for ends in flatten_block(block)[0])
         spans.adapt(int(counts[-1].sizes[-1]) if keeps_values else sum(held))
     report_progress()
-    return BorderCounts.concatenate(schema, counts)
+    return counts[0] if len(counts) == 1 else BorderCounts.concatenate(schema, counts)
 
 
 def _count_block(

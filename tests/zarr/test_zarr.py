@@ -306,7 +306,7 @@ def test_units_follow_the_size_of_rows() -> None:
         lambda b: b | {"blob": dtf.RaggedBlock(np.zeros(5000 * len(b["n"]), "i8"), 5000 * np.arange(len(b["n"]) + 1))},
         template,
     )
-    assert 200 < unit_rows(held) < 1000
+    assert 100 < unit_rows(held) < 1000
     # Shards of a prime size have no tiny chunks.
     assert dtf.plan_zarr({"x": np.zeros((20_011, 64))}, shards=10_007).arrays[0].chunks == (10_007, 64)
 

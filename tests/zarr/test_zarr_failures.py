@@ -20,6 +20,7 @@ import oracle
 import pytest
 import zarr
 import zarr.storage
+from support.disk_writes import put_each
 from support.few import mostly_slow
 from support.numbered_shards import example
 from support.store_round_trip import files_in, files_of
@@ -249,6 +250,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk(DirectoryObjects.put)
     monkeypatch.setattr(DirectoryObjects, "put", lambda *arguments: disk.put(*arguments))
+    monkeypatch.setattr(DirectoryObjects, "put_all", put_each)
     return disk
 
 
@@ -469,6 +471,7 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
             write(self, name, value)
 
     monkeypatch.setattr(DirectoryObjects, "put", lose)
+    monkeypatch.setattr(DirectoryObjects, "put_all", put_each)
     with (
         dask.config.set(scheduler="sync"),
         pytest.raises(IncompleteStoreError, match=r"'label/c/\d+' was written and is missing"),

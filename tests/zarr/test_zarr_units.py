@@ -21,6 +21,7 @@ import zarr
 from dask.delayed import Delayed
 from distributed import Client
 from support.any_columns import FEATURES, fitting_rows, written_as
+from support.disk_writes import put_each
 from support.raced_writes import RecordingStore, Shuffled, ShuffledPool, events, recorded
 from support.store_round_trip import assert_same
 
@@ -153,7 +154,7 @@ def slow_down(seconds: float) -> None:
         put(self, name, value)
 
     slow.whole = put  # type: ignore[attr-defined]
-    DirectoryObjects.put = slow  # type: ignore[method-assign]
+    DirectoryObjects.put, DirectoryObjects.put_all = slow, put_each  # type: ignore[method-assign]
 
 
 @pytest.mark.slow

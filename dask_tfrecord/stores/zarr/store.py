@@ -512,10 +512,9 @@ def group_document(attributes: Mapping[str, Any]) -> bytes:
 
 
 def _put_in_directory(objects: DirectoryObjects, chunks: Iterable[ChunkEntries]) -> None:
-    """Write chunks of a group in a directory, one after the other, without the event loop of zarr."""
+    """Write chunks of a group in a directory, without the event loop of zarr."""
     with activity("write"):
-        for chunk in chunks:
-            objects.put(chunk.name, _encode(chunk))
+        objects.put_all(_encode_all(chunks))
 
 
 def _put_in_store(chunks: Iterable[ChunkEntries]) -> None:
@@ -525,15 +524,19 @@ def _put_in_store(chunks: Iterable[ChunkEntries]) -> None:
         # A fork of a session has arrays of its own.
         array = chunks[0].array
         folder = array.path.removesuffix(array.basename).rstrip("/")
-        encoded = {chunk.name: _encode(chunk) for chunk in chunks}
+        encoded = _encode_all(chunks)
         with activity("write"):
             StoreObjects(array.store, folder).put_all(encoded)
 
 
-def _encode(chunk: ChunkEntries) -> bytes | memoryview:
-    encode = chunk_encoder(chunk.array)
+def _encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]:
+    """Encode chunks, by name."""
+    encoded: dict[str, bytes | memoryview] = {}
     with activity("encode"):
-        return encode_chunk(chunk.array, chunk.entries) if encode is None else encode(chunk.entries)
+        for chunk in chunks:
+            encode = chunk_encoder(chunk.array)
+            encoded[chunk.name] = encode_chunk(chunk.array, chunk.entries) if encode is None else encode(chunk.entries)
+    return encoded
 
 
 def _is_url(store: str) -> bool:

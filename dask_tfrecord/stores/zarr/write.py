@@ -740,9 +740,15 @@ class _UnitWriter:
         """Write the chunks that wait."""
         pending, may_write = self._pending, self._completions.may_write
         self._pending, self._pending_nbytes = [], 0
-        # The function asks for a chunk when it is ready to encode it.
-        chunks = (chunk for chunk, shared in pending if may_write(again=shared))
-        write_uninterrupted(self.context.run, self.context.place, lambda: self._put(chunks))
+
+        def write() -> None:
+            for chunk, shared in pending:
+                if shared and may_write(again=True):
+                    self._put((chunk,))
+            # The function asks for a chunk when it is ready to encode it.
+            self._put(chunk for chunk, shared in pending if not shared and may_write(again=False))
+
+        write_uninterrupted(self.context.run, self.context.place, write)
 
     def close(self) -> None:
         """Write what waits, and pass the unit to the checkpoint."""
