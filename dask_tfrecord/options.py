@@ -35,8 +35,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def options_of(given: type) -> dict[str, tuple[Any, Option]]:
-    """Return the type and the definition of each option of a TypedDict."""
-    hints = given.__annotations__.items()
+    """Return the type and the definition of each option of a TypedDict; those that most writers have are the last."""
+    hints = sorted(given.__annotations__.items(), key=lambda hint: hint[0] in FileOptions.__annotations__)
     types: dict[str, Any] = {name: hint if hasattr(hint, "__metadata__") else get_args(hint)[0] for name, hint in hints}
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in types.items()}
 
@@ -275,7 +275,7 @@ class ZarrOptions(TypedDict, total=False):
     encoded_images: Annotated[bool, Option(False)]
 
 
-class ZarrTargetOptions(TypedDict, total=False):
+class ZarrTargetOptions(FileOptions, total=False):
     """Options of the group that a conversion writes.
 
     Attributes
@@ -295,10 +295,7 @@ class ZarrTargetOptions(TypedDict, total=False):
     """
 
     component: Annotated[str | None, Option(None, "NAME")]
-    mode: Annotated[AddingMode, Option("w-")]
     resume: Annotated[bool, Option(False)]
-    compute: Annotated[bool, Option(True)]
-    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
 
 class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
@@ -316,7 +313,7 @@ class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
     append_dim: Annotated[str | None, Option(None, "NAME")]
 
 
-class ShardOptions(TypedDict, total=False):
+class ShardOptions(FileOptions, total=False):
     """Options of written shards.
 
     Attributes
@@ -334,9 +331,6 @@ class ShardOptions(TypedDict, total=False):
     compression: Annotated[str | None, Option(None)]
     records_per_shard: Annotated[int | None, Option(None)]
     index: Annotated[bool, Option(False)]
-    mode: Annotated[AddingMode, Option("w-")]
-    compute: Annotated[bool, Option(True)]
-    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
 
 class TFRecordOptions(ShardOptions, total=False):
@@ -415,7 +409,7 @@ class CopyOptions(ShardOptions, total=False):
 ParquetCodec = Literal["snappy", "zstd", "gzip", "brotli", "lz4", "none"]
 
 
-class ParquetOptions(TypedDict, total=False):
+class ParquetOptions(FileOptions, total=False):
     """Options of `to_parquet`.
 
     Attributes
@@ -428,9 +422,6 @@ class ParquetOptions(TypedDict, total=False):
 
     compression: Annotated[ParquetCodec | None, Option("snappy")]
     tensors: Annotated[bool, Option(True)]
-    mode: Annotated[AddingMode, Option("w-")]
-    compute: Annotated[bool, Option(True)]
-    storage_options: Annotated[Mapping[str, Any] | None, Option(None)]
 
 
 class LeRobotOptions(TypedDict, total=False):
