@@ -65,6 +65,11 @@ class Limits:
     display_delay: float = 2.0
     # Rows that are read first, to learn the sizes of rows.
     probe_rows: int = 64
+    # Stored bytes of one read of `compute` on threads: more of large data, which take fewer tasks then.
+    compute_read_nbytes: int = 8 << 20
+    most_compute_read_nbytes: int = 32 << 20
+    # Reads of `compute` that each thread gets at least, if they are larger.
+    reads_of_a_thread: int = 16
     # Decoded bytes of rows that a writer reads at once.
     read_nbytes: int = 8 << 20
     # Decoded bytes of rows between two counts of their items.

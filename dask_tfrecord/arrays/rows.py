@@ -77,6 +77,7 @@ from dask_tfrecord.metadata.labels import Labels, read_labels
 from dask_tfrecord.runtime.dask_private import active_client
 from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import limits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -846,10 +847,6 @@ def _chunks(chunks: tuple[tuple[int, ...], ...]) -> str:
     return f"{plural(number, 'chunk')} of {'' if number == 1 else 'up to '}{largest}"
 
 
-# Stored bytes of one read: bytes and ragged rows exist twice, as flat buffers and as objects, for one read only.
-_READ_NBYTES = 8 << 20
-
-
 def compute_in_place(
     source: CountedRows,
     borders: NDArray[np.int64],
@@ -868,7 +865,8 @@ def compute_in_place(
     written: dict[str, list[int]] = {name: [] for name in schema}
     if own:
         stored, order = _in_stored_order(source)
-        reads = _ReadIntoResults(stored, stored.refine(borders, _READ_NBYTES), own, order, written)
+        borders = stored.refine(borders, _read_nbytes(stored, schema, options))
+        reads = _ReadIntoResults(stored, borders, own, order, written)
         tasks.append(reads.tasks(f"tfrecord-compute-{uuid.uuid4().hex}"))
     if assigned:
         targets: list[Any] = [_Unmasked(name, results[name], written[name]) for name in assigned]
@@ -881,6 +879,22 @@ def compute_in_place(
         if sum(counts) != rows:
             raise SchemaError(f"column {name!r}: expected {plural(rows, 'row')}, found {sum(counts):,} in its chunks")
     return results
+
+
+def _read_nbytes(source: CountedRows, schema: Schema, options: Mapping[str, Any]) -> int:
+    """Return the stored bytes of one read.
+
+    Bytes exist twice, as flat buffers and as objects, for one read only. Larger reads cost less Python, for which
+    threads wait for each other, and add little to the results of large data. Blocks of functions, and decoded arrays
+    of different shapes, may be much larger than what is stored, so their reads stay small.
+    """
+    least, most = limits().compute_read_nbytes, limits().most_compute_read_nbytes
+    total = source.cost(np.array([[0, source.nrows]]))
+    if total is None or not isinstance(source, RecordSource) or any(each.own_shapes for each in schema.values()):
+        return least
+    with dask.config.set({name: options[name] for name in ("scheduler", "num_workers", "pool") if name in options}):
+        threads = Workers.of_this_process().threads
+    return int(np.clip(total[0] / (limits().reads_of_a_thread * threads), least, most))
 
 
 def _in_stored_order(source: CountedRows) -> tuple[CountedRows, NDArray[np.int64] | None]:

@@ -37,6 +37,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.schema import Schema
+from dask_tfrecord.settings import replaced_limits
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -492,3 +493,18 @@ def test_compute_and_persist_on_the_cluster(client: Client, folder: Path) -> Non
             joined = da.concatenate([array[:3], array[-40:]]).compute()
             assert (joined == np.concatenate([here["text"][:3], here["text"][-40:]])).all()
             assert (array == "Nº 7").sum().compute() == 1
+
+
+@pytest.mark.parametrize(
+    ("nrows", "threads", "nbytes"), [(1_000, 1, 4 << 10), (8_000, 1, 16 << 10), (8_000, 4, 10 << 10)]
+)
+def test_reads_of_compute_are_larger_for_more_data(nrows: int, threads: int, nbytes: int, tmp_path: Path) -> None:
+    rows, path = np.array([b"%050d" % row for row in range(nrows)], object), tmp_path / "a.tfrecord"
+    dtf.Dataset.from_arrays({"id": rows}).to_tfrecord(path)
+    total, reads = path.stat().st_size, list[object]()
+    sizes = {"compute_read_nbytes": 4 << 10, "most_compute_read_nbytes": 16 << 10}
+    with replaced_limits(entry_nbytes=1 << 10, index_window_nbytes=512, **sizes):
+        ds = dtf.read_tfrecord(path, {"id": dtf.FixedLenFeature((), "bytes")})
+        with Callback(pretask=lambda key, *_: reads.append(key)):
+            assert ds.compute(scheduler="threads", num_workers=threads)["id"].tolist() == rows.tolist()
+    assert total / nbytes / 1.5 < len(reads) < 1.5 * total / nbytes
