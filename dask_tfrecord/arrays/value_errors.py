@@ -112,9 +112,10 @@ class ValueErrors:
         """Check some columns of all rows now; fill the values that are refused, and leave rows out."""
         checked = tuple(name for name in names if name in self.modes)
         read = rows.counted_source
-        if not checked or read is None or not rows.nrows:
+        if not checked or read is None:
             return rows
-        refused = _find_refused(rows, checked)
+        # Without rows, the columns of marks exist all the same.
+        refused = _find_refused(rows, checked) if rows.nrows else _Refused()
         numbers = {name: np.array(refused.rows.get(name, ()), np.int64) for name in checked}
         skipped = [numbers[name] for name in checked if self.modes[name] == "skip"]
         left_out = union([], *skipped)

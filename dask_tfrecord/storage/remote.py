@@ -26,6 +26,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
@@ -51,7 +52,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.settings import full_name, limits, read_count, read_seconds, this_worker
 from dask_tfrecord.storage.object_store import PROTOCOL, StoreFileSystem
-from dask_tfrecord.storage.shard import NOT_REGULAR, Shard, check_encodable, has_changed, split_chain
+from dask_tfrecord.storage.shard import NOT_REGULAR, Shard, check_encodable, has_changed, is_local, split_chain
 
 # Part of the time limit of a call that one request may wait.
 _REQUEST_PART = 1 / 4
@@ -339,6 +340,9 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
         options.setdefault("get_client", open_session)
 
     def open_url() -> tuple[Any, str]:
+        if "::" in (path := str(stringify_path(url))) and is_local(path):
+            # fsspec would open the file of the name before the colons.
+            return fsspec.filesystem("file", **options), check_encodable(Path(path).absolute().as_posix())
         with explain_missing_extra():
             fs, path = fsspec.core.url_to_fs(url, **options)
         return fs, check_encodable(path) if isinstance(fs, LocalFileSystem) else path

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, overload
 from urllib.parse import parse_qsl, urlsplit
 
+import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -133,8 +134,13 @@ class Shards(Sequence[Shard]):
 
 
 def is_local(path: str) -> bool:
-    """Return whether a `Shard.path` is a local path and not a URL."""
-    return ("://" not in path and "::" not in path) or Path(path).is_absolute()
+    """Return whether a path is a local one and not a URL, or a chain of URLs.
+
+    The name of a file may contain ``::``, which begins a chain only after a protocol, as in ``simplecache::``.
+    """
+    if Path(path).is_absolute():
+        return True
+    return "://" not in path and ("::" not in path or path.partition("::")[0] not in fsspec.available_protocols())
 
 
 def check_encodable(path: str) -> str:

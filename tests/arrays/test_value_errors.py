@@ -166,6 +166,17 @@ def test_every_output_has_the_rows(mixed: Any, mode: str, output: str, tmp_path:
         OUTPUTS[output](ds, columns(values, kept), tmp_path)
 
 
+@pytest.mark.parametrize("filters", [None, [("id", ">", 10**6)]])
+def test_marks_are_columns_without_rows(mixed: Any, tmp_path: Path, filters: Any) -> None:
+    folder = mixed[0]
+    if filters is None:
+        folder = tmp_path / "empty.tfrecord"
+        folder.touch()
+    ds = dtf.read_tfrecord(folder, MIXED, value_errors="mark", fill_values=FILL, filters=filters)
+    assert {*ds} == {*MIXED, *(f"{name}.valid" for name in MIXED if name != "id")}
+    assert all(len(column) == 0 for column in ds.compute().values())
+
+
 def test_marks_tell_filled_values_from_others(mixed: Any) -> None:
     folder, values, refused = mixed
     ds = dtf.read_tfrecord(folder, MIXED, value_errors="mark", fill_values=FILL, chunks=7)

@@ -21,6 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from support.few import rising
 from support.privileges import without_privileges
 
+import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.storage.listing import find_shards
 from dask_tfrecord.storage.shard import Shard, Shards
@@ -443,3 +444,19 @@ def test_unwritable_targets(here: Path) -> None:
     with pytest.raises(ValueError, match="compression is one of"):
         open_sink("x", "infer")
     assert [path.name for path in here.iterdir()] == ["d"]
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_colons_in_the_name_of_a_file_are_no_chain(
+    absolute: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = str(tmp_path / "a::b.tfrecord") if absolute else "a::b.tfrecord"
+    dtf.to_tfrecord({"x": [1, 2]}, name, compression="gzip")
+    dtf.build_index(name)
+    dtf.copy_tfrecord(name, f"{name}.copy")
+    assert dtf.read_tfrecord(f"{name}.copy")["x"].compute().tolist() == [1, 2]
+    names = {path.name.partition(".tfrecord")[2] for path in tmp_path.iterdir() if path.name.startswith("a::b.")}
+    assert names == {"", ".idx", ".gzidx", ".copy"} and len([*tmp_path.iterdir()]) == 4
+    with pytest.raises(ValueError, match="zarr takes `::` in a path for a chain of URLs"):
+        dtf.read_tfrecord(name).to_zarr(f"{name}.zarr")

@@ -55,7 +55,7 @@ from dask_tfrecord.storage.objects import (
     put_if_absent,
 )
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
-from dask_tfrecord.storage.shard import check_encodable
+from dask_tfrecord.storage.shard import check_encodable, is_local
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
@@ -145,6 +145,11 @@ class TargetGroup:
             store = os.fspath(store)
         if isinstance(store, str) and store.startswith(("file://", "local://")):
             store, options = fsspec.core.url_to_fs(store)[1], None
+        if isinstance(store, str) and "::" in store and is_local(store):
+            raise ValueError(
+                f"{printable(redact(store))!r}: zarr takes `::` in a path for a chain of URLs, and would write "
+                f"below the name before it; choose a path without `::`"
+            )
         if isinstance(store, str) and not _is_url(store):
             store = str(Path(store).expanduser().absolute())  # workers may have another working directory
         if isinstance(store, str) and _is_url(store):
