@@ -308,7 +308,7 @@ class DerivedRows(CountedRows):
 
 
 class SameRows(DerivedRows):
-    """Rows of another source by the numbers that they have there."""
+    """Rows of another source by the numbers that they have there, by default made of all of its columns."""
 
     __slots__ = ()
 
@@ -316,6 +316,11 @@ class SameRows(DerivedRows):
     def rows(self) -> RowNumbers:
         """Rows of the source."""
         return self.source.rows
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the source."""
+        return tuple(self.source.schema)
 
     def select(self, key: Any) -> CountedRows:
         """Return a source of the selected rows."""
@@ -1125,18 +1130,13 @@ class PartitionedSource(SameRows):
         return [(name, texts.tolist()) for name, texts in self.partitions.items()]
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the records."""
-        return tuple(self.source.schema)
-
-    @property
     def images(self) -> Mapping[str, Any]:
         """Images of the source."""
         return self.source.images
 
     def encoded(self, names: Sequence[str]) -> PartitionedSource:
         """Return a source that reads images of the records as bytes."""
-        source = self.source.encoded([name for name in names if name not in self.partitions])
+        source = self.source.encoded(self._own(names))
         assert isinstance(source, RecordSource | FilledSource)
         return replace(self, source=source, schema=self.schema.replaced({**self.schema, **source.schema}))
 

@@ -230,11 +230,6 @@ class ToleratedSource(SameRows):
         return normalize_token(("dask_tfrecord.ToleratedSource", self.source, self.derivation))
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns of the source."""
-        return tuple(self.source.schema)
-
-    @property
     def derivation(self) -> object:
         """Refused values, their fill values, and the columns that mark them."""
         filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}

@@ -83,7 +83,31 @@ class AddedRows:
 
     def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
         """Lay out the arrays of the group with the appended rows, in its chunks and shards."""
-        return _appended_layout(target, source, request)
+        schema, rows, before = source.schema, request.rows, len(source.rows)
+        group = target.open("r")
+        items = _items(target, group, schema, before)
+        # A layout without rows gives the names and parts of the arrays of the group.
+        bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
+        stored: dict[str, Any] = {spec.name: group[spec.name] for spec in bare.arrays}
+        strides = {spec.name: spec.unit for spec in bare.arrays if spec.by_rows}
+        units = {name: (stored[name].shards or stored[name].chunks)[0] // stride for name, stride in strides.items()}
+        row_tasks = RowTasks(rows, uuid.uuid4().hex, schema)
+        grid = RowGrid(source.unit_rows, source.unit_rows, rows_of_a_read(row_tasks.row_sizes()))
+        own = {name: unit_rows(grid, rows) for name, rows in units.items()}
+        counts = row_tasks.count_borders(sorted({grid.unit, *own.values()}), grid.most, before).after(items)
+        layout = zarr_layout(schema, before + (rows.nrows or 0), grid, counts)
+        arrays = tuple(
+            replace(
+                spec,
+                chunk=stored[spec.name].chunks[0],
+                unit=(stored[spec.name].shards or stored[spec.name].chunks)[0],
+                dimensions=tuple(stored[spec.name].metadata.dimension_names),
+                rows=own.get(spec.name, 0),
+                encoded=isinstance(stored[spec.name].serializer, ImageCodec),
+            )
+            for spec in layout.arrays
+        )
+        return replace(layout, arrays=arrays, first_row=before)
 
     def growth(self, target: TargetGroup, group: zarr.Group, planned: Conversion, identity: str) -> Growth:
         """Return what changes when the rows are published."""
@@ -293,35 +317,6 @@ def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
                 Location(file),
             )
     return found
-
-
-def _appended_layout(target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout:
-    """Lay out the arrays of a group with the appended rows, in the chunks and shards of the group."""
-    schema, rows, before = source.schema, request.rows, len(source.rows)
-    group = target.open("r")
-    items = _items(target, group, schema, before)
-    # A layout without rows gives the names and parts of the arrays of the group.
-    bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
-    stored: dict[str, Any] = {spec.name: group[spec.name] for spec in bare.arrays}
-    strides = {spec.name: spec.unit for spec in bare.arrays if spec.by_rows}
-    units = {name: (stored[name].shards or stored[name].chunks)[0] // stride for name, stride in strides.items()}
-    row_tasks = RowTasks(rows, uuid.uuid4().hex, schema)
-    grid = RowGrid(source.unit_rows, source.unit_rows, rows_of_a_read(row_tasks.row_sizes()))
-    own = {name: unit_rows(grid, rows) for name, rows in units.items()}
-    counts = row_tasks.count_borders(sorted({grid.unit, *own.values()}), grid.most, before).after(items)
-    layout = zarr_layout(schema, before + (rows.nrows or 0), grid, counts)
-    arrays = tuple(
-        replace(
-            spec,
-            chunk=stored[spec.name].chunks[0],
-            unit=(stored[spec.name].shards or stored[spec.name].chunks)[0],
-            dimensions=tuple(stored[spec.name].metadata.dimension_names),
-            rows=own.get(spec.name, 0),
-            encoded=isinstance(stored[spec.name].serializer, ImageCodec),
-        )
-        for spec in layout.arrays
-    )
-    return replace(layout, arrays=arrays, first_row=before)
 
 
 def _items(target: TargetGroup, group: Any, schema: Schema, rows: int) -> dict[str, list[int]]:

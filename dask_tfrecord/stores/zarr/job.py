@@ -212,7 +212,7 @@ class ZarrJob(Job):
         return self._target.part_writers(self._identity)
 
     def _is_written(self) -> bool:
-        return bool(self._target.update_attributes(self._identity)["written"])
+        return self._checkpoint.is_written(self._target)
 
     def _is_complete(self) -> bool:
         return bool(self._target.stored_attributes().get("complete"))
