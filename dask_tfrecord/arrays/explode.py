@@ -31,7 +31,7 @@ from dask_tfrecord.columns.conversions import feature_of
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
-    ItemPlan,
+    ItemColumns,
     LengthError,
     StepWindow,
 )
@@ -194,10 +194,12 @@ def explode_rows(
     names = _group_columns(schema, group)
     if both := [name for name in single if name in names]:
         raise SchemaError(f"windows: column {both[0]!r} is in group and in items; give it once")
-    plan = _plan_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
+    item_columns = _columns_of_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
     if window is not None:
-        plan = _with_window(replace(plan, unwindowed=single), window)
-    items = _explode_chunks(rows, plan) if rows.source is None else _explode_source(rows, rows.source, plan)
+        item_columns = _with_window(replace(item_columns, unwindowed=single), window)
+    items = (
+        _explode_chunks(rows, item_columns) if rows.source is None else _explode_source(rows, rows.source, item_columns)
+    )
     return replace(items, backend=backend)
 
 
@@ -216,9 +218,9 @@ def _is_divisible(schema: Schema, name: str) -> bool:
     return schema[name].item() is not None
 
 
-def _plan_items(
+def _columns_of_items(
     schema: Schema, names: tuple[str, ...], repeat: str | Sequence[str], number: str | None, *, counted: bool
-) -> ItemPlan:
+) -> ItemColumns:
     """Check the arguments of `explode`, whose group has the columns `names`."""
     repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
     if both := [name for name in repeated if name in names]:
@@ -248,16 +250,16 @@ def _plan_items(
         if inner:
             inner_groups[name] = inner
     items = Schema(features, classes=classes, groups=groups, inner_groups=inner_groups)
-    return ItemPlan(names, repeated, schema.select(needed), items, items, number=number)
+    return ItemColumns(names, repeated, schema.select(needed), items, items, number=number)
 
 
-def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
-    """Return a plan whose rows are windows around the items."""
-    items = plan.item_schema
+def _with_window(item_columns: ItemColumns, window: StepWindow) -> ItemColumns:
+    """Return the columns of rows that are windows around the items."""
+    items = item_columns.item_schema
     features: dict[str, Feature] = dict(items)
     none = np.zeros((0, 1 + window.past + window.future), np.int64)
-    for name in plan.group:
-        if name in plan.unwindowed:
+    for name in item_columns.group:
+        if name in item_columns.unwindowed:
             continue
         features[name] = feature_of(window.around(zero_rows(items[name]), none, none == 0), f"windows: column {name!r}")
     if window.pad != "drop":
@@ -267,7 +269,7 @@ def _with_window(plan: ItemPlan, window: StepWindow) -> ItemPlan:
                 f"another name"
             )
         features[MASK] = feature_of(none == 0, f"windows: column {MASK!r}")
-    return replace(plan, schema=Schema(features, groups=items.groups_of(plan.repeated)), window=window)
+    return replace(item_columns, schema=Schema(features, groups=items.groups_of(item_columns.repeated)), window=window)
 
 
 def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero", "drop"]) -> StepWindow:
@@ -329,67 +331,69 @@ def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]
     return tuple(given)
 
 
-def _explode_source(rows: Rows, source: AnySource, plan: ItemPlan) -> Rows:
+def _explode_source(rows: Rows, source: AnySource, item_columns: ItemColumns) -> Rows:
     if isinstance(source, UncountedChunks):
-        return Rows.of_source(ExplodedChunks(source, plan), None, rows.nchunks)
+        return Rows.of_source(ExplodedChunks(source, item_columns), None, rows.nchunks)
     assert rows.borders is not None
-    records, plan = _with_encoded_images(source, plan)
-    counts = _count_items(records, plan, rows.borders)
-    items = ExplodedSource(records, plan, counts, range(int(counts.starts[-1])))
+    records, item_columns = _with_encoded_images(source, item_columns)
+    counts = _count_items(records, item_columns, rows.borders)
+    items = ExplodedSource(records, item_columns, counts, range(int(counts.starts[-1])))
     borders = counts.before(rows.borders)
-    kept = plan.rows(counts.lengths.astype(np.int64))
+    kept = item_columns.rows(counts.lengths.astype(np.int64))
     if isinstance(kept, slice):
         return Rows.of_source(items, borders)
     return Rows.of_source(items.select(kept), np.searchsorted(kept, borders))
 
 
-def _with_encoded_images(source: CountedRows, plan: ItemPlan) -> tuple[CountedRows, ItemPlan]:
+def _with_encoded_images(source: CountedRows, item_columns: ItemColumns) -> tuple[CountedRows, ItemColumns]:
     """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
     # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
-    names = tuple(name for name in plan.group if name in source.images)
+    names = tuple(name for name in item_columns.group if name in source.images)
     if not names:
-        return source, plan
+        return source, item_columns
     records = source.encoded(names)
-    return records, replace(plan, records=records.schema.select(plan.records), encoded=names)
+    return records, replace(item_columns, records=records.schema.select(item_columns.records), encoded=names)
 
 
-def _count_items(source: CountedRows, plan: ItemPlan, borders: NDArray[np.int64]) -> ItemCounts:
+def _count_items(source: CountedRows, item_columns: ItemColumns, borders: NDArray[np.int64]) -> ItemCounts:
     """Count the items of all records, in a task for each chunk."""
     calls = [partial(read_lengths, start=start, stop=stop) for start, stop in pairwise(borders.tolist())]
-    return ItemCounts.from_lengths(np.concatenate(compute_with_progress(calls, "Counting items", source, plan)))
+    return ItemCounts.from_lengths(np.concatenate(compute_with_progress(calls, "Counting items", source, item_columns)))
 
 
-def _explode_chunks(rows: Rows, plan: ItemPlan) -> Rows:
+def _explode_chunks(rows: Rows, item_columns: ItemColumns) -> Rows:
     """Divide chunks that exist already, or are computed from such."""
-    chunks, borders, number = rows.chunks(tuple(plan.records)), rows.borders, rows.nchunks
+    chunks, borders, number = rows.chunks(tuple(item_columns.records)), rows.borders, rows.nchunks
     sizes: tuple[float, ...] = (np.nan,) * number
     if borders is not None:
-        name = f"tfrecord:counting-items-{tokenize(chunks.name, plan)}"
-        counts = block_array(_count_chunk, chunks, plan, name, ((1,) * number,), np.dtype(np.int64))
+        name = f"tfrecord:counting-items-{tokenize(chunks.name, item_columns)}"
+        counts = block_array(_count_chunk, chunks, item_columns, name, ((1,) * number,), np.dtype(np.int64))
         sizes = tuple(counts.compute().tolist())
-    option = shared((plan, borders), "items")
-    name = f"tfrecord-explode-{tokenize(chunks.name, plan, borders)}"
+    option = shared((item_columns, borders), "items")
+    name = f"tfrecord-explode-{tokenize(chunks.name, item_columns, borders)}"
     blocks = chunk_array(_explode_chunk, name, number, chunks, option)
     origin = {name: value for name, value in rows.origin.items() if name != "schema"}
-    return Rows.of_chunks(blocks, plan.schema, sizes, {**origin, **plan.origin}, rows.rechunked)
+    return Rows.of_chunks(blocks, item_columns.schema, sizes, {**origin, **item_columns.origin}, rows.rechunked)
 
 
-def _count_chunk(chunk: Chunk, plan: ItemPlan) -> NDArray[np.int64]:
-    rows = plan.rows(_chunk_lengths(chunk, plan, 0))
+def _count_chunk(chunk: Chunk, item_columns: ItemColumns) -> NDArray[np.int64]:
+    rows = item_columns.rows(_chunk_lengths(chunk, item_columns, 0))
     return np.array([rows.stop if isinstance(rows, slice) else len(rows)])
 
 
 def _explode_chunk(
-    chunk: Chunk, option: tuple[ItemPlan, NDArray[np.int64] | None], block_id: tuple[int] = (0,)
+    chunk: Chunk, option: tuple[ItemColumns, NDArray[np.int64] | None], block_id: tuple[int] = (0,)
 ) -> Chunk:
-    plan, borders = option
+    item_columns, borders = option
     first = 0 if borders is None else int(borders[block_id[0]])
-    lengths = _chunk_lengths(chunk, plan, first)
-    return Chunk(plan.items(tuple(plan.schema), chunk.blocks, lengths, plan.rows(lengths), first))
+    lengths = _chunk_lengths(chunk, item_columns, first)
+    return Chunk(
+        item_columns.items(tuple(item_columns.schema), chunk.blocks, lengths, item_columns.rows(lengths), first)
+    )
 
 
-def _chunk_lengths(chunk: Chunk, plan: ItemPlan, first: int) -> NDArray[np.int64]:
+def _chunk_lengths(chunk: Chunk, item_columns: ItemColumns, first: int) -> NDArray[np.int64]:
     try:
-        return plan.check_lengths(chunk.blocks, None)
+        return item_columns.check_lengths(chunk.blocks, None)
     except LengthError as error:
         raise FeatureError(f"row {first + error.row}: feature {error.name!r} " + error.message) from None

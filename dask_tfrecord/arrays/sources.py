@@ -63,7 +63,7 @@ from dask_tfrecord.columns.decoder import (
     rows_of_no_fields,
     size_decoder,
 )
-from dask_tfrecord.columns.items import ItemPlan, LengthError
+from dask_tfrecord.columns.items import ItemColumns, LengthError
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -1541,23 +1541,23 @@ class _Exploded(Source):
     """Items of the records of another source."""
 
     source: Source
-    plan: ItemPlan
+    item_columns: ItemColumns
 
     @property
     def schema(self) -> Schema:
         """Schema of the columns of items."""
-        return self.plan.schema
+        return self.item_columns.schema
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of records that are read."""
-        return tuple(self.plan.records)
+        return tuple(self.item_columns.records)
 
     @property
     def origin(self) -> Mapping[str, Any]:
         """Origin of the records, without their schema: items are other rows."""
         kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
-        return {**kept, **self.plan.origin}
+        return {**kept, **self.item_columns.origin}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1567,22 +1567,22 @@ class ExplodedChunks(_Exploded, DerivedChunks):
     source: UncountedChunks
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, None, None))
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.item_columns, None, None))
 
     @property
     def derivation(self) -> object:
         """Columns of items."""
-        return self.plan, None
+        return self.item_columns, None
 
     def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
         """Read the items of all records of a chunk."""
-        blocks = self.source.read_chunk(self.plan.needed(names, counted=False), number)
+        blocks = self.source.read_chunk(self.item_columns.needed(names, counted=False), number)
         try:
-            lengths = self.plan.check_lengths(blocks, None)
+            lengths = self.item_columns.check_lengths(blocks, None)
         except LengthError as error:
             where = f"{self.describe_chunk(number)}: row {error.row} of the chunk"
             raise FeatureError(f"{where}: feature {error.name!r} " + error.message) from None
-        return self.plan.items(names, blocks, lengths, self.plan.rows(lengths), 0, None)
+        return self.item_columns.items(names, blocks, lengths, self.item_columns.rows(lengths), 0, None)
 
 
 class _RecordReader:
@@ -1625,17 +1625,17 @@ class ExplodedSource(_Exploded, DerivedRows):
 
     def __dask_tokenize__(self) -> object:
         # Counts follow from the records.
-        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.plan, self.rows, self.sized))
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.item_columns, self.rows, self.sized))
 
     @property
     def derivation(self) -> object:
         """Columns of items, and the items that are rows."""
-        return self.plan, self.rows
+        return self.item_columns, self.rows
 
     @property
     def most_items(self) -> int:
         """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
-        return 0 if self.plan.encoded else int(self.counts.lengths.max(initial=0))
+        return 0 if self.item_columns.encoded else int(self.counts.lengths.max(initial=0))
 
     def measure(self) -> ExplodedSource:
         """Return a source of the same items; values are zeros where all columns that are read vary in size."""
@@ -1644,13 +1644,15 @@ class ExplodedSource(_Exploded, DerivedRows):
     @property
     def images(self) -> Mapping[str, Any]:
         """Images of the items, without windows of images."""
-        plan = self.plan
-        names = [name for name in plan.encoded if plan.window is None or name in plan.unwindowed]
-        return {name: each for name in names if (each := plan.item_schema[name]).is_image}
+        item_columns = self.item_columns
+        names = [
+            name for name in item_columns.encoded if item_columns.window is None or name in item_columns.unwindowed
+        ]
+        return {name: each for name in names if (each := item_columns.item_schema[name]).is_image}
 
     def encoded(self, names: Sequence[str]) -> ExplodedSource:
         """Return a source that reads the bytes of images."""
-        return replace(self, plan=self.plan.undecoded(names))
+        return replace(self, item_columns=self.item_columns.undecoded(names))
 
     def with_memory_limit(self, nbytes: int) -> ExplodedSource:
         """Limit the blocks of records."""
@@ -1659,7 +1661,7 @@ class ExplodedSource(_Exploded, DerivedRows):
 
     def _source_of(self, names: Sequence[str]) -> CountedRows:
         """Return the source of the records to read: dense items need the values of ragged rows."""
-        return self.source if self.sized is None or self.plan.needs_values(names) else self.sized
+        return self.source if self.sized is None or self.item_columns.needs_values(names) else self.sized
 
     def select(self, key: Any) -> ExplodedSource:
         """Return a source of the selected items."""
@@ -1700,14 +1702,14 @@ class ExplodedSource(_Exploded, DerivedRows):
         items = pick_rows(self.rows, key)
         if not len(items):
             return join_into([{name: zero_rows(self.schema[name]) for name in names}], out)
-        needed = self.plan.needed(names, counted=True)
+        needed = self.item_columns.needed(names, counted=True)
         if isinstance(items, range) and items.step == 1:
             first, past = counts.records_of(items.start, items.stop)
             splits, records = counts.splits(first, past), slice(first, past)
             picked = slice(items.start - int(splits[0]), items.stop - int(splits[0]))
             # The values of whole records are decoded to their places.
             whole = picked == slice(0, int(splits[-1] - splits[0]))
-            offered = self.plan.flat_outputs(out or {}) if whole else {}
+            offered = self.item_columns.flat_outputs(out or {}) if whole else {}
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
             self._lengths(blocks, lengths, records)
@@ -1729,7 +1731,7 @@ class ExplodedSource(_Exploded, DerivedRows):
         if not (isinstance(rows, range) and rows.step == 1):
             yield from (self.read(names, key, into) for key, into in parts(spans, out))
             return
-        needed = self.plan.needed(names, counted=True)
+        needed = self.item_columns.needed(names, counted=True)
         reader = _RecordReader(self._source_of(names), needed)
         for key, into in parts(spans, out):
             if key.start == key.stop:
@@ -1772,7 +1774,7 @@ class ExplodedSource(_Exploded, DerivedRows):
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Block]:
         decode = partial(self._decode_images, out or {}, lengths, first_record)
-        return self.plan.items(names, blocks, lengths, picked, first_record, decode)
+        return self.item_columns.items(names, blocks, lengths, picked, first_record, decode)
 
     def _decode_images(
         self,
@@ -1783,7 +1785,7 @@ class ExplodedSource(_Exploded, DerivedRows):
         files: Block,
         picked: slice | NDArray[np.int64],
     ) -> Block:
-        feature = self.plan.item_schema[name]
+        feature = self.item_columns.item_schema[name]
         assert isinstance(files, BytesBlock)
         assert isinstance(self.source, RecordSource)
         limit = memory_limit(self.source.most_nbytes)
@@ -1803,7 +1805,7 @@ class ExplodedSource(_Exploded, DerivedRows):
     def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
         try:
-            return self.plan.check_lengths(blocks, expected)
+            return self.item_columns.check_lengths(blocks, expected)
         except LengthError as error:
             raise length_error(error, self.source, key) from None
 
@@ -1814,14 +1816,14 @@ def length_error(error: LengthError, source: CountedRows, key: Any) -> FeatureEr
     return located_error(error, source.locate(row, error.name), kind=FeatureError)
 
 
-def read_lengths(source: CountedRows, plan: ItemPlan, start: int, stop: int) -> NDArray[Any]:
+def read_lengths(source: CountedRows, item_columns: ItemColumns, start: int, stop: int) -> NDArray[Any]:
     """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
-    names = source.without_equal_lengths(tuple(dict.fromkeys(map(plan.lengths_of, plan.group))))
+    names = source.without_equal_lengths(tuple(dict.fromkeys(map(item_columns.lengths_of, item_columns.group))))
     found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
     for blocks in source.measure().read_spans(names, spans):
         try:
-            found.append(plan.check_lengths(blocks, None))
+            found.append(item_columns.check_lengths(blocks, None))
         except LengthError as error:
             raise length_error(error, source, slice(*spans.span)) from None
         # Sources that do not count without decoding hold the values of these rows.

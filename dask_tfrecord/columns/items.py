@@ -130,7 +130,7 @@ def _empty_item(items: Any) -> Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ItemPlan:
+class ItemColumns:
     """Columns of items, and the columns of records that they are made of."""
 
     group: tuple[str, ...]
@@ -147,7 +147,7 @@ class ItemPlan:
         schemas = self.records.__dask_tokenize__(), self.schema.__dask_tokenize__()
         window = () if self.window is None else (astuple(self.window),)
         added = () if self.number is None and not self.unwindowed else (self.number, self.unwindowed)
-        return "dask_tfrecord.ItemPlan", self.group, self.repeated, schemas, self.encoded, *window, *added
+        return "dask_tfrecord.ItemColumns", self.group, self.repeated, schemas, self.encoded, *window, *added
 
     def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
         """Return the items of records of some lengths that are rows: all, or those with a window."""
@@ -166,8 +166,8 @@ class ItemPlan:
             return name
         return lengths_column(name, self.records) or name
 
-    def undecoded(self, names: Sequence[str]) -> ItemPlan:
-        """Return a plan whose rows hold the bytes of some of the encoded images."""
+    def undecoded(self, names: Sequence[str]) -> ItemColumns:
+        """Return the columns of rows that hold the bytes of some of the encoded images."""
         files = dict.fromkeys(names, FixedLenFeature((), "bytes"))
         encoded = tuple(name for name in self.encoded if name not in names)
         item_schema, schema = (each.replaced({**each, **files}) for each in (self.item_schema, self.schema))

@@ -560,6 +560,7 @@ def test_a_png_with_rows_missing_is_refused(interlaced: bool) -> None:
 @pytest.mark.parametrize("has_isal", [False, True])
 def test_isal_and_zlib_give_the_same_pixels_and_errors(has_isal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     inflaters = (pytest.importorskip("isal.isal_zlib"), zlib) if has_isal else (zlib,)
+    # As if isal were not installed: it is looked up once in a process.
     monkeypatch.setattr(png_module, "INFLATERS", inflaters)
     pixels = smooth(40, 30, 3)
     file = png(pixels, filters=range(5))

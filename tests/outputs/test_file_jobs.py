@@ -26,6 +26,7 @@ from support.faults import Faults, Killed
 from support.few import rising
 from support.numbered_shards import write_shards
 from support.programs import environment
+from support.servers import FileServer, running
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
@@ -201,11 +202,8 @@ def test_what_other_programs_cannot_read_is_refused(writer: Writer, ds: dtf.Data
 def test_iterators_and_credentials_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rows of an iterator"):
         dtf.TFRecordJob.begin(iter([{"x": 1}]), tmp_path / "job.tfrecord")  # type: ignore[arg-type]
-    with (
-        mock.patch("dask_tfrecord.stores.files.publish.is_directory", lambda *_: False),
-        pytest.raises(ValueError, match="the URL holds credentials"),
-    ):
-        dtf.TFRecordJob.begin(ds, "http://user:secret@127.0.0.1:1/{shard}.tfrecord")
+    with running(FileServer, files={}) as (address, _), pytest.raises(ValueError, match="the URL holds credentials"):
+        dtf.TFRecordJob.begin(ds, f"{address.replace('//', '//user:secret@')}/{{shard}}.tfrecord")
     options = {"auto_mkdir": False}
     for copies in (True, False):
         target = tmp_path / f"{copies}/{NAMES}"

@@ -248,6 +248,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    # A disk that is slow or full for some files only, which the system offers to root alone.
     disk = Disk(DirectoryObjects.put)
     monkeypatch.setattr(DirectoryObjects, "put", lambda *arguments: disk.put(*arguments))
     monkeypatch.setattr(DirectoryObjects, "put_all", put_each)
@@ -470,6 +471,7 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
         if "/c/" not in name:
             write(self, name, value)
 
+    # No disk loses a file without an error, and stores of users have no class of their own in the writer.
     monkeypatch.setattr(DirectoryObjects, "put", lose)
     monkeypatch.setattr(DirectoryObjects, "put_all", put_each)
     with (
