@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -677,6 +678,19 @@ class _FilteredJob(_DecodeJob):
         tested, self.mask = where
         self.tested = _DecodeJob(decoder, tested, check_crc, limit)
 
+    def begin(self, runs: Sequence[Run], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+        """Prepare to decode the next chunk."""
+        super().begin(runs, rows, out)
+        # Records that are kept: for each window, the number of its run and those of the records.
+        self._kept: list[tuple[int, NDArray[np.int64]]] = []
+
+    def blocks(self) -> dict[str, Block]:
+        """Assemble the blocks of the records that are kept."""
+        for number, group in groupby(self._kept, key=itemgetter(0)):
+            first, run = self.runs[number]
+            self.runs[number] = first, replace(run, selected=np.concatenate([kept for _, kept in group]))
+        return super().blocks()
+
     def feed(
         self, window: Window, limit: int, last: int | None, run: Run, record: int
     ) -> tuple[_native.Walk, _DecodeJob]:
@@ -694,9 +708,7 @@ class _FilteredJob(_DecodeJob):
         if not len(kept):
             window.advance(walk.consumed)
             return walk, tested
-        first, current = self.runs[-1]
-        before = [] if current.selected is None else [current.selected]
-        self.runs[-1] = first, replace(current, selected=np.concatenate([*before, kept]))
+        self._kept.append((len(self.runs) - 1, kept))
         stop = window.begin + walk.consumed
         found = self.native.feed_selected(window.buffer, window.begin, stop, record, kept)
         self.preallocate_from_first_records(len(kept), walk.consumed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from support.store_round_trip import assert_same
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays.filters import as_stored, condition_text, parse_expression
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
+from dask_tfrecord.settings import Limits
 
 ROWS = 60
 FEATURES = {
@@ -212,6 +213,22 @@ def test_errors_of_tested_columns_name_the_record(files: Path, counts: Any) -> N
     ds = dtf.read_tfrecord(files / "f-00000-of-00003.tfrecord", wrong, counts=counts, chunks="shard")
     with pytest.raises(dtf.FeatureError, match=r"f-00000-of-00003.tfrecord: record 0 \(byte 0\): feature 'name'"):
         ds.where(lambda blocks: blocks["name"][:, 0] > 0, columns=["name"])[["label"]].compute()
+
+
+@pytest.mark.parametrize("chunks", ["shard", "1 GiB"])
+@pytest.mark.parametrize("record", [7, 203, 399])
+def test_errors_of_kept_rows_name_the_record(
+    tmp_path: Path, set_limits: Callable[..., Limits], chunks: str, record: int
+) -> None:
+    # Windows of a few records; the error is found when the blocks of all of them are assembled.
+    set_limits(window_nbytes=700, first_window_nbytes=64)
+    written = {"number": np.arange(800), "text": [b"1"] * (400 + record) + [b"x"] + [b"1"] * (399 - record)}
+    dtf.to_tfrecord(written, tmp_path / "a-{shard}.tfrecord", records_per_shard=400)
+    features = {"number": dtf.FixedLenFeature((), "int64"), "text": dtf.FunctionFeature(int, (), "int64")}
+    ds = dtf.read_tfrecord(tmp_path / "a-*.tfrecord", features, counts=None, chunks=chunks)
+    assert ds.where([("number", "!=", 400 + record)]).compute()["text"].sum() == 799
+    with pytest.raises(dtf.FeatureError, match=rf"a-1.tfrecord: record {record} \(byte .*feature 'text'"):
+        ds.where(lambda blocks: blocks["number"] % 4 == 3, columns=["number"]).compute()
 
 
 def test_commands(files: Path, tmp_path: Path) -> None:
