@@ -362,7 +362,7 @@ def test_records_that_cannot_be_removed_are_named(memory: Callable[..., str], mo
         raise PermissionError("refused")
 
     monkeypatch.setattr(MemoryFileSystem, "rm", refuse)
-    with pytest.warns(UserWarning, match=r"storage/.* can't be removed \(refused\); remove it by hand"):
+    with pytest.warns(UserWarning, match=r"storage/.* can't be removed \(PermissionError: refused\); remove it"):
         dtf.to_tfrecord({"x": np.arange(3)}, f"{memory()}/{MANY}")
     found = dtf.read_tfrecord(f"{memory()}/*.tfrecord", {"x": dtf.FixedLenFeature((), "int64")})
     assert found["x"].compute().tolist() == [0, 1, 2]
