@@ -751,6 +751,7 @@ class InflatedStream:
 
     def close(self) -> None:
         """Close the file."""
+        self._inflater = None  # closes the file that it may have opened
         self._stored.close()
 
     def __enter__(self) -> Self:
