@@ -115,6 +115,9 @@ def _message_of_file(given: str, owner: str) -> Descriptor:
 
 
 def _read(path: str, owner: str) -> bytes:
+    if "://" in path:
+        # Errors of `Path` would name the URL with its credentials.
+        raise SchemaError(f"{owner}: the file of a message has a local path; download it first")
     try:
         return Path(path).read_bytes()
     except OSError as error:

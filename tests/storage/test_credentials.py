@@ -420,3 +420,12 @@ def test_errors_of_opening_a_file_system_hold_no_credentials(
         use(f"unopenable://user:{PASSWORD}@host/x")
     # Source lines of a traceback hold the name of the constant, not the password.
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("name", ["x.desc", "x.proto"])
+def test_errors_of_the_file_of_a_message_hold_no_credentials(tmp_path: Path, name: str) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(shard(tmp_path))
+    with pytest.raises(dtf.TFRecordError, match="the file of a message has a local path") as caught:
+        dtf.read_tfrecord(tmp_path / "x.tfrecord", message=f"https://user:{PASSWORD}@host/{name}?sig={PLAIN}:a.B")
+    told = "".join(traceback.format_exception(caught.value))
+    assert PASSWORD not in told and PLAIN not in told
