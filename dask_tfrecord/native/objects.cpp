@@ -245,7 +245,9 @@ nb::object array_rows(const nb::object& values, const Integers& splits, bool cop
     const bool apart = copies && arrays.copyable() && is_worth_releasing(arrays.nbytes(), rows);
     const std::vector<std::int64_t> fixed = apart ? copied(splits) : std::vector<std::int64_t>();
     Incomplete made(apart ? rows : 0);
-    const auto array_nbytes = static_cast<std::size_t>(PyArray_Type.tp_basicsize);
+    // The limited API hides the fields of types.
+    const nb::handle type(reinterpret_cast<PyObject*>(&PyArray_Type));
+    const auto array_nbytes = nb::cast<std::size_t>(type.attr("__basicsize__"));
     nb::object empty;
     const auto make = [&](std::size_t begin, std::size_t end) -> PyObject* {
         if (!copies) return arrays.view(begin, end);
