@@ -1,6 +1,6 @@
 """Measure what threads of one process reach: the GIL, tasks, system calls, and speed beside as many processes.
 
-    python benchmarks/cores.py DATA [NAME …] [--tasks blocks compute to_zarr to_tfrecord batches filter rows]
+    python benchmarks/cores.py DATA [NAME …] [--tasks blocks decode compute to_zarr to_tfrecord batches filter rows]
     [--parts gil counted tasks calls speed remote] [--versions old=DIRECTORY new] [--threads 1 2 4] [--turns 3]
     [--seconds 2] [--json FILE]
     python benchmarks/cores.py --draw RESULTS.json CHART.svg
@@ -25,8 +25,9 @@ remote
     20 ms before each answer. Share of the processor time for which the GIL is held with one thread, seconds with 1 and
     with 16 threads, and how many times as fast 16 are. Servers share the processors with the passes, and moto is slow.
 
-A set NAME.numbers has the columns of numbers alone. The tasks filter and rows read 1 % of the records, by a condition
-and by their numbers.
+The task blocks passes all blocks to a function, in which rows of bytes are objects. In the task decode, a function gets
+the same blocks and asks for one of integers. A set NAME.numbers has the columns of numbers alone. The tasks filter and
+rows read 1 % of the records, by a condition and by their numbers.
 
 A version is a name, or a name and the directory of another installation (``pip install --target DIRECTORY``). Versions
 and turns alternate, and results are medians. Outputs are written to /dev/shm, if it
@@ -53,7 +54,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-TASKS = ("blocks", "compute", "to_zarr", "to_tfrecord", "batches", "filter", "rows")
+TASKS = ("blocks", "decode", "compute", "to_zarr", "to_tfrecord", "batches", "filter", "rows")
 SETS = ("tabular", "tabular.numbers", "vectors", "vectors.numbers", "images_raw", "tokens", "tabular_gz")
 PARTS = ("gil", "counted", "tasks", "calls", "speed", "remote")
 MAPPING_CALLS = ("mmap", "munmap", "mremap", "mprotect", "madvise", "brk")
@@ -119,8 +120,13 @@ class Passes:
             for _ in ds.batches(1024, shuffle="full", seed=0):
                 pass
 
+        def decode() -> None:
+            counted = {"rows": np.empty(0, np.int64)}
+            ds.map_blocks(lambda blocks: {"rows": blocks[label].astype(np.int64)}, counted)["rows"].sum().compute()
+
         works: dict[str, Callable[[], object]] = {
             "blocks": lambda: touch(ds),
+            "decode": decode,
             "compute": ds.compute,
             "to_zarr": lambda: ds.to_zarr(self._out / "zarr", mode="w"),
             "to_tfrecord": lambda: ds.to_tfrecord(self._out / "tfrecord", mode="w"),
