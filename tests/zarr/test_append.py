@@ -99,7 +99,7 @@ def assert_rows(store: Any, *counts: int) -> None:
     assert [row.tolist() for row in found["tokens"]] == columns(0, len(found["x"]))["tokens"]
 
 
-@pytest.mark.parametrize("every", rising(61, 5, 1))
+@pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
 def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
     target, rest, at = tmp_path / "x.zarr", columns(OLD, OLD + NEW), 1
