@@ -41,7 +41,8 @@ from pipelines import FEATURES, look, touch
 
 import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, build_index
-from dask_tfrecord.arrays.collection import Collection, borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.arrays.chunk_borders import borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import index_shards
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import RecordSource

@@ -349,7 +349,7 @@ class ColumnSpec:
         optional: bool = False,
         counted: bool = False,
         cast: Cast = Cast.NONE,
-        fallback: Sequence[bytes] = (),
+        default_value: Sequence[bytes] = (),
         tensor_dtype: DataType | None = None,
         tensor_item: int = 0,
         tensor_shape: Sequence[int] = (),
@@ -453,7 +453,7 @@ class Decoder:
         """Allocate memory for about `factor` times the values decoded so far."""
 
     def set_memory_limit(self, nbytes: int) -> None:
-        """Refuse tensors and fallbacks that would grow the memory of a column beyond `nbytes`: `Fault.FULL`."""
+        """Refuse tensors and default values that would grow the memory of a column beyond `nbytes`: `Fault.FULL`."""
 
     def problem(self) -> Problem:
         """Return why the last record was refused, after `Stop.FEATURE`."""

@@ -116,7 +116,7 @@ def test_writers_report_units_published_shards_and_resume_decisions(
         caplog.clear()
         ds.to_zarr(store, chunks=5, resume=True)
         ds.to_zarr(store, chunks=5, resume=True)
-        assert messages(caplog, "stores.zarr.store", logging.INFO) == [
+        assert messages(caplog, "stores.zarr.checkpoint", logging.INFO) == [
             f"{store}: resuming the interrupted conversion",
             f"{store}: all units are written",
         ]

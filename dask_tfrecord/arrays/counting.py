@@ -18,7 +18,8 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import Collection, joined_parts
+from dask_tfrecord.arrays.chunk_borders import joined_parts
+from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.codecs.registry import normalize_compression
 from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard

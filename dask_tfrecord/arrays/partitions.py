@@ -22,7 +22,8 @@ import dask.local
 import numpy as np
 from dask.base import tokenize
 
-from dask_tfrecord.arrays.collection import MOST_CHUNKS, Collection, borders_by_bytes, borders_by_rows
+from dask_tfrecord.arrays.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
+from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import Attempts, compute_with_progress, intact_runs, raise_first
 from dask_tfrecord.arrays.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages

@@ -16,14 +16,8 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import (
-    MOST_CHUNKS,
-    ByteChunks,
-    Collection,
-    borders_by_bytes,
-    borders_by_rows,
-    distinct,
-)
+from dask_tfrecord.arrays.chunk_borders import MOST_CHUNKS, ByteChunks, borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.arrays.collection import Collection
 from dask_tfrecord.arrays.counting import (
     SAMPLE,
     compute_with_progress,

@@ -35,7 +35,8 @@ from dask.delayed import Delayed
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers, borders_by_rows, distinct, pick_rows, row_numbers
+from dask_tfrecord.arrays.chunk_borders import borders_by_rows, distinct
+from dask_tfrecord.arrays.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.arrays.counting import Attempts, raise_first
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.objects import as_chunk

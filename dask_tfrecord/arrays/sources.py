@@ -25,15 +25,8 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import (
-    ByteChunks,
-    Collection,
-    RowNumbers,
-    finer_borders,
-    pick_rows,
-    row_numbers,
-    row_runs,
-)
+from dask_tfrecord.arrays.chunk_borders import ByteChunks, finer_borders
+from dask_tfrecord.arrays.collection import Collection, RowNumbers, pick_rows, row_numbers, row_runs
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.arrays.permutation import CHOICES, permutation, random_bits
 from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.batches.mixing import EpochUnits, RowOrder, ascending_rows
+from dask_tfrecord.batches.row_order import EpochUnits, RowOrder, ascending_rows
 from dask_tfrecord.batches.row_reader import RowReader
 from dask_tfrecord.blocks import Block, concatenate, splits_of, union, zero_rows
 

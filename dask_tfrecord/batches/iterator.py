@@ -20,12 +20,14 @@ import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import checked_integer, divided
+from dask_tfrecord.arrays.chunk_borders import divided
+from dask_tfrecord.arrays.collection import checked_integer
 from dask_tfrecord.arrays.equivalents import OF_BATCHES
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.batches.devices import batch_copier
-from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, RowOrder, Shuffle, column_paddings
+from dask_tfrecord.batches.mixing import Batch, BatchMixer, Finish, Position, column_paddings
+from dask_tfrecord.batches.row_order import RowOrder, Shuffle
 from dask_tfrecord.batches.row_reader import RowReader, chunk_scheduler, images_of
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
 from dask_tfrecord.options import BatchOptions, complete

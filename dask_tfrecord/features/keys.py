@@ -41,7 +41,7 @@ class KeySpec:
     steps: bool = False  # a feature list, or a key of items
     optional: bool = False  # a record may lack the feature list, or, if the shape is empty, the feature
     counted: bool = False  # values are validated, but only splits and shapes are kept
-    fallback: tuple[bytes, ...] = ()  # stored values of a record or item without values
+    default_value: tuple[bytes, ...] = ()  # stored values of a record or item without values
     tensor: tuple[str, tuple[int, ...]] | None = None  # dtype and shape, -1 for an open size
 
     @property
@@ -80,7 +80,7 @@ class KeySpec:
             optional=self.optional,
             counted=self.counted,
             cast=_CASTS.get(self.dtype, Cast.NONE),
-            fallback=self.fallback,
+            default_value=self.default_value,
             **tensor,
         )
 

@@ -147,8 +147,8 @@ class FixedLenFeature(Listed):
         if self.default_value is None:
             return (spec,)
         values = default_array(self.default_value, self.item_dtype, self.shape)
-        fallback = tuple(values.ravel().tolist()) if self.is_bytes else (values.tobytes(),)
-        return (replace(spec, optional=True, fallback=fallback),)
+        default_value = tuple(values.ravel().tolist()) if self.is_bytes else (values.tobytes(),)
+        return (replace(spec, optional=True, default_value=default_value),)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of values of a known shape."""

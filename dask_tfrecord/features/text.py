@@ -82,7 +82,7 @@ class TextFeature(Encoded):
         default = () if self.default_value is None else (self.default_value.encode(self.encoding),)
         content = Content.TEXT if self.encoding == "utf-8" else Content.ANY
         found = Encoded.keys(self, key, scope)
-        return found and tuple(replace(each, content=content, fallback=default) for each in found)
+        return found and tuple(replace(each, content=content, default_value=default) for each in found)
 
     def column(self, scope: Scope) -> Feature:
         """Return the feature itself, or that of any number of strings."""

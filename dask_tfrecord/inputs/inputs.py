@@ -17,7 +17,7 @@ import numpy as np
 from dask.base import is_dask_collection, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts
+from dask_tfrecord.arrays.chunk_borders import joined_parts
 from dask_tfrecord.arrays.engine import da, from_graph
 from dask_tfrecord.arrays.rows import Chunk, HasRows, Rows, shared
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_array

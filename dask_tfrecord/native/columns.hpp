@@ -81,8 +81,8 @@ struct ColumnSpec {
     bool optional = false;  // a record may lack the list, or, if a fixed count is 0, the feature
     bool counted = false;   // values are validated and counted but not kept: only splits and shapes remain
     Cast cast = Cast::none;
-    std::vector<std::string> fallback;  // fixed: stored values of a record or item without values; empty if it is
-                                        // refused
+    // fixed: stored values of a record or item without values; empty if it is refused
+    std::vector<std::string> default_value;
     TensorSpec tensor;
 };
 
@@ -195,7 +195,7 @@ public:
         return spec_.count * item();
     }
 
-    // Refuse tensors and fallbacks that would grow the memory of the values beyond `most` bytes. A record of a few
+    // Refuse tensors and default values that would grow the memory of the values beyond `most` bytes. A record of a few
     // bytes can expand to gigabytes with them.
     void set_memory_limit(std::size_t most) { most_ = most; }
 
@@ -372,7 +372,7 @@ public:
             if (values_found_ % spec_.count != 0) return fail(problem, Fault::count, values_found_);
             return end_row(values_found_) && finish(problem);
         }
-        if (values_found_ == 0 && falls_back()) return fall_back(problem);
+        if (values_found_ == 0 && takes_default()) return store_default(problem);
         if (found_ == Kind::none) return fail(problem, Fault::missing, 0);
         return close_one(problem);
     }
@@ -417,7 +417,7 @@ private:
     bool derives() const { return form_ >= Form::tensor || casts(); }
 
     // Return whether a record or item may lack values.
-    bool falls_back() const { return !spec_.fallback.empty() || (spec_.optional && spec_.count == 0); }
+    bool takes_default() const { return !spec_.default_value.empty() || (spec_.optional && spec_.count == 0); }
 
     // Return whether the values are in a list of another kind. An empty one is as good as one of this kind.
     DTF_INLINE bool has_other_kind() const {
@@ -566,12 +566,13 @@ private:
         }
     }
 
-    // Store the fallback of an item without values, and cast its values; return whether they are what the column expects.
+    // Store the default value of an item without values, and cast its values; return whether they are what the column
+    // expects.
     bool complete_item(Problem& problem) {
         if (has_other_kind()) return fail(problem, Fault::kind, static_cast<std::uint64_t>(found_));
         if (spec_.layout == ValueLayout::unset) return true;
         if (spec_.layout == ValueLayout::fixed && values_found_ == 0) {
-            if (falls_back()) return fall_back(problem);
+            if (takes_default()) return store_default(problem);
             if (found_ == Kind::none) return fail(problem, Fault::missing, 0);
         }
         return step_fits(problem) && cast(problem);
@@ -596,9 +597,9 @@ private:
         return end_row(steps_) && finish(problem);
     }
 
-    // Store the fallback of a record without values.
-    bool fall_back(Problem& problem) {
-        for (const std::string& part : spec_.fallback) {
+    // Store the default value of a record without values.
+    bool store_default(Problem& problem) {
+        for (const std::string& part : spec_.default_value) {
             if (values.over(most_, part.size())) return fail(problem, Fault::full, 0);
             const auto* data = reinterpret_cast<const std::uint8_t*>(part.data());
             const bool written = stores_bytes() ? append(data, part.size()) : values.append(data, part.size());

@@ -55,15 +55,15 @@ void check(const dtf::ColumnSpec& spec) {
     }
 }
 
-void check_fallback(const dtf::ColumnSpec& spec) {
-    if (spec.fallback.empty()) return;
+void check_default_value(const dtf::ColumnSpec& spec) {
+    if (spec.default_value.empty()) return;
     const dtf::Column column(spec);
     if (spec.layout != dtf::ValueLayout::fixed) {
-        throw nb::value_error("only fixed columns have a fallback");
+        throw nb::value_error("only fixed columns have a default value");
     }
-    if (column.stores_bytes() ? spec.fallback.size() != spec.count
-                              : spec.fallback.size() != 1 || spec.fallback[0].size() != column.slot()) {
-        throw nb::value_error("the fallback must hold as many values as a record or item");
+    if (column.stores_bytes() ? spec.default_value.size() != spec.count
+                              : spec.default_value.size() != 1 || spec.default_value[0].size() != column.slot()) {
+        throw nb::value_error("the default value must hold as many values as a record or item");
     }
 }
 
@@ -87,7 +87,7 @@ void check_tensor(const dtf::TensorSpec& spec) {
 
 void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kind, dtf::ValueLayout layout,
                       std::size_t count, std::size_t swap, dtf::Content content, bool list, bool optional,
-                      bool counted, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& fallback,
+                      bool counted, dtf::Cast cast, const nb::typed<nb::sequence, nb::bytes>& default_value,
                       std::optional<dtf::DataType> tensor_dtype, std::size_t tensor_item,
                       const nb::typed<nb::sequence, int>& tensor_shape) {
     dtf::ColumnSpec spec;
@@ -101,10 +101,10 @@ void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kin
     spec.optional = optional;
     spec.counted = counted;
     spec.cast = cast;
-    for (nb::handle item : fallback) {
+    for (nb::handle item : default_value) {
         nb::bytes value;
-        if (!nb::try_cast(item, value)) throw nb::type_error("fallback must hold bytes");
-        spec.fallback.push_back(binding::string_of(value));
+        if (!nb::try_cast(item, value)) throw nb::type_error("default_value must hold bytes");
+        spec.default_value.push_back(binding::string_of(value));
     }
     if (tensor_dtype) spec.tensor.dtype = static_cast<int>(*tensor_dtype);
     spec.tensor.item = tensor_item;
@@ -113,7 +113,7 @@ void make_column_spec(dtf::ColumnSpec* self, const nb::bytes& key, dtf::Kind kin
         if (!nb::try_cast(size, spec.tensor.shape.back())) throw nb::type_error("tensor_shape must hold integers");
     }
     check(spec);
-    check_fallback(spec);
+    check_default_value(spec);
     check_counted(spec);
     check_tensor(spec.tensor);
     new (self) dtf::ColumnSpec(std::move(spec));
@@ -269,7 +269,7 @@ void binding::add_decoder(nb::module_& module) {
     nb::class_<dtf::ColumnSpec>(module, "ColumnSpec", "One key of the records: kind and layout of its values.")
         .def("__init__", &make_column_spec, "key"_a, "kind"_a, "layout"_a, nb::kw_only(), "count"_a = 1, "swap"_a = 1,
              "content"_a = dtf::Content::any, "list"_a = false, "optional"_a = false, "counted"_a = false,
-             "cast"_a = dtf::Cast::none, "fallback"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
+             "cast"_a = dtf::Cast::none, "default_value"_a = nb::tuple(), "tensor_dtype"_a = nb::none(),
              "tensor_item"_a = 0, "tensor_shape"_a = nb::tuple());
     module.def("read_tensors", &read_tensors, "values"_a.noconvert(), "splits"_a.noconvert(), "spec"_a,
                "out"_a.noconvert().none(), "limit"_a,
@@ -289,7 +289,7 @@ void binding::add_decoder(nb::module_& module) {
         .def("preallocate", &PyDecoder::preallocate, "factor"_a,
              "Allocate memory for about `factor` times the values decoded so far.")
         .def("set_memory_limit", &PyDecoder::set_memory_limit, "nbytes"_a,
-             "Refuse tensors and fallbacks that would grow the memory of a column beyond `nbytes`: `Fault.FULL`.")
+             "Refuse tensors and default values that would grow the memory of a column beyond `nbytes`: `Fault.FULL`.")
         .def("problem", &PyDecoder::problem, "Return why the last record was refused, after `Stop.FEATURE`.")
         .def("take_output", &PyDecoder::take_output, "column"_a,
              "Return the arrays of a column and give up their memory; records can no longer be fed.");

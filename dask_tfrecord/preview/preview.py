@@ -29,7 +29,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from dask_tfrecord.arrays.collection import checked_integer, joined_parts
+from dask_tfrecord.arrays.chunk_borders import joined_parts
+from dask_tfrecord.arrays.collection import checked_integer
 from dask_tfrecord.arrays.sources import CountedRows, memory_limit
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.errors import MemoryLimitError, clipped, joined, plural, printable, span

@@ -17,7 +17,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts
+from dask_tfrecord.arrays.chunk_borders import joined_parts
 from dask_tfrecord.arrays.rows import Chunk, Rows
 from dask_tfrecord.arrays.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.blocks import (

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.collection import (
-    MOST_CHUNKS,
-    Collection,
-    RowNumbers,
-    borders_by_bytes,
-    borders_by_rows,
-    distinct,
-    finer_borders,
-    row_runs,
-)
+from dask_tfrecord.arrays.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows, distinct, finer_borders
+from dask_tfrecord.arrays.collection import Collection, RowNumbers, row_runs
 from dask_tfrecord.records.index import ShardIndex
 from dask_tfrecord.storage.shard import Shards
 

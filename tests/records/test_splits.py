@@ -21,7 +21,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.arrays import counting
-from dask_tfrecord.arrays.collection import ByteChunks
+from dask_tfrecord.arrays.chunk_borders import ByteChunks
 from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.columns.decoder import Decoder

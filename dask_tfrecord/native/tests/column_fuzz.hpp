@@ -29,7 +29,7 @@ inline dtf::ColumnSpec list_column(const Seen& seen, Random& random) {
     }
 }
 
-// Casts, texts, fallbacks, and what may be missing.
+// Casts, texts, default values, and what may be missing.
 inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
     if (made.layout != ValueLayout::fixed && made.layout != ValueLayout::ragged) return made;
     const auto first = static_cast<int>(made.kind == Kind::int64 ? dtf::Cast::boolean : dtf::Cast::float16);
@@ -44,10 +44,10 @@ inline dtf::ColumnSpec varied(dtf::ColumnSpec made, Random& random) {
     made.optional = random.below(2) == 0;
     if (made.layout != ValueLayout::fixed || made.count == 0 || random.below(3) != 0) return made;
     if (made.kind == Kind::bytes) {
-        for (std::size_t i = 0; i < made.count; ++i) made.fallback.emplace_back(random.below(3), 'z');
+        for (std::size_t i = 0; i < made.count; ++i) made.default_value.emplace_back(random.below(3), 'z');
     } else {  // any bits, but of booleans
         const char byte = made.cast == dtf::Cast::boolean ? '\1' : static_cast<char>(random.next());
-        made.fallback.emplace_back(made.count * item_of(made), byte);
+        made.default_value.emplace_back(made.count * item_of(made), byte);
     }
     return made;
 }

@@ -16,8 +16,8 @@ inline dtf::ColumnSpec mixed(dtf::ColumnSpec spec, dtf::Cast cast = dtf::Cast::n
     return cast_to(holding(dtf::Content::mixed, std::move(spec)), cast);
 }
 
-inline dtf::ColumnSpec falling_back(dtf::ColumnSpec spec, std::vector<std::string> fallback) {
-    spec.fallback = std::move(fallback);
+inline dtf::ColumnSpec with_default(dtf::ColumnSpec spec, std::vector<std::string> default_value) {
+    spec.default_value = std::move(default_value);
     return spec;
 }
 

@@ -1,4 +1,4 @@
-// Tests of columns that convert their values (casts, fallbacks, tensors), and of refused records.
+// Tests of columns that convert their values (casts, default values, tensors), and of refused records.
 #include "checks.hpp"
 #include "column_support.hpp"
 
@@ -91,7 +91,7 @@ void empty_lists_of_another_kind_are_empty() {
         CHECK(rows.whole() && items<std::int64_t>(rows.column().values) == Ints{1, 2});
         CHECK(items<std::int64_t>(rows.column().row_splits) == Ints{0, 1, 1, 2});
         const auto fixed = spec("k", Kind::int64, ValueLayout::fixed);
-        Fed filled({falling_back(fixed, {as_stored<std::int64_t>({7})})}, {example(entry("k", empty))});
+        Fed filled({with_default(fixed, {as_stored<std::int64_t>({7})})}, {example(entry("k", empty))});
         CHECK(filled.whole() && items<std::int64_t>(filled.column().values) == Ints{7});
         Fed none({fixed}, {example(entry("k", empty))});
         CHECK(none.fault() == Fault::count && none.decoder.problem().found == 0);
@@ -143,38 +143,38 @@ void counted_values_are_not_cast() {
     CHECK(parts.whole() && text(parts.column().values) == "\4\5");
 }
 
-// ---- fallbacks
+// ---- default values
 
-void records_without_values_fall_back() {
+void records_without_values_take_the_default() {
     const std::string minus_one = as_stored<std::int64_t>({-1, -2});
     const std::vector<std::string> records{example(ints_of("k", {1, 2})), example(""), "", example(entry("k", "")),
                                            example(ints_of("k", {})), example(ints_of("k", {9, 9}) + entry("k", "")),
                                            example(entry("k", "") + ints_of("k", {3, 4})),
                                            example(entry("k", float_list({5}) + int64_list({})))};
-    Fed fed({falling_back(spec("k", Kind::int64, ValueLayout::fixed, 2), {minus_one})}, records);
+    Fed fed({with_default(spec("k", Kind::int64, ValueLayout::fixed, 2), {minus_one})}, records);
     CHECK(fed.whole());
     CHECK(items<std::int64_t>(fed.column().values) == Ints{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
     // As the column stores it: no cast goes over it.
     const auto narrow = cast_to(spec("k", Kind::int64, ValueLayout::fixed, 2), Cast::int16);
-    Fed cast({falling_back(narrow, {as_stored<std::int16_t>({-1, -2})})}, records);
+    Fed cast({with_default(narrow, {as_stored<std::int16_t>({-1, -2})})}, records);
     CHECK(cast.whole() && items<std::int16_t>(cast.column().values) ==
                               std::vector<std::int16_t>{1, 2, -1, -2, -1, -2, -1, -2, -1, -2, -1, -2, 3, 4, -1, -2});
     const auto half = cast_to(spec("k", Kind::floats, ValueLayout::fixed), Cast::float16);
-    Fed halves({falling_back(half, {as_stored<std::uint16_t>({0x7e00})})}, {"", example(floats_of("k", {1}))});
+    Fed halves({with_default(half, {as_stored<std::uint16_t>({0x7e00})})}, {"", example(floats_of("k", {1}))});
     CHECK(halves.whole() && text(halves.column().values) == as_stored<std::uint16_t>({0x7e00, 0x3c00}));
 }
 
-void bytes_fall_back_value_by_value() {
-    Fed fed({falling_back(spec("k", Kind::bytes, ValueLayout::fixed, 3), {"ab", "", "c"})},
+void bytes_take_the_default_value_by_value() {
+    Fed fed({with_default(spec("k", Kind::bytes, ValueLayout::fixed, 3), {"ab", "", "c"})},
             {"", example(bytes_of_key("k", {"x", "y", "z"})), example(bytes_of_key("k", {}))});
     CHECK(fed.whole() && text(fed.column().values) == "abcxyzabc");
     CHECK(items<std::int64_t>(fed.column().value_splits) == Ints{0, 2, 2, 3, 4, 5, 6, 8, 8, 9});
-    Fed empty({falling_back(text_spec("k", ValueLayout::fixed), {""})}, {"", ""});
+    Fed empty({with_default(text_spec("k", ValueLayout::fixed), {""})}, {"", ""});
     CHECK(empty.whole() && items<std::int64_t>(empty.column().value_splits) == Ints{0, 0, 0});
 }
 
-void a_fallback_replaces_only_missing_values() {
-    const auto ints = falling_back(spec("k", Kind::int64, ValueLayout::fixed, 2), {std::string(16, '\0')});
+void a_default_replaces_only_missing_values() {
+    const auto ints = with_default(spec("k", Kind::int64, ValueLayout::fixed, 2), {std::string(16, '\0')});
     CHECK(Fed({ints}, {example(ints_of("k", {1}))}).fault() == Fault::count);
     CHECK(Fed({ints}, {example(ints_of("k", {1, 2, 3}))}).fault() == Fault::count);
     CHECK(Fed({ints}, {example(floats_of("k", {1, 2}))}).fault() == Fault::kind);
@@ -296,7 +296,7 @@ void one_value_is_the_same_in_every_encoding() {
         {spec("k", Kind::int64, ValueLayout::fixed), ints_of("k", {7})},
         {spec("k", Kind::floats, ValueLayout::fixed), floats_of("k", {7})},
         {spec("k", Kind::bytes, ValueLayout::fixed), bytes_of_key("k", {"seven"})},
-        {falling_back(spec("k", Kind::int64, ValueLayout::fixed), {std::string(8, '\7')}), ints_of("k", {7})}};
+        {with_default(spec("k", Kind::int64, ValueLayout::fixed), {std::string(8, '\7')}), ints_of("k", {7})}};
     std::size_t taken = 0;
     for (const auto& [column, seven] : columns) {
         Fed before({column}, {example(seven)}), again({column}, {example(seven), example(seven)});
@@ -371,8 +371,8 @@ Specs sized_columns() {
     return {cast_to(spec("i", Kind::int64, ValueLayout::fixed, 3), Cast::int16),
             cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float64),
             tensor_spec("t", DataType::float32, 4, {2}),
-            falling_back(cast_to(spec("d", Kind::int64, ValueLayout::fixed, 2), Cast::boolean), {std::string("\1\0", 2)}),
-            falling_back(spec("e", Kind::floats, ValueLayout::fixed), {as_stored<float>({-1})})};
+            with_default(cast_to(spec("d", Kind::int64, ValueLayout::fixed, 2), Cast::boolean), {std::string("\1\0", 2)}),
+            with_default(spec("e", Kind::floats, ValueLayout::fixed), {as_stored<float>({-1})})};
 }
 
 std::string sized_features() {
@@ -419,7 +419,7 @@ Specs every_column() {
     return {spec("i", Kind::int64, ValueLayout::ragged),
             cast_to(spec("c", Kind::int64, ValueLayout::ragged), Cast::uint8),
             text_spec("b", ValueLayout::ragged),
-            falling_back(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "two"}),
+            with_default(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "two"}),
             tensor_spec("t", DataType::float32, 4, {-1}),
             tensor_spec("s", DataType::string, 0, {-1}),
             cast_to(spec("h", Kind::floats, ValueLayout::fixed), Cast::float16),
@@ -478,9 +478,9 @@ const checks::Test tests[] = {
     TEST(empty_lists_of_another_kind_are_empty),
     TEST(values_that_a_cast_would_change_are_refused),
     TEST(counted_values_are_not_cast),
-    TEST(records_without_values_fall_back),
-    TEST(bytes_fall_back_value_by_value),
-    TEST(a_fallback_replaces_only_missing_values),
+    TEST(records_without_values_take_the_default),
+    TEST(bytes_take_the_default_value_by_value),
+    TEST(a_default_replaces_only_missing_values),
     TEST(features_of_no_values_may_be_missing),
     TEST(tensors_of_one_shape_fill_their_slots),
     TEST(tensors_of_any_shape_report_their_shape),

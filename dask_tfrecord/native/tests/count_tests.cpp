@@ -24,7 +24,7 @@ Specs every_column() {
             spec("f", Kind::floats, ValueLayout::ragged, 2),
             cast_to(spec("h", Kind::floats, ValueLayout::ragged), Cast::float16),
             spec("b", Kind::bytes, ValueLayout::ragged),
-            falling_back(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "three"}),
+            with_default(spec("d", Kind::bytes, ValueLayout::fixed, 2), {"one", "three"}),
             tensor_spec("t", DataType::float32, 4, {-1, 2}),
             tensor_spec("n", DataType::int32, 4, {-1}),
             tensor_spec("s", DataType::string, 0, {-1}),

@@ -51,22 +51,22 @@ void items_of_any_size() {
     CHECK(items<std::int64_t>(fed.column().row_splits) == Ints{0, 4, 4, 5});
 }
 
-void items_without_a_key_take_the_fallback() {
+void items_without_a_key_take_the_default() {
     for (const bool casts : {false, true}) {
         dtf::ColumnSpec ints = optional(fixed_ints());
-        ints = falling_back(casts ? cast_to(ints, Cast::uint8) : ints,
+        ints = with_default(casts ? cast_to(ints, Cast::uint8) : ints,
                             {casts ? std::string("\x09") : little_endian(std::int64_t{9})});
         Fed fed = fed_items({ints}, {example_list({one({1}), "", one({2}), one({}), entry("k", "")})});
         CHECK(fed.whole());
         if (casts) CHECK(text(fed.column().values) == std::string("\x01\x09\x02\x09\x09"));
         if (!casts) CHECK(items<std::int64_t>(fed.column().values) == Ints({1, 9, 2, 9, 9}));
     }
-    Fed bytes = fed_items({falling_back(steps(spec("k", Kind::bytes, ValueLayout::fixed, 2)), {"x", ""})},
+    Fed bytes = fed_items({with_default(steps(spec("k", Kind::bytes, ValueLayout::fixed, 2)), {"x", ""})},
                           {example_list({"", entry("k", bytes_list({"", "ab"}))})});
     CHECK(bytes.whole() && text(bytes.column().values) == "xab");
     CHECK(items<std::int64_t>(bytes.column().value_splits) == Ints{0, 1, 1, 1, 3});
-    // A memory limit holds for the fallbacks of many small items.
-    dtf::Decoder limited({falling_back(fixed_ints(), {little_endian(std::int64_t{9})})}, true, false, Message::example_list);
+    // A memory limit holds for the default values of many small items.
+    dtf::Decoder limited({with_default(fixed_ints(), {little_endian(std::int64_t{9})})}, true, false, Message::example_list);
     limited.columns()[0].set_memory_limit(20);
     const Exact block(framed(example_list({"", "", ""})));
     CHECK(limited.feed(block.data(), block.size(), 1).stop == dtf::Stop::feature && limited.problem().fault == Fault::full);
@@ -182,7 +182,7 @@ Specs every_column() {
             fixed_ints(),
             steps(spec("i", Kind::int64, ValueLayout::fixed, 2)),
             steps(cast_to(spec("r", Kind::int64, ValueLayout::ragged), Cast::uint8)),
-            falling_back(steps(cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float16)), {"ab"}),
+            with_default(steps(cast_to(spec("f", Kind::floats, ValueLayout::fixed), Cast::float16)), {"ab"}),
             steps(text_spec("b", ValueLayout::fixed)),
             steps(spec("s", Kind::none, ValueLayout::skipped)),
             steps(spec("u", Kind::none, ValueLayout::unset)),
@@ -229,7 +229,7 @@ void blocks_of_items_cut_anywhere_give_the_same() {
 const checks::Test tests[] = {
     TEST(items_of_one_size),
     TEST(items_of_any_size),
-    TEST(items_without_a_key_take_the_fallback),
+    TEST(items_without_a_key_take_the_default),
     TEST(the_last_entry_of_a_key_counts_in_each_item),
     TEST(the_first_invalid_item_is_reported),
     TEST(keys_that_are_unset_or_unknown),

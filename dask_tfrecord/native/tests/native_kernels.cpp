@@ -106,7 +106,7 @@ Work decode_mixed() {
                        entry("label", packed_int64(1, 100, random)));
     };
     return decoding({cast_to(spec("label", Kind::int64, ValueLayout::fixed), dtf::Cast::uint8),
-                     falling_back(spec("score", Kind::floats, ValueLayout::fixed), {std::string(4, '\0')}),
+                     with_default(spec("score", Kind::floats, ValueLayout::fixed), {std::string(4, '\0')}),
                      spec("boxes", Kind::floats, ValueLayout::ragged, 4),
                      spec("index", Kind::int64, ValueLayout::ragged), spec("value", Kind::floats, ValueLayout::ragged)},
                     made(2000, detection));

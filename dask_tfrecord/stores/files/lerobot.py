@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts
+from dask_tfrecord.arrays.chunk_borders import joined_parts
 from dask_tfrecord.arrays.rows import Chunk, ChunkIterator, Rows
 from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes, splits_of, texts, to_array

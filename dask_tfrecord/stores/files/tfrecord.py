@@ -22,7 +22,7 @@ from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import borders_by_rows, joined_parts
+from dask_tfrecord.arrays.chunk_borders import borders_by_rows, joined_parts
 from dask_tfrecord.arrays.counting import intact_records, intact_runs, warn_of_damage
 from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.arrays.read import read_rows

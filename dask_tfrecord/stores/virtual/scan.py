@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import joined_parts, row_numbers
+from dask_tfrecord.arrays.chunk_borders import joined_parts
+from dask_tfrecord.arrays.collection import row_numbers
 from dask_tfrecord.arrays.counting import compute_with_progress
 from dask_tfrecord.arrays.sources import RecordSource, UncountedSource
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of

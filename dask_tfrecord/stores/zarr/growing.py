@@ -24,9 +24,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import IncompleteStoreError
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
 from dask_tfrecord.stores.zarr.store import (
     CHECKPOINT_FOLDER,
-    Checkpoint,
     GroupObjects,
     TargetGroup,
     group_document,

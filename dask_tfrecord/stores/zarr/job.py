@@ -30,6 +30,7 @@ from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
     ConversionRequest,
@@ -42,7 +43,7 @@ from dask_tfrecord.stores.zarr.layout import (
     row_tasks_of,
     unit_kinds,
 )
-from dask_tfrecord.stores.zarr.store import PARTS, Checkpoint, GroupObjects, TargetGroup
+from dask_tfrecord.stores.zarr.store import PARTS, GroupObjects, TargetGroup
 from dask_tfrecord.stores.zarr.write import (
     GroupOutput,
     WriteContext,

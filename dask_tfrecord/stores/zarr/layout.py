@@ -22,8 +22,9 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.markup import json_number
 from dask_tfrecord.options import ZarrOptions
+from dask_tfrecord.runtime.memory_budget import MemoryBudget
 from dask_tfrecord.runtime.progress import run_uninterrupted
-from dask_tfrecord.runtime.workers import MemoryBudget, Workers
+from dask_tfrecord.runtime.workers import Workers
 from dask_tfrecord.schema import Schema
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat

@@ -17,7 +17,8 @@ import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import RowNumbers, borders_by_rows, pick_rows
+from dask_tfrecord.arrays.chunk_borders import borders_by_rows
+from dask_tfrecord.arrays.collection import RowNumbers, pick_rows
 from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.arrays.sources import CountedRows, Outputs, join_into, parts
 from dask_tfrecord.blocks import (

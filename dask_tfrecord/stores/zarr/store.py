@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import io
 import json
-import logging
 import os
 import re
 import warnings
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -35,7 +33,6 @@ from dask_tfrecord.errors import (
     WRITE_AGAIN,
     IncompleteStoreError,
     Location,
-    ResumeError,
     SchemaError,
     Spelled,
     TFRecordError,
@@ -50,17 +47,13 @@ from dask_tfrecord.storage.objects import (
     SETTLE_SECONDS,
     DirectoryObjects,
     Objects,
-    StoredFile,
     objects_in,
     put_if_absent,
 )
 from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.storage.shard import check_encodable, is_local
-from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
-from dask_tfrecord.stores.output import WriteReport
-from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.journal import Journal, part_writers
 from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
-from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
     chunk_key,
@@ -70,8 +63,7 @@ from dask_tfrecord.stores.zarr.compat import (
     run_sync,
     store_and_path,
 )
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.layout import ArraySpec, ZarrLayout
+from dask_tfrecord.stores.zarr.layout import ArraySpec
 
 _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups. Before
@@ -80,7 +72,7 @@ FORMAT_VERSION = 4
 # Folder of the checkpoint within the group, until the group is complete.
 CHECKPOINT_FOLDER = ".dask_tfrecord"
 # Temporary file that zarr leaves when its process is killed.
-_TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
+TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
 # Metadata files: each identifies a directory as an array or a group, and a group has only these files.
 _METADATA_FILES = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
 _GROUP = "zarr.json"
@@ -318,7 +310,7 @@ class TargetGroup:
                 (isinstance(recorded, list) and path.name in recorded)
                 or path.name in _METADATA_FILES
                 or path.name.startswith((CHECKPOINT_FOLDER, CLAIM))
-                or _TORN.fullmatch(path.name)
+                or TORN.fullmatch(path.name)
             )
             if not (own or any((path / name).is_file() for name in _METADATA_FILES) or _is_partial(path)):
                 yield path
@@ -485,7 +477,7 @@ class TargetGroup:
         """Delete temporary files that zarr left when a process was killed."""
         for folder, _, files in os.walk(self.directory or ""):
             for name in files:
-                if _TORN.fullmatch(name):
+                if TORN.fullmatch(name):
                     Path(folder, name).unlink(missing_ok=True)
 
     def remove(self) -> None:
@@ -555,13 +547,13 @@ def _real_path(store: str) -> str:
 def _is_empty(directory: Path) -> bool:
     """Return True for a directory that holds only claims, and temporary files of a run that was killed."""
     return directory.is_dir() and all(
-        path.name.startswith(CLAIM) or _TORN.fullmatch(path.name) for path in directory.iterdir()
+        path.name.startswith(CLAIM) or TORN.fullmatch(path.name) for path in directory.iterdir()
     )
 
 
 def _is_partial(path: Path) -> bool:
     """Return True for a directory that holds only temporary files of zarr."""
-    return path.is_dir() and all(_TORN.fullmatch(inner.name) for inner in path.iterdir())
+    return path.is_dir() and all(TORN.fullmatch(inner.name) for inner in path.iterdir())
 
 
 # Name of the claim of a run on a group, and prefix of names that belong to claims.
@@ -766,173 +758,5 @@ def _is_filled(entries: NDArray[Any], value: Any) -> bool:
         return np.array_equal(entries, wanted, equal_nan=entries.dtype.kind in "fc")
 
 
-_log = logging.getLogger(__name__)
-
-_LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
 # Folder of the plan of a job within its checkpoint, and the programs that write its parts.
 PARTS = "parts"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """Layout and completed units of the conversion of an identity, in the objects of its group."""
-
-    objects: GroupObjects
-    identity: str
-
-    def begin(self, layout: ZarrLayout) -> None:
-        """Write the layout; from now on the conversion can be resumed."""
-        self.write_counts(_BORDER_COUNTS, layout.border_counts)
-        document = {
-            "records": layout.nrows,
-            "first_row": layout.first_row,
-            "grid": asdict(layout.grid),
-            "arrays": [asdict(array) for array in layout.arrays],
-            "flat": list(layout.border_counts.items),
-        }
-        self.objects.put(self.path(_LAYOUT), json.dumps(document, ensure_ascii=False).encode())
-
-    def write_counts(self, name: str, counts: BorderCounts) -> None:
-        """Write counts of a layout, or of a part of it."""
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {f"items_{number}": items for number, items in enumerate(counts.items.values())}
-        np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
-        self.objects.put(self.path(name), buffer.getvalue())
-
-    def layout(self, counts: str = _BORDER_COUNTS) -> ZarrLayout | None:
-        """Read the layout, with all counts or with those of a name; None if it does not exist.
-
-        It was not written, so that no unit was either, or all units are.
-        """
-        written, counted = self.objects.get([self.path(_LAYOUT), self.path(counts)]).values()
-        if written is None or counted is None:
-            return None
-        document = json.loads(written)
-        with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
-            items = {name: arrays[f"items_{number}"] for number, name in enumerate(document["flat"])}
-            border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
-        specs = tuple(
-            ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
-            for array in document["arrays"]
-        )
-        grid, first_row = RowGrid(**document["grid"]), document.get("first_row", 0)
-        # Arrays had no units of their own before version 4 of the format.
-        specs = tuple(replace(spec, rows=spec.rows or grid.unit) if spec.by_rows else spec for spec in specs)
-        return ZarrLayout(document["records"], grid, specs, border_counts, first_row)
-
-    def has_plan(self) -> bool:
-        """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""
-        path = self.path(_LAYOUT)
-        return self.objects.sizes([path])[path] is not None
-
-    def has_units(self) -> bool:
-        """Return True if a unit was recorded, whether or not its objects still match."""
-        return bool(self.objects.names(self.path(_UNITS)))
-
-    def is_written(self, target: TargetGroup) -> bool:
-        """Return True if all units are written; raise IncompleteStoreError if another conversion has the group."""
-        return bool(target.update_attributes(self.identity)["written"])
-
-    def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
-        """Record that units are written: their reports, and the current sizes of their objects.
-
-        Raises IncompleteStoreError if an object is missing.
-        """
-        names = [name for _, objects in units.values() for name in objects]
-        sizes = self.objects.sizes(names)
-        missing = [name for name, size in sizes.items() if size is None]
-        if missing:
-            raise IncompleteStoreError(f"{missing[0]!r} was written and is missing: the store has lost it")
-        documents, reports = {}, {}
-        for number, (report, objects) in units.items():
-            own = {name: StoredFile(sizes[name] or 0) for name in objects}
-            reports[number] = replace(report, stored=sum(file.size for file in own.values()))
-            documents[str(number)] = Unit({name: getattr(reports[number], name) for name in WriteReport.__slots__}, own)
-        self._units.record(str(min(units)), documents)
-        return reports
-
-    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
-        """Return the reports of units of one task that are recorded."""
-        # A record is named by one of its units, and holds units of one task only.
-        names = {str(number) for number in numbers}
-        records = self._units.read(names).values()
-        return {
-            int(name): _report(unit) for record in records for name, unit in (record or {}).items() if name in names
-        }
-
-    def numbers(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-        """Return the numbers of the units that are recorded in some ranges, ascending; others may be among them."""
-        # A record is named by one of its units. Reading all of them takes a second for every 20,000.
-        names = self._record_names()
-        # Temporary files of records have longer names.
-        found = np.array([int(name) for name in names if name.isdecimal()], np.int64)
-        inside = np.searchsorted(np.array(sorted(within)).ravel(), found, side="right") % 2 == 1
-        records = self._units.read(map(str, found[inside].tolist()))
-        return np.array(sorted(int(name) for units in records.values() for name in units or ()), np.int64)
-
-    def verified(self) -> dict[int, WriteReport]:
-        """Return the reports of units whose objects match their record; delete records that do not match."""
-        records = self._units.read(self._record_names())
-        sizes = {
-            record: {name: file.size for unit in (units or {}).values() for name, file in unit.objects.items()}
-            for record, units in records.items()
-        }
-        found = self.objects.sizes({name for own in sizes.values() for name in own})
-        reports, invalid = {}, []
-        for record, units in records.items():
-            if units is None or any(found[name] != size for name, size in sizes[record].items()):
-                invalid.append(record)
-            else:
-                reports.update({int(name): _report(unit) for name, unit in units.items()})
-        self._units.drop(invalid)
-        return reports
-
-    def close(self) -> None:
-        """Delete the checkpoint, and not that of a later run: a copy of the last task may be late."""
-        self.objects.remove(f"{CHECKPOINT_FOLDER}/{self.identity}")
-        if all(_TORN.fullmatch(name.rpartition("/")[2]) for name in self.objects.names(CHECKPOINT_FOLDER)):
-            self.objects.remove(CHECKPOINT_FOLDER)
-
-    def path(self, name: str) -> str:
-        """Return the name of an object of the checkpoint."""
-        return f"{CHECKPOINT_FOLDER}/{self.identity}/{name}"
-
-    def _record_names(self) -> list[str]:
-        """List the names of the records of units, and of temporary files."""
-        return [path.rpartition("/")[2].removesuffix(".json") for path in self.objects.names(self.path(_UNITS))]
-
-    @property
-    def _units(self) -> Units:
-        return Units(self.objects, self.path(f"{_UNITS}/"))
-
-
-def _report(unit: Unit) -> WriteReport:
-    # Another version may have recorded other fields.
-    return WriteReport(**{name: unit.report[name] for name in WriteReport.__slots__ if name in unit.report})
-
-
-def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:
-    """Return identity and layout of an interrupted conversion of the same request.
-
-    The identity is None if no unit is written, and the layout is None if all of them are. Raises ResumeError if inputs
-    or options differ from those of the interrupted conversion.
-    """
-    attributes = target.stored_attributes()
-    identity = str(attributes.get("id"))
-    # The identity becomes the name of a folder.
-    if "id" not in attributes or not identity.isalnum():
-        _log.info("%s: found no conversion to resume", target)
-        return None, None
-    layout = Checkpoint(target.objects(target.open("r")), identity).layout()
-    written = bool(attributes.get("written") or attributes.get("complete"))
-    if not written and layout is None:
-        _log.info("%s: the interrupted conversion has no checkpoint and starts over", target)
-        return None, None
-    differences = Fingerprint.from_attributes(attributes).differences(fingerprint)
-    if differences:
-        raise ResumeError(
-            f"cannot resume: inputs or options changed: {'; '.join(differences)}. Pass " + OVERWRITE + " to start over",
-            target.location,
-        )
-    _log.info("%s: %s", target, "all units are written" if written else "resuming the interrupted conversion")
-    return identity, None if written else layout

@@ -71,6 +71,7 @@ from dask_tfrecord.stores.units import (
     task_name,
 )
 from dask_tfrecord.stores.zarr.append import AddedColumns, AddedRows, Addition, fingerprint_of
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable
 from dask_tfrecord.stores.zarr.codec import check_images
 from dask_tfrecord.stores.zarr.compat import array_of_document, chunk_key, run_sync
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -89,14 +90,7 @@ from dask_tfrecord.stores.zarr.layout import (
     plan_units,
 )
 from dask_tfrecord.stores.zarr.read import open_source
-from dask_tfrecord.stores.zarr.store import (
-    CHECKPOINT_FOLDER,
-    Checkpoint,
-    ChunkEntries,
-    Put,
-    TargetGroup,
-    find_resumable,
-)
+from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, ChunkEntries, Put, TargetGroup
 
 _log = logging.getLogger(__name__)
 
