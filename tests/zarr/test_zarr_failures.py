@@ -32,6 +32,7 @@ from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, Resum
 from dask_tfrecord.storage.objects import DirectoryObjects
 from dask_tfrecord.stores.zarr import store as store_module
 from dask_tfrecord.stores.zarr import write
+from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
 
 ROWS = 120
 LABEL = {"label": dtf.FixedLenFeature((), "int64")}
@@ -485,8 +486,8 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
 @pytest.mark.parametrize(
     ("owner", "step"),
     [
-        (store_module.Checkpoint, "begin"),
-        (store_module.Checkpoint, "close"),
+        (Checkpoint, "begin"),
+        (Checkpoint, "close"),
         *((store_module.TargetGroup, step) for step in ("remove_torn", "consolidate")),
     ],
 )
