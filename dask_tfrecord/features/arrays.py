@@ -79,7 +79,7 @@ class ArrayFeature(EncodedArray):
         arrays, nbytes, limit = [], 0, decoded.limit
         for number, value in enumerate(iter_values(decoded.keys[0].encoded())):
             try:
-                array = np.asarray(self.decode_value(bytes(value)))
+                array = _own_array(self.decode_value(bytes(value)))
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
@@ -123,12 +123,27 @@ class ArrayFeature(EncodedArray):
         encoded = []
         for row, array in enumerate(rows):
             try:
-                encoded.append(bytes(self.encode_value(np.asarray(array))))
+                # The arrays belong to the caller, and a task may run again: the function gets a copy.
+                encoded.append(_own_bytes(self.encode_value(np.asarray(array).copy())))
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
                 raise RowError(row, f"can't be encoded by {self}: {_reason(error)}") from error
         return [flat(key, BytesBlock.of(encoded))]
+
+
+def _own_array(given: Any) -> NDArray[Any]:
+    """Return a copy of a decoded array: a function may return the same memory for each value."""
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+        raise TypeError("it returned an array with masked values; fill them, as in array.filled(0)")
+    return np.asarray(given).copy()
+
+
+def _own_bytes(given: Any) -> bytes:
+    """Return encoded bytes. `bytes` would make zeros of a number, and values of a list of numbers."""
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise TypeError(f"expected bytes; got {type(given).__name__}")
+    return bytes(given)
 
 
 def _reason(error: Exception) -> str:

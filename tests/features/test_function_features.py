@@ -147,3 +147,48 @@ def test_a_class_of_another_name_or_kind_is_refused() -> None:
         dtf.register_feature(int)  # type: ignore[type-var]
     with pytest.raises(SchemaError, match="expected a function"):
         dtf.FunctionFeature("load", (), "int64")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(2,), (-1,), (-1, -1)])
+def test_a_function_may_return_the_same_memory_for_each_value(shape: tuple[int, ...], tmp_path: Path) -> None:
+    buffer = np.empty((2,) if len(shape) == 1 else (1, 2), np.uint8)
+
+    def decode(value: bytes) -> Any:
+        buffer.reshape(-1)[:] = np.frombuffer(value, np.uint8)
+        return buffer
+
+    ds = dtf.read_tfrecord(write(tmp_path, [b"\1\2", b"\3\4"]), {"x": dtf.FunctionFeature(decode, shape, "uint8")})
+    found = ds["x"].compute(scheduler="sync")
+    assert [np.ravel(row).tolist() for row in found] == [[1, 2], [3, 4]]
+
+
+def test_masked_values_are_not_decoded_to_what_the_mask_hides(tmp_path: Path) -> None:
+    def decode(value: bytes) -> Any:
+        return np.ma.masked_equal(np.frombuffer(value, np.uint8), 9)
+
+    path = write(tmp_path, [b"\1\2", b"\3\t"])
+    with pytest.raises(dtf.FeatureError, match=r"record 1 .*masked values; fill them"):
+        dtf.read_tfrecord(path, {"x": dtf.FunctionFeature(decode, (2,), "uint8")}).compute()
+
+
+@pytest.mark.parametrize("result", [3, True, [1, 2], np.arange(2), np.int64(3)])
+def test_encode_has_to_return_bytes(result: Any, tmp_path: Path) -> None:
+    feature = dtf.FunctionFeature(load_npy, (2,), "int64", lambda array: result)
+    with pytest.raises(dtf.FeatureError, match=rf"record 0: feature 'x' .*expected bytes; got {type(result).__name__}"):
+        dtf.to_tfrecord({"x": np.zeros((1, 2), np.int64)}, tmp_path / "out.tfrecord", features={"x": feature})
+
+
+@pytest.mark.parametrize("shape", [(2,), (-1,), (-1, -1)])
+def test_encode_may_change_its_array(shape: tuple[int, ...], tmp_path: Path) -> None:
+    def encode(array: Any) -> bytes:
+        array += 1
+        return bytes(array.tobytes())
+
+    given = [np.zeros((2,) if len(shape) == 1 else (1, 2), np.uint8) for _ in range(2)]
+    rows = {"x": np.array(given) if shape == (2,) else given}
+    feature = dtf.FunctionFeature(load_npy, shape, "uint8", encode)
+    for _ in range(2):
+        dtf.to_tfrecord(rows, tmp_path / "out.tfrecord", features={"x": feature}, mode="w")
+        stored = dtf.read_tfrecord(tmp_path / "out.tfrecord", {"x": BYTES})["x"].compute()
+        assert stored.tolist() == [b"\1\1"] * 2
+    assert not np.any(rows["x"])
