@@ -54,14 +54,19 @@ class TextFeature(Encoded):
     def __post_init__(self) -> None:
         count = checked_count(self.count, "TextFeature")
         encoding = _checked_encoding(self.encoding)
-        default = self.default_value.decode(encoding) if isinstance(self.default_value, bytes) else self.default_value
+        default: Any = self.default_value
+        if isinstance(default, bytes):
+            try:
+                default = default.decode(encoding)
+            except UnicodeError as error:
+                raise SchemaError(f"TextFeature: the default value {default!r:.100} is not valid {encoding}") from error
         if default is not None and not isinstance(default, str):
             raise SchemaError(f"TextFeature: expected text as default value; got {default!r}")
         if default is not None and count is not None:
             raise SchemaError("TextFeature: default_value is for one string per record; remove it, or count")
         try:
             (default or "").encode(encoding)
-        except UnicodeEncodeError as error:
+        except UnicodeError as error:
             raise SchemaError(f"TextFeature: {encoding} has no bytes for the default value {default!r}") from error
         self._set(default_value=default, count=count, encoding=encoding)
 
@@ -110,8 +115,11 @@ class TextFeature(Encoded):
         texts = []
         for number, value in enumerate(iter_values(values)):
             try:
-                texts.append(str(value, self.encoding))
-            except UnicodeDecodeError as error:
+                text = str(value, self.encoding)
+                # Some encodings have bytes for halves of surrogate pairs, which are no characters.
+                text.encode("utf-8")
+                texts.append(text)
+            except UnicodeError as error:
                 name = "UTF-8" if self.encoding == "utf-8" else self.encoding
                 reason = f"is not valid {name} where {self} takes text; FixedLenFeature((), 'bytes') reads any bytes"
                 raise decoded.error(self, number, reason) from error
@@ -126,7 +134,7 @@ class TextFeature(Encoded):
                 text = str(value, "utf-8")
                 try:
                     encoded.append(text.encode(self.encoding))
-                except UnicodeEncodeError as error:
+                except UnicodeError as error:
                     reason = f"holds {text!r:.100}, for which {self.encoding} has no bytes"
                     raise RowError(number // each, reason) from error
             block = BytesBlock.of(encoded, block.shape)
@@ -139,6 +147,6 @@ def _checked_encoding(encoding: Any) -> str:
         name = codecs.lookup(encoding).name
         # Codecs of bytes, such as zlib, are no encodings of text.
         "".encode(name)
-    except (LookupError, TypeError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise SchemaError(f"TextFeature: {encoding!r:.100} is no encoding of text that Python knows") from error
     return name

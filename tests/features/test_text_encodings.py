@@ -69,3 +69,31 @@ def test_other_arguments_are_refused(arguments: dict[str, Any], message: str) ->
         dtf.TextFeature(**arguments)
     with pytest.raises(SchemaError, match="text of messages is UTF-8"):
         dtf.ProtoFeature("a", values=dtf.TextFeature(encoding="latin-1"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value"), [("utf-7", b"+2AA-"), ("unicode_escape", rb"\ud800"), ("idna", b"xn--\xff"), ("utf-16", b"a")]
+)
+def test_bytes_of_no_characters_name_the_record(encoding: str, value: bytes, tmp_path: Path) -> None:
+    ds = dtf.read_tfrecord(write(tmp_path, [b"", value]), {"t": dtf.TextFeature(encoding=encoding)})
+    with pytest.raises(dtf.FeatureError, match=r"record 1 .*feature 't' is not valid"):
+        ds.compute()
+
+
+def test_text_that_an_encoding_refuses_as_a_whole_names_the_record(tmp_path: Path) -> None:
+    rows = {"t": np.array(["a", "a" * 70], np.dtypes.StringDType())}
+    with pytest.raises(dtf.FeatureError, match=r"record 1: feature 't' holds 'aaa"):
+        dtf.to_tfrecord(rows, tmp_path / "out.tfrecord", features={"t": dtf.TextFeature(encoding="idna")})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"encoding": "undefined"}, "no encoding of text"),
+        ({"encoding": "utf-8\0"}, "no encoding of text"),
+        ({"encoding": "ascii", "default_value": b"\xff"}, "default value b'.xff' is not valid ascii"),
+    ],
+)
+def test_encodings_that_fail_by_other_errors_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        dtf.TextFeature(**arguments)
