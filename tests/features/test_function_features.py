@@ -192,3 +192,79 @@ def test_encode_may_change_its_array(shape: tuple[int, ...], tmp_path: Path) -> 
         stored = dtf.read_tfrecord(tmp_path / "out.tfrecord", {"x": BYTES})["x"].compute()
         assert stored.tolist() == [b"\1\1"] * 2
     assert not np.any(rows["x"])
+
+
+MODULE = """
+import io
+import numpy as np
+import functools
+CACHED = []
+
+class Reader:
+    def __init__(self, add):
+        self.add = add
+
+    def __call__(self, value):
+        return np.frombuffer(value, np.uint8) * np.uint8(2)
+
+reader, options, table = Reader(1), {"scale": [1]}, np.arange(3)
+
+def even(value):
+    return odd(value)
+
+def odd(value):
+    return even(value) if len(value) > 5 else helper(value)
+
+def helper(value):
+    return np.frombuffer(value, np.uint8) * np.uint8(1)
+
+def decode(value):
+    return reader(value) + even(value) + options["scale"][0] + table[0] + len([helper(each) for each in ()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Reader(1)", "Reader(2)"),
+        ('"scale": [1]', '"scale": [2]'),
+        ("np.arange(3)", "np.arange(4)"),
+        ("np.uint8(1)", "np.uint8(3)"),
+        ("np.uint8(2)", "np.uint8(3)"),
+        ("len(value) > 5", "len(value) > 6"),
+    ],
+)
+def test_a_function_is_another_one_if_what_it_uses_has_changed(old: str, new: str, tmp_path: Path) -> None:
+    def feature(code: str) -> dtf.FunctionFeature:
+        names: dict[str, Any] = {"__name__": "module_of_a_user"}
+        exec(code, names)
+        return dtf.FunctionFeature(names["decode"], (2,), "uint8")
+
+    path = write(tmp_path, [b"\1\2"])
+    one, same, other = map(feature, (MODULE, MODULE, MODULE.replace(old, new)))
+    assert one == same != other
+    keys = [dtf.read_tfrecord(path, {"x": each})["x"].name for each in (one, same, other)]
+    assert keys[0] == keys[1] != keys[2]
+    assert cloudpickle.loads(cloudpickle.dumps(one)) == one
+
+
+FILLED: dict[bytes, int] = {}
+
+
+def test_a_function_that_fills_a_cache_stays_the_same(tmp_path: Path) -> None:
+    def decode(value: bytes) -> Any:
+        FILLED[value] = len(FILLED)
+        return np.frombuffer(value, np.uint8)
+
+    def encode(array: Any) -> bytes:
+        FILLED.clear()
+        return bytes(array.tobytes())
+
+    feature = dtf.FunctionFeature(decode, (2,), "uint8", encode)
+    ds = dtf.read_tfrecord(write(tmp_path, [b"\1\2", b"\3\4"]), {"x": feature}, chunks=1)
+    ds.to_zarr(tmp_path / "out.zarr")
+    ds.to_zarr(tmp_path / "out.zarr", resume=True)
+    ds.to_tfrecord(tmp_path / "again")
+    found = dtf.read_tfrecord(tmp_path / "again", {"x": feature})
+    assert found.schema == ds.schema
+    assert found["x"].compute().tolist() == [[1, 2], [3, 4]]

@@ -72,7 +72,8 @@ def test_other_arguments_are_refused(arguments: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("encoding", "value"), [("utf-7", b"+2AA-"), ("unicode_escape", rb"\ud800"), ("idna", b"xn--\xff"), ("utf-16", b"a")]
+    ("encoding", "value"),
+    [("utf-7", b"+2AA-"), ("unicode_escape", rb"\ud800"), ("idna", b"xn--\xff"), ("utf-16", b"a")],
 )
 def test_bytes_of_no_characters_name_the_record(encoding: str, value: bytes, tmp_path: Path) -> None:
     ds = dtf.read_tfrecord(write(tmp_path, [b"", value]), {"t": dtf.TextFeature(encoding=encoding)})
