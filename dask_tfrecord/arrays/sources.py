@@ -1354,6 +1354,16 @@ class UserBlocks(dict[str, Any]):
         for name in self:
             self[name]
 
+    # As of a dict.
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        self._convert()
+        return super().__eq__(dict(other) if isinstance(other, UserBlocks) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __repr__(self) -> str:
         self._convert()
         return super().__repr__()

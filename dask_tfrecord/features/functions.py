@@ -124,8 +124,8 @@ def _parts_of_globals(function: Any, module: str) -> Iterator[bytes]:
 
     Those of other modules, and objects of their classes, are told by their names: their code is of another release.
     """
-    # Numbers of what was visited: functions may call each other, and containers contain themselves. The values are kept,
-    # so that no other value gets their ids.
+    # Numbers of what was visited: functions may call each other, and containers contain themselves. The values are
+    # kept, so that no other value gets their ids.
     seen: dict[int, tuple[int, Any]] = {}
 
     def visit(value: Any) -> Iterator[bytes]:

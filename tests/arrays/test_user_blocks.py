@@ -113,6 +113,18 @@ def test_a_function_may_change_the_dict() -> None:
     assert rows(made) == rows({name: expected[name] for name in made})
 
 
+def test_dicts_are_compared_as_dicts_of_arrays() -> None:
+    one = every_column((1,))[["bytes"]]
+    kept: list[Blocks] = []
+    for _ in range(2):
+        one.where(lambda blocks: kept.append(blocks) or np.array([True])).count()
+    array = one["bytes"].compute(scheduler="sync")
+    assert kept[0] == kept[1]
+    assert kept[0] == {"bytes": array} == kept[1]
+    assert kept[0] != {"bytes": array + b"more"}
+    assert kept[0] != 1
+
+
 NUMBERS = np.arange(100_000)
 
 
