@@ -102,11 +102,13 @@ _LISTED_ROWS = 5
 def host_array(array: Any, owner: str, first: int = 0) -> Any:
     """Return the values of an array in the memory of the process, where blocks and files need them.
 
-    This is the one place that copies arrays of devices, such as those of CuPy and tensors of torch. Masked values and
-    sparse arrays are refused; errors number the rows from `first`. Other values are returned unchanged.
+    This is the one place that copies arrays of devices, such as those of CuPy and tensors of torch. Masked and missing
+    values and sparse arrays are refused; errors number the rows from `first`. Other values are returned unchanged.
     """
     if not isinstance(array, np.ndarray):
-        return _from_library(array, owner)
+        return _from_library(array, owner, first)
+    if may_miss_text(array.dtype):
+        return _text_without_missing(array, owner, first)
     if not isinstance(array, np.ma.MaskedArray):
         return array
     mask = np.ma.getmaskarray(array)
@@ -116,10 +118,27 @@ def host_array(array: Any, owner: str, first: int = 0) -> Any:
     raise SchemaError(f"{owner} is masked{in_rows(rows)}, and records lack masks: {MISSING}")
 
 
-def _from_library(array: Any, owner: str) -> Any:
+def may_miss_text(dtype: Any) -> bool:
+    """Return whether a dtype is a `StringDType` with an object for missing values."""
+    return isinstance(dtype, np.dtypes.StringDType) and hasattr(dtype, "na_object")
+
+
+def _text_without_missing(array: NDArray[Any], owner: str, first: int) -> NDArray[Any]:
+    """Return text as the `StringDType` without missing values, which NumPy would replace by their names."""
+    texts = array.astype(object)
+    others = [not isinstance(text, str) for text in texts.ravel().tolist()]
+    missing = np.array(others, bool).reshape(len(array), -1).any(axis=1) if array.ndim and array.size else np.zeros(0)
+    _refuse_missing(np.flatnonzero(missing), owner, first)
+    return texts.astype(np.dtypes.StringDType())
+
+
+def _from_library(array: Any, owner: str, first: int) -> Any:
     """Return an array of another library as one of NumPy, and anything else unchanged."""
     refuse_sparse(array, owner)
     kind = type(array)
+    if hasattr(kind, "null_count") and hasattr(kind, "is_null"):
+        # pyarrow and polars make other values of nulls: floats of integers, and the first category.
+        _refuse_missing(np.flatnonzero(np.asarray(array.is_null())), owner, first)
     if hasattr(kind, "detach") and hasattr(kind, "cpu"):
         return array.detach().cpu().numpy()
     if (hasattr(kind, "__array_function__") or hasattr(kind, "__cuda_array_interface__")) and hasattr(kind, "get"):
@@ -141,9 +160,12 @@ def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
     """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "f":
         return
-    missing = np.flatnonzero(np.asarray(series.isna()))
-    if len(missing):
-        raise SchemaError(f"{owner} has missing values{in_rows(missing + first)}, which records do not have: {MISSING}")
+    _refuse_missing(np.flatnonzero(np.asarray(series.isna())), owner, first)
+
+
+def _refuse_missing(rows: NDArray[np.int64], owner: str, first: int) -> None:
+    if len(rows):
+        raise SchemaError(f"{owner} has missing values{in_rows(rows + first)}, which records do not have: {MISSING}")
 
 
 MISSING = (
@@ -338,9 +360,9 @@ def _refuse_others(array: NDArray[np.object_] | list[Any], kind: type, owner: st
     # Fast path: checking the set of types avoids a Python loop.
     if set(map(type, items)) <= {kind}:
         return
-    other = next((item for item in items if not isinstance(item, kind)), None)
-    if other is not None:
-        raise SchemaError(f"{owner}: expected {kind.__name__} objects; got {other!r:.100}")
+    for item in items:
+        if not isinstance(item, kind):
+            raise SchemaError(f"{owner}: expected {kind.__name__} objects; got {item!r:.100}")
 
 
 def check_column(column: str, given: Feature, wanted: Feature, field: str | None = None) -> None:

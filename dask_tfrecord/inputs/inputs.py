@@ -31,6 +31,7 @@ from dask_tfrecord.columns.conversions import (
     feature_of,
     host_array,
     in_rows,
+    may_miss_text,
     objects,
     refuse_missing_values,
     refuse_sparse,
@@ -324,7 +325,7 @@ def _plain(given: Any, owner: str) -> Any:
     if isinstance(getattr(given, "dtype", None), np.dtype) and hasattr(given, "__getitem__"):
         return given
     if isinstance(given, PythonArray) or (hasattr(given, "__array__") and not hasattr(given, "columns")):
-        return np.asarray(given)
+        return np.asarray(host_array(given, owner))
     raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}{_row_advice(given)}")
 
 
@@ -380,8 +381,8 @@ def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, d
     dtype: Any = array.dtype
     refuse_sparse(array_meta(array), owner)
     masked = isinstance(array_meta(array), np.ma.MaskedArray)
-    if masked or dtype.kind == "U":
-        text = np.dtypes.StringDType() if dtype.kind == "U" else dtype
+    if masked or dtype.kind == "U" or may_miss_text(dtype):
+        text = np.dtypes.StringDType() if dtype.kind in "UT" else dtype
         starts = np.concatenate([[0.0], np.cumsum(array.chunks[0])])
         meta = np.empty((0,) * array.ndim, text)
         array = da.map_blocks(_checked_block, array, owner=owner, starts=starts, dtype=text, meta=meta)

@@ -30,6 +30,7 @@ from dask_tfrecord.settings import Limits
 
 xr: Any = pytest.importorskip("xarray")
 pd: Any = pytest.importorskip("pandas")
+pa: Any = pytest.importorskip("pyarrow")
 
 NUMBER, BYTES = dtf.FixedLenFeature((), "int64"), dtf.FixedLenFeature((), "bytes")
 FLOAT, FLOATS = dtf.FixedLenFeature((), "float32"), dtf.VarLenFeature("float32")
@@ -96,6 +97,7 @@ LATER = da.from_array(np.arange(6), chunks=2).map_blocks(np.ma.masked_equal, 5, 
 DAYS = np.array(["2020-01-01", "2020-01-02"], "M8[ns]")
 SURROGATE = r"'x': row 1 holds '\\ud800': a lone surrogate is not valid UTF-8"
 ROUNDED = "'x' mixes {} with floats or negative integers, and float64 rounds it"
+MISSING_TEXT = np.array(["a", None], np.dtypes.StringDType(na_object=None))
 COLUMNS: list[tuple[Any, str]] = [
     (MASKED, r"'x' is masked in rows 1, 5, .*filled.*FixedLenFeature with a default"),
     (da.from_array(MASKED, chunks=2), r"'x' is masked in row (1|5),"),
@@ -113,6 +115,13 @@ COLUMNS: list[tuple[Any, str]] = [
     ([[1], 2], "'x' mixes int and list: give it values of one type"),
     ([1, None], "'x' has missing values in row 1, .*fillna"),
     ([b"a", None], "'x' has missing values in row 1"),
+    (MISSING_TEXT, "'x' has missing values in row 1"),
+    (np.array(["a", np.nan], np.dtypes.StringDType(na_object=np.nan)), "'x' has missing values in row 1"),
+    (da.from_array(MISSING_TEXT, chunks=1), "'x' has missing values in row 1"),
+    ([MISSING_TEXT, MISSING_TEXT[:1]], "'x': row 0 has missing values in row 1"),
+    (dtf.RaggedBlock(MISSING_TEXT, np.array([0, 2])), "'x': values has missing values in row 1"),
+    (pa.array([1 << 60, None]), "'x' has missing values in row 1"),
+    (pa.chunked_array([pa.array(["a", None]).dictionary_encode()]), "'x' has missing values in row 1"),
     (["a", 1], "'x' mixes int and str"),
     (np.zeros(2, np.longdouble), r"'x': (float128|longdouble).*astype\('float64'\)"),
     ({1: 2}, "'x': expected an array, got dict"),
@@ -470,3 +479,33 @@ def test_rectilinear_grids_of_zarr_are_read_in_whole_chunks(tmp_path: Path, set_
         with xarray.open_zarr(tmp_path / "in.zarr", consolidated=False, chunks=None) as opened:
             dtf.to_zarr(opened, tmp_path / "again.zarr")
         np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "again.zarr")["x"].compute(), values)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), 1])
+def test_functions_and_lazy_objects_invent_no_text_for_missing_values(missing: Any) -> None:
+    ds, template = numbers().rows[:2], {"t": dtf.TextFeature()}
+    for given in (objects(["a", missing]), ["a", missing]):
+        with pytest.raises(SchemaError, match=r"map_blocks returned 't': expected str objects; got (None|nan|1)"):
+            ds.map_blocks(lambda _, given=given: {"t": given}, template).compute(scheduler="sync")
+    with pytest.raises(SchemaError, match=r"expected bytes objects; got (None|nan|1)"):
+        values = objects([b"a", missing])
+        ds.map_blocks(lambda _: {"t": values}, {"t": dtf.FixedLenFeature((), "bytes")}).compute(scheduler="sync")
+    lazy = da.from_array(objects(["a", missing]), chunks=1)
+    with pytest.raises(SchemaError, match=r"array 't': expected str objects; got (None|nan|1)"):
+        dtf.Dataset.from_arrays({"t": lazy}, features=template).compute(scheduler="sync")
+
+
+def test_text_with_an_object_for_missing_values_but_none_missing_is_text() -> None:
+    text = np.array(["a", "é"], np.dtypes.StringDType(na_object=None))
+    ds = dtf.Dataset.from_arrays({"t": text, "lazy": da.from_array(text, chunks=1)})
+    found = ds.compute(scheduler="sync")
+    assert {name: (str(array.dtype), array.tolist()) for name, array in found.items()} == dict.fromkeys(
+        ("t", "lazy"), ("StringDType()", ["a", "é"])
+    )
+
+
+def test_nulls_in_blocks_of_functions_are_refused() -> None:
+    ds, template = numbers().rows[:2], {"t": dtf.FixedLenFeature((), "float32")}
+    for values in (pa.array([1.0, None], pa.float32()), pa.chunked_array([[1.0, None]], pa.float32())):
+        with pytest.raises(SchemaError, match="map_blocks returned 't' has missing values in row 1"):
+            ds.map_blocks(lambda _, values=values: {"t": values}, template).compute(scheduler="sync")
