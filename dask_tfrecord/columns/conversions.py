@@ -139,12 +139,25 @@ def _from_library(array: Any, owner: str, first: int) -> Any:
     if hasattr(kind, "null_count") and hasattr(kind, "is_null"):
         # pyarrow and polars make other values of nulls: floats of integers, and the first category.
         _refuse_missing(np.flatnonzero(np.asarray(array.is_null())), owner, first)
+        # Lists of polars have no method that tells nulls from empty lists.
+        nested = array.to_arrow() if hasattr(getattr(array, "dtype", None), "inner") else array
+        if any(map(_holds_null, getattr(nested, "chunks", [nested]))):
+            raise SchemaError(f"{owner} has missing values in its lists, which records do not have: {MISSING}")
     if hasattr(kind, "detach") and hasattr(kind, "cpu"):
         return array.detach().cpu().numpy()
     if (hasattr(kind, "__array_function__") or hasattr(kind, "__cuda_array_interface__")) and hasattr(kind, "get"):
         # CuPy refuses to convert its arrays where nobody asks for it.
         return array.get()
     return array
+
+
+def _holds_null(array: Any) -> bool:
+    """Return whether the lists of an array of pyarrow hold a null, at any depth."""
+    while hasattr(array, "flatten") and hasattr(getattr(array, "type", None), "value_type"):
+        array = array.flatten()
+        if getattr(array, "null_count", 0):
+            return True
+    return False
 
 
 def refuse_sparse(array: Any, owner: str) -> None:
