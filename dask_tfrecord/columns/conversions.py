@@ -139,7 +139,7 @@ def _from_library(array: Any, owner: str, first: int) -> Any:
     if hasattr(kind, "null_count") and hasattr(kind, "is_null"):
         # pyarrow and polars make other values of nulls: floats of integers, and the first category.
         _refuse_missing(np.flatnonzero(np.asarray(array.is_null())), owner, first)
-        # Lists of polars have no method that tells nulls from empty lists.
+        # polars makes nulls of empty lists when it flattens them; pyarrow does not.
         nested = array.to_arrow() if hasattr(getattr(array, "dtype", None), "inner") else array
         if any(map(_holds_null, getattr(nested, "chunks", [nested]))):
             raise SchemaError(f"{owner} has missing values in its lists, which records do not have: {MISSING}")

@@ -122,7 +122,7 @@ def _names_of_globals(code: CodeType) -> tuple[str, ...]:
 def _parts_of_globals(function: Any, module: str) -> Iterator[bytes]:
     """Yield what a function uses of its module: functions and classes with their code, and values.
 
-    Those of other modules, and objects of their classes, are told by their names: their code is of another release.
+    Those of other modules, and objects of their classes, are identified by their names.
     """
     # Numbers of what was visited: functions may call each other, and containers contain themselves. The values are
     # kept, so that no other value gets their ids.
