@@ -147,5 +147,8 @@ def _own_bytes(given: Any) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return the name and the text of an error of a user's code."""
-    return f"{type(error).__name__}: {redact(error)}"
+    """Return the name and the text of an error of a user's code, whose text may be an error, too."""
+    try:
+        return f"{type(error).__name__}: {redact(error)}"
+    except Exception:
+        return type(error).__name__

@@ -268,3 +268,19 @@ def test_a_function_that_fills_a_cache_stays_the_same(tmp_path: Path) -> None:
     found = dtf.read_tfrecord(tmp_path / "again", {"x": feature})
     assert found.schema == ds.schema
     assert found["x"].compute().tolist() == [[1, 2], [3, 4]]
+
+
+class OddError(Exception):
+    """An error whose text is another error."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_an_error_without_a_text_names_the_record(tmp_path: Path) -> None:
+    def decode(value: bytes) -> Any:
+        raise OddError
+
+    path = write(tmp_path, [b"a"])
+    with pytest.raises(dtf.FeatureError, match=r"record 0 .*can't be decoded by FunctionFeature\(.*: OddError"):
+        dtf.read_tfrecord(path, {"x": dtf.FunctionFeature(decode, (1,), "uint8")}).compute(scheduler="sync")
