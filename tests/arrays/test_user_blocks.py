@@ -63,7 +63,6 @@ WAYS: dict[str, Callable[[Blocks], Blocks]] = {
     "merged": merged,
     "method copy": lambda blocks: blocks.copy(),
     "copy": copy.copy,
-    "deep copy": copy.deepcopy,
     "pickle": lambda blocks: pickle.loads(pickle.dumps(blocks)),
     "pop": popped,
     "popitem": popped_items,
