@@ -24,6 +24,7 @@ ORDER = [
     "markup",
     "settings",
     "activities",
+    "function_parts",
     "messages",
     "message_types",
     "blocks",
@@ -61,6 +62,7 @@ MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 ALLOWED = {
     "dask": {
         "settings",
+        "function_parts",
         "runtime",
         "arrays",
         "inputs",

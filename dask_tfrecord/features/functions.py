@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import hashlib
-import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.arrays import ArrayFeature
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape
+from dask_tfrecord.function_parts import function_parts
 
 # Functions that features of this process were given. JSON names functions, and never imports one: a store or the labels
 # of shards may come from anywhere. Threads add functions and look them up; equal ones have equal names.
@@ -58,9 +55,7 @@ def function_name(function: Any) -> tuple[str, str]:
 def _name_now(function: Any) -> tuple[str, str]:
     """Return the name and digest of a function, and keep them."""
     named, key = _named(function), id(function)
-    digest = hashlib.sha256()
-    for part in (*_parts(function, set()), *_parts_of_globals(function, named.__module__)):
-        digest.update(len(part).to_bytes(8, "little") + part)
+    digest = hashlib.sha256(repr(function_parts(function)).encode())
     name = f"{named.__module__}:{named.__qualname__}", digest.hexdigest()[:16]
     # A callable of C may have no weak references.
     with suppress(TypeError):
@@ -74,119 +69,6 @@ def _named(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function)
-
-
-def _parts(value: Any, seen: set[int]) -> Iterator[bytes]:
-    """Yield what a function consists of. Functions that call themselves are variables of their own."""
-    if id(value) in seen:
-        return
-    children: tuple[Any, ...] | None = None
-    if isinstance(value, CodeType):
-        children = (value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_consts)
-    elif isinstance(value, functools.partial):
-        children = (value.func, value.args, tuple(sorted(value.keywords.items())))
-    elif hasattr(value, "__code__"):
-        cells = tuple(cell.cell_contents for cell in value.__closure__ or ())
-        defaults = value.__defaults__, tuple(sorted((value.__kwdefaults__ or {}).items()))
-        owner = getattr(value, "__self__", None)
-        children = (value.__module__, value.__qualname__, value.__code__, *defaults, cells, owner)
-    elif isinstance(value, ModuleType):
-        children = (value.__name__,)
-    elif isinstance(value, tuple):
-        children = value
-    elif isinstance(value, frozenset):
-        # Their order differs between processes.
-        children = tuple(sorted(value, key=repr))
-    if children is None:
-        try:
-            yield pickle.dumps(value, protocol=4)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise SchemaError(
-                f"FunctionFeature: the function holds {value!r:.100}, which can't be pickled ({error}): pass a "
-                f"function whose variables can"
-            ) from None
-        return
-    yield type(value).__name__.encode()
-    for child in children:
-        yield from _parts(child, seen | {id(value)})
-
-
-@functools.lru_cache(maxsize=256)
-def _names_of_globals(code: CodeType) -> tuple[str, ...]:
-    """Return the globals that code and the functions within it refer to."""
-    found = {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return tuple(sorted(found.union(*map(_names_of_globals, inner))))
-
-
-def _parts_of_globals(function: Any, module: str) -> Iterator[bytes]:
-    """Yield what a function uses of its module: functions and classes with their code, and values.
-
-    Those of other modules, and objects of their classes, are identified by their names.
-    """
-    # Numbers of what was visited: functions may call each other, and containers contain themselves. The values are
-    # kept, so that no other value gets their ids.
-    seen: dict[int, tuple[int, Any]] = {}
-
-    def visit(value: Any) -> Iterator[bytes]:
-        kind = type(value)
-        if isinstance(value, type | FunctionType | ModuleType | BuiltinFunctionType):
-            yield f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', value.__name__)}".encode()
-        elif value is None or kind in (bool, int, float, complex, str, bytes):
-            yield repr(value).encode()
-            return
-        else:
-            yield f"{kind.__module__}:{kind.__qualname__}".encode()
-        if id(value) in seen:
-            yield str(seen[id(value)][0]).encode()
-            return
-        seen[id(value)] = len(seen), value
-        for child in children(value):
-            yield from visit(child)
-
-    def children(value: Any) -> Iterator[Any]:
-        kind = type(value)
-        if isinstance(value, FunctionType):
-            if value.__module__ == module:
-                yield from _parts(value.__code__, set())
-                yield from (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items()))
-                yield from used(value)
-        elif isinstance(value, type):
-            if value.__module__ == module:
-                yield from (each for _, each in sorted(vars(value).items()) if isinstance(each, FunctionType))
-        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            yield from (str(value.dtype), str(value.shape), value.tobytes())
-        elif isinstance(value, np.generic | np.dtype):
-            yield repr(value)
-        elif kind in (list, tuple):
-            yield from value
-        elif kind is dict:
-            yield from (each for item in value.items() for each in item)
-        elif kind in (set, frozenset):
-            yield from sorted(repr(each) for each in value if isinstance(each, int | float | str | bytes))
-        elif kind is functools.partial:
-            yield from (value.func, *value.args, *(each for item in sorted(value.keywords.items()) for each in item))
-        elif isinstance(value, MethodType):
-            yield from (value.__func__, value.__self__)
-        elif kind.__module__ == module:
-            yield kind
-            yield from (each for item in sorted(getattr(value, "__dict__", {}).items()) for each in item)
-
-    def used(found: FunctionType) -> Iterator[Any]:
-        for name in _names_of_globals(found.__code__):
-            if name in found.__globals__:
-                yield name
-                yield found.__globals__[name]
-        yield from (cell.cell_contents for cell in found.__closure__ or ())
-
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType | type):
-        function = type(function)
-    # What the function itself consists of is known.
-    for child in used(function) if isinstance(function, FunctionType) else children(function):
-        yield from visit(child)
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -211,10 +93,10 @@ class FunctionFeature(ArrayFeature):
 
     Notes
     -----
-    Two features are equal if their functions have the same name, code and variables, those of their module that they
-    use included. A file that describes a schema
-    (the attributes of a store, the labels of shards) names the functions. Reading it imports nothing: where no feature
-    was given the function, the arrays of the store are read as ever, and records need the feature again.
+    Two features are equal if their functions have the same name, code and variables, and use equal ones of their
+    module. A file that describes a schema (the attributes of a store, the labels of shards) names the functions.
+    Reading it imports nothing: where no feature was given the function, the arrays of the store are read as ever, and
+    records need the feature again.
 
     Examples
     --------

@@ -7,11 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 from support.programs import run_python
 
-from dask_tfrecord.stores.zarr.fingerprint import function_parts
+from dask_tfrecord.function_parts import function_parts
 
 
 def recursive(depth: int) -> int:
@@ -120,3 +121,12 @@ def test_objects_without_a_name() -> None:
 
     odd = Odd()
     assert function_parts(lambda blocks: odd) != function_parts(lambda blocks: None)
+
+
+def test_pickling_an_object_keeps_its_name() -> None:
+    names: dict[str, Any] = {"__name__": "module_of_a_user"}
+    exec("class Scale:\n    by = 2\nscale = Scale()\ndef f(b): return scale.by * b", names)
+    before = function_parts(names["f"])
+    # The first pickle adds an attribute to the class.
+    cloudpickle.dumps(names["scale"])
+    assert function_parts(names["f"]) == before
