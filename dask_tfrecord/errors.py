@@ -137,7 +137,7 @@ def clipped(text: str, most: int) -> str:
 
 
 def joined(texts: Sequence[str], most: int) -> str:
-    """Join the first texts by commas; an ellipsis stands for the others."""
+    """Join the first texts by commas, and replace the others by an ellipsis."""
     return ", ".join(texts[:most]) + (", …" if len(texts) > most else "")
 
 

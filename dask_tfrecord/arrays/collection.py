@@ -1,4 +1,4 @@
-"""Which bytes of which shards are the rows of a chunk: NumPy arrays, computed without reading.
+"""Find the bytes and shards of the rows of a chunk, in NumPy arrays, without reading.
 
 A `Collection` has the record count of each shard and the offsets of some records. Chunks are borders between rows. Only
 the task that reads a chunk converts its rows to `Run` values.

@@ -1378,7 +1378,7 @@ class UserBlocks(dict[str, Any]):
         return self[name]
 
     def setdefault(self, name: str, default: Any = None) -> Any:
-        """Return a block; if there is none, add the default."""
+        """Return a block, after adding the default if it is missing."""
         if name not in self:
             self[name] = default
         return self[name]

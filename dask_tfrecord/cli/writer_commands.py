@@ -31,7 +31,7 @@ _STEPS = (
 
 
 class AllCommands(Commands):
-    """Command group to which entry points of other packages add commands."""
+    """Group of commands, with those that other packages add by entry points."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

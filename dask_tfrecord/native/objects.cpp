@@ -107,8 +107,8 @@ private:
 // of their time, with the GIL held. One small object in each arena prevents this.
 class Anchors {
 public:
-    // Count an object of `nbytes` bytes that was made, and keep another one of its size after each MiB. What has no
-    // memory for that goes on without.
+    // Count an object of `nbytes` bytes that was made, and keep another one of its size after each MiB. Lack of
+    // memory for it is no error.
     void made(std::size_t nbytes) {
 #if !defined(Py_GIL_DISABLED)  // that allocator has no arenas
         if (nbytes > largest_small || (unanchored_ += nbytes) < spacing) return;

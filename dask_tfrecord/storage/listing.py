@@ -152,7 +152,7 @@ def find_changes(shards: Shards) -> dict[str, str]:
 def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
     """Return the values of the directories ``KEY=VALUE`` above each shard, by key, as Hive and Spark name them.
 
-    Raises SchemaError if a shard has no such directory, or not those of the first shard, or two of one key.
+    Raises SchemaError if a shard lacks them, has other keys than the first one, or a key twice.
     """
     pairs = [_partition(path) for path in shards.paths]
     for path, found in zip(shards.paths, pairs, strict=True):
@@ -169,7 +169,7 @@ def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
 def _partition(path: str) -> dict[str, str]:
     """Return the keys and values of the directories of a path, without the escapes that Spark writes."""
     found: dict[str, str] = {}
-    # User info and signatures of URLs hold "=" too, and are no directories.
+    # User info and signatures of URLs also contain "=".
     for part in redact_url(path).split("/")[:-1]:
         escaped_key, is_pair, escaped = part.partition("=")
         if not is_pair or not escaped_key:

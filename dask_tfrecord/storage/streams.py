@@ -657,7 +657,7 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> Stored
 
 
 class _Origin(NamedTuple):
-    """Where an inflater started: at a member, or at an access point within one."""
+    """Start of an inflater: of a member, or an access point within one."""
 
     inflater: Callable[[], Decompressor]
     stored: int
@@ -895,7 +895,7 @@ class InflatedStream:
                 return None
             if not (self._codec.joins and self._codec.is_start(rest)):
                 raise self._error(f"other data follows the end of the {self.compression} data")
-            # What a large input leaves is not passed as a whole to each of the tiny members in it.
+            # Many tiny members may be in a large input: each gets a part of the rest, not all of it.
             self._rest = rest[:_INPUT_SIZE]
             if len(rest) > _INPUT_SIZE:
                 self._input = memoryview(rest[_INPUT_SIZE:] + bytes(self._input))

@@ -167,7 +167,7 @@ NUMBER = {"number": FixedLenFeature((), "int64")}
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of all reads, in order, as the library asks for them: the system has no count for one file."""
+    """Sizes of all reads, in order, as the library requests them: the system counts them for all files together."""
     readinto, done = StoredStream.readinto, []
 
     def noted(self: StoredStream, buffer: memoryview) -> int:

@@ -434,7 +434,7 @@ def test_close_in_another_thread_ends_a_waiting_caller(ds: dtf.Dataset) -> None:
     def close() -> None:
         assert gate.entered.wait(60)
         with in_background(gate.batches.close):
-            # No public attribute says that `close` has begun, which waits for the unit that is being read.
+            # `close` waits for the unit that is being read. Only this attribute shows that it has begun.
             wait_until(lambda: gate.batches._pipeline is None)
             gate.released.set()
 

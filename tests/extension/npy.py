@@ -63,7 +63,7 @@ class NpyOptions(TypedDict, total=False):
     resume: Annotated[bool, Option(False)]
 
 
-# What an entry point of the group ``dask_tfrecord.commands`` names.
+# An entry point of the group ``dask_tfrecord.commands`` refers to it.
 COMMAND = WriterCommand("to-npy", "extension.npy:to_npy", NpyOptions, "Write columns.\n\nTARGET is a local directory.")
 
 

@@ -532,7 +532,7 @@ def test_a_refused_run_keeps_the_directories_of_the_other(
             WRITERS[kind](rows, folder)
         refused.set()
 
-    # Between the two steps there is no call of the system that only the second run makes.
+    # The calls of the system between the two steps are those of both runs.
     monkeypatch.setattr(journal.Journal, "_take", take_in_turn)
     with dask.config.set(scheduler="sync"), in_background(refuse):
         first.append(threading.get_ident())

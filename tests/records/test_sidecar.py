@@ -401,7 +401,7 @@ def test_a_tail_cut_off_is_found(tmp_path: Path) -> None:
         (tmp_path / "cut").write_bytes(data[:-missing])
         [short] = find_shards(tmp_path / "cut", compression="gzip")
         with open_stream(short) as stream:
-            # A sidecar of other bytes is refused: a stream gets such points only if the file changes after it opened.
+            # Opening refuses the sidecar of other bytes, so a stream has such points only if the file changed afterwards.
             stream._points = points  # type: ignore[attr-defined]
             with pytest.raises(CorruptRecordError, match="truncated"):
                 stream.seek(points.nbytes + 1)

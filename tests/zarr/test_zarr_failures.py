@@ -472,7 +472,7 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
         if "/c/" not in name:
             write(self, name, value)
 
-    # No disk loses a file without an error, and stores of users have no class of their own in the writer.
+    # Disks don't lose files without an error, so the test has to.
     monkeypatch.setattr(DirectoryObjects, "put", lose)
     monkeypatch.setattr(DirectoryObjects, "put_all", put_each)
     with (

@@ -1,4 +1,4 @@
-"""What a conversion has written, and whether an interrupted one can be resumed."""
+"""Record the units that a conversion has written, and find those of an interrupted one."""
 
 from __future__ import annotations
 
