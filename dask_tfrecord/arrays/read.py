@@ -155,8 +155,8 @@ def read_rows(
         ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
     partitioning : {None, "hive"}
         ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, such as ``date=2024-01-31``, as
-        Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each once. It cannot be
-        combined with ``counts=None`` or `value_errors`.
+        Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each
+        once. It cannot be combined with ``counts=None`` or `value_errors`.
     chunks : "auto", "shard", int or str, default "auto"
         Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds dask's ``array.chunk-size`` are
         split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
