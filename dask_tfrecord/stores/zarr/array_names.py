@@ -11,8 +11,6 @@ from dask_tfrecord.stores.units import Levels
 
 # Suffixes of the names of flat arrays.
 _SUFFIX = re.compile("values|shapes|item_shapes|byte_splits|row_splits(_[0-9]+)?")
-
-
 # Characters that Zarr or a file system refuses in a name; the dot separates the name of a column from its suffix.
 _FORBIDDEN = frozenset('%.<>:"\\|?*') | {chr(code) for code in range(32)}
 

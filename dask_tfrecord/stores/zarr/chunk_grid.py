@@ -16,18 +16,16 @@ from dask_tfrecord.stores.zarr.array_names import array_name, array_names, check
 
 # Bytes of a Python string besides its characters; Zarr's codec of strings takes Python strings.
 STRING_NBYTES = 64
-
-
 # Approximate units of a flat array per unit of rows.
-FLAT_UNITS = 4
-
-
+_FLAT_UNITS = 4
 # Limit for all arrays that are chunked along rows, as a multiple of a write unit: with many arrays each gets less.
-ARRAYS_TOGETHER = 4
-
-
+_ARRAYS_TOGETHER = 4
 # Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
-SPAN_NBYTES = 32 << 20
+_SPAN_NBYTES = 32 << 20
+# Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
+_LONGEST, _LONGEST_GROWING = 128, 16
+# A store of more objects has shards by default, of at most so many write units.
+_MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class GridOverrides:
         share = max(1, math.ceil(length / max(units, 1.0)))
         if self.grows:
             share = math.ceil(length / units) if length and units else max(1, default // item)
-        parts = max(1, min(FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
+        parts = max(1, min(_FLAT_UNITS, share * item // limits().flat_chunk_nbytes))
         most = math.ceil(share / parts) if self.grows else max(1, min(math.ceil(share / parts), length))
         if units <= 1.0:
             # The store may have been begun from few rows, and grow.
@@ -186,12 +184,6 @@ class ChunkRequest:
         return grid, GridOverrides(rows, entries, chunk_nbytes, shard_nbytes, self.grows, defaults)
 
 
-# Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
-_LONGEST, _LONGEST_GROWING = 128, 16
-# A store of more objects has shards by default, of at most so many write units.
-MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
-
-
 def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | None:
     """Return the decoded bytes of a shard if a store without shards would have too many objects; else None."""
     unit_rows = _default_rows(limits().write_unit_nbytes, sizes)
@@ -200,9 +192,9 @@ def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | 
     ]
     flat = sum(sizes.columns[name] for name in schema if is_flat(schema[name])) * nrows / limits().write_unit_nbytes
     objects = nrows / unit_rows * small.count(False) + flat
-    if objects <= MOST_OBJECTS:
+    if objects <= _MOST_OBJECTS:
         return None
-    return limits().write_unit_nbytes * min(math.ceil(objects / MOST_OBJECTS), _MOST_UNITS_PER_SHARD)
+    return limits().write_unit_nbytes * min(math.ceil(objects / _MOST_OBJECTS), _MOST_UNITS_PER_SHARD)
 
 
 def _largest_row(name: str, feature: Feature, sizes: RowSizes) -> float:
@@ -232,13 +224,13 @@ def _longer_units(unit: int, nrows: int, nbytes: Sequence[float], target: float,
 
 def rows_of_a_read(sizes: RowSizes) -> int:
     """Return the most rows that a task reads at once."""
-    return max(1, int(min(limits().write_unit_nbytes, SPAN_NBYTES) / max(sizes.read, 1.0)))
+    return max(1, int(min(limits().write_unit_nbytes, _SPAN_NBYTES) / max(sizes.read, 1.0)))
 
 
 def _default_rows(nbytes: int, sizes: RowSizes) -> int:
     """Return the number of rows of a unit or a chunk in which the largest array has at most `nbytes`."""
-    share = sizes.read * limits().write_unit_nbytes / SPAN_NBYTES
-    return max(1, int(nbytes / max(sizes.largest, sizes.by_rows / ARRAYS_TOGETHER, share, 1.0)))
+    share = sizes.read * limits().write_unit_nbytes / _SPAN_NBYTES
+    return max(1, int(nbytes / max(sizes.largest, sizes.by_rows / _ARRAYS_TOGETHER, share, 1.0)))
 
 
 def _by_name(option: str, value: int | Mapping[str, int] | None, schema: Schema) -> Mapping[str, int]:

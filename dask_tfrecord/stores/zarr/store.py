@@ -71,6 +71,8 @@ _ATTRIBUTE = "dask_tfrecord"
 FORMAT_VERSION = 4
 # Folder of the checkpoint within the group, until the group is complete.
 CHECKPOINT_FOLDER = ".dask_tfrecord"
+# Folder of the plan of a job within its checkpoint, and the programs that write its parts.
+PARTS = "parts"
 # Temporary file that zarr leaves when its process is killed.
 TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
 # Metadata files: each identifies a directory as an array or a group, and a group has only these files.
@@ -756,7 +758,3 @@ def _is_filled(entries: NDArray[Any], value: Any) -> bool:
     # NumPy 2.5 warns of signaling NaNs, which data may hold.
     with np.errstate(invalid="ignore"):
         return np.array_equal(entries, wanted, equal_nan=entries.dtype.kind in "fc")
-
-
-# Folder of the plan of a job within its checkpoint, and the programs that write its parts.
-PARTS = "parts"
