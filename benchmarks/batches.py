@@ -71,7 +71,7 @@ def gathering(arguments: argparse.Namespace) -> None:
     from pipelines import FEATURES
 
     import dask_tfrecord as dtf
-    from dask_tfrecord.batches.mixing import BatchMixer
+    from dask_tfrecord.extras.batches.mixing import BatchMixer
 
     gather, times = BatchMixer._gather, list[float]()
 

@@ -41,19 +41,19 @@ from pipelines import FEATURES, look, touch
 
 import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, build_index
-from dask_tfrecord.arrays.chunk_borders import borders_by_bytes, borders_by_rows, distinct
-from dask_tfrecord.arrays.collection import Collection
-from dask_tfrecord.arrays.counting import index_shards
-from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import RecordSource
-from dask_tfrecord.codecs import deflate
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.messages import Example
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
-from dask_tfrecord.storage.listing import find_shards, find_sidecars
-from dask_tfrecord.storage.shard import Shard, Shards
-from dask_tfrecord.storage.streams import open_stream
+from dask_tfrecord.rows.chunk_borders import borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.rows.collection import Collection
+from dask_tfrecord.rows.counting import index_shards
+from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.sources import RecordSource
+from dask_tfrecord.shards import deflate
+from dask_tfrecord.shards.listing import find_shards, find_sidecars
+from dask_tfrecord.shards.shard import Shard, Shards
+from dask_tfrecord.shards.streams import open_stream
 
 RECORDS_PER_CHUNK = 10
 
@@ -1009,7 +1009,7 @@ FIRST = {"feature0": dtf.FixedLenFeature((), "float32")}
 
 def import_library() -> None:
     """Import what a worker imports for its first task."""
-    importlib.import_module("dask_tfrecord.arrays.read")
+    importlib.import_module("dask_tfrecord.rows.read")
 
 
 def run_cluster() -> None:

@@ -11,18 +11,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.counting import build_index as build_index
-    from dask_tfrecord.arrays.counting import repair as repair
-    from dask_tfrecord.arrays.counting import verify as verify
-    from dask_tfrecord.arrays.partitions import infer_schema as infer_schema
-    from dask_tfrecord.arrays.partitions import inspect_records as inspect_records
-    from dask_tfrecord.arrays.partitions import read_bag as read_bag
-    from dask_tfrecord.batches.mixing import Pad as Pad
-    from dask_tfrecord.batches.mixtures import sample_from_datasets as sample_from_datasets
     from dask_tfrecord.blocks import BytesBlock as BytesBlock
     from dask_tfrecord.blocks import RaggedBlock as RaggedBlock
-    from dask_tfrecord.codecs.compressions import ShardCompression as ShardCompression
-    from dask_tfrecord.codecs.registry import register_compression as register_compression
     from dask_tfrecord.columns.resizing import resize_images as resize_images
     from dask_tfrecord.dataset.dataset import Dataset as Dataset
     from dask_tfrecord.dataset.reading import read_tfrecord as read_tfrecord
@@ -31,6 +21,9 @@ if TYPE_CHECKING:
     from dask_tfrecord.errors import FeatureError as FeatureError
     from dask_tfrecord.errors import SchemaError as SchemaError
     from dask_tfrecord.errors import TFRecordError as TFRecordError
+    from dask_tfrecord.extras.batches.mixing import Pad as Pad
+    from dask_tfrecord.extras.batches.mixtures import sample_from_datasets as sample_from_datasets
+    from dask_tfrecord.extras.lerobot import to_lerobot as to_lerobot
     from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
     from dask_tfrecord.features import FixedLenSequenceFeature as FixedLenSequenceFeature
     from dask_tfrecord.features import FunctionFeature as FunctionFeature
@@ -43,15 +36,22 @@ if TYPE_CHECKING:
     from dask_tfrecord.features import TextFeature as TextFeature
     from dask_tfrecord.features import VarLenFeature as VarLenFeature
     from dask_tfrecord.features import register_feature as register_feature
-    from dask_tfrecord.images.codecs import ImageFormat as ImageFormat
-    from dask_tfrecord.images.registry import register_image_format as register_image_format
+    from dask_tfrecord.features.images.codecs import ImageFormat as ImageFormat
+    from dask_tfrecord.features.images.registry import register_image_format as register_image_format
+    from dask_tfrecord.features.schema import Schema as Schema
     from dask_tfrecord.records.framing import RecordWriter as RecordWriter
     from dask_tfrecord.records.framing import read_records as read_records
-    from dask_tfrecord.runtime.workers import check_workers as check_workers
-    from dask_tfrecord.schema import Schema as Schema
+    from dask_tfrecord.rows.counting import build_index as build_index
+    from dask_tfrecord.rows.counting import repair as repair
+    from dask_tfrecord.rows.counting import verify as verify
+    from dask_tfrecord.rows.partitions import infer_schema as infer_schema
+    from dask_tfrecord.rows.partitions import inspect_records as inspect_records
+    from dask_tfrecord.rows.partitions import read_bag as read_bag
+    from dask_tfrecord.rows.workers import check_workers as check_workers
+    from dask_tfrecord.shards.compressions import ShardCompression as ShardCompression
+    from dask_tfrecord.shards.registry import register_compression as register_compression
     from dask_tfrecord.stores.files.job import ParquetJob as ParquetJob
     from dask_tfrecord.stores.files.job import TFRecordJob as TFRecordJob
-    from dask_tfrecord.stores.files.lerobot import to_lerobot as to_lerobot
     from dask_tfrecord.stores.files.parquet import to_parquet as to_parquet
     from dask_tfrecord.stores.files.tfrecord import copy_tfrecord as copy_tfrecord
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord as to_tfrecord
@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 # The public names of each module; the imports above are the same for type checkers.
 _PUBLIC = {
-    "arrays.counting": ("build_index", "repair", "verify"),
-    "arrays.partitions": ("infer_schema", "inspect_records", "read_bag"),
-    "batches.mixing": ("Pad",),
-    "batches.mixtures": ("sample_from_datasets",),
+    "rows.counting": ("build_index", "repair", "verify"),
+    "rows.partitions": ("infer_schema", "inspect_records", "read_bag"),
+    "extras.batches.mixing": ("Pad",),
+    "extras.batches.mixtures": ("sample_from_datasets",),
     "blocks": ("BytesBlock", "RaggedBlock"),
-    "codecs.compressions": ("ShardCompression",),
-    "codecs.registry": ("register_compression",),
+    "shards.compressions": ("ShardCompression",),
+    "shards.registry": ("register_compression",),
     "columns.resizing": ("resize_images",),
     "dataset.dataset": ("Dataset",),
     "dataset.reading": ("read_tfrecord",),
@@ -80,13 +80,13 @@ _PUBLIC = {
         *("RaggedFeature", "RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
         "register_feature",
     ),
-    "images.codecs": ("ImageFormat",),
-    "images.registry": ("register_image_format",),
+    "features.images.codecs": ("ImageFormat",),
+    "features.images.registry": ("register_image_format",),
     "records.framing": ("RecordWriter", "read_records"),
-    "runtime.workers": ("check_workers",),
-    "schema": ("Schema",),
+    "rows.workers": ("check_workers",),
+    "features.schema": ("Schema",),
     "stores.files.job": ("ParquetJob", "TFRecordJob"),
-    "stores.files.lerobot": ("to_lerobot",),
+    "extras.lerobot": ("to_lerobot",),
     "stores.files.parquet": ("to_parquet",),
     "stores.files.tfrecord": ("copy_tfrecord", "to_tfrecord"),
     "stores.virtual.parser": ("TFRecordParser",),
@@ -98,7 +98,7 @@ _PUBLIC = {
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_MODULES)
 # Modules that are attributes of the package before they are imported.
-_SUBMODULES = frozenset({"errors", "features", "messages", "schema"})
+_SUBMODULES = {"errors": "errors", "features": "features", "messages": "messages", "schema": "features.schema"}
 
 
 def __getattr__(name: str) -> Any:
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     if name in _SUBMODULES:
-        return importlib.import_module(f"dask_tfrecord.{name}")
+        return importlib.import_module(f"dask_tfrecord.{_SUBMODULES[name]}")
     if name == "_native":
         return _import_native()
     if name == "__version__":
@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
             return metadata.version("dask-tfrecord")
     known = {}
     if not name.startswith("_"):
-        known = importlib.import_module("dask_tfrecord.arrays.equivalents").FUNCTIONS
+        known = importlib.import_module("dask_tfrecord.rows.equivalents").FUNCTIONS
     hint = f"; {known[name]}" if name in known else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[__name__])
 

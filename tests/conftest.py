@@ -25,8 +25,8 @@ from support.object_stores import bucket, gcs, moto, s3
 from support.robot import write_robot
 
 from dask_tfrecord import Dataset, read_tfrecord
-from dask_tfrecord.codecs import deflate
 from dask_tfrecord.settings import Limits, replaced_limits
+from dask_tfrecord.shards import deflate
 
 __all__ = ["bucket", "gcs", "moto", "s3"]
 
@@ -180,7 +180,7 @@ def xarray_engine() -> str:
     """Return the name of the engine of xarray; register it if the package is imported without its metadata."""
     from xarray import backends
 
-    from dask_tfrecord.interop.xarray_engine import TFRecordBackendEntrypoint
+    from dask_tfrecord.extras.interop.xarray_engine import TFRecordBackendEntrypoint
 
     if "tfrecord" not in backends.list_engines():
         backends.common.BACKEND_ENTRYPOINTS["tfrecord"] = (None, TFRecordBackendEntrypoint)

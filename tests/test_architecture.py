@@ -1,6 +1,6 @@
 """Layout of the package: import order, absence of cycles, and where third-party packages are used.
 
-The packages follow the data: storage → records → columns → arrays → stores. Imports go from right to left only.
+The rooms follow the data: shards → records → features → columns → rows → stores. Imports go from right to left only.
 """
 
 import ast
@@ -23,75 +23,47 @@ ORDER = [
     "options",
     "markup",
     "settings",
-    "activities",
     "function_parts",
     "messages",
-    "message_types",
     "blocks",
-    "codecs",
-    "images",
-    "features",
-    "schema",
-    "storage",
+    "shards",
     "records",
-    "metadata",
-    "inspection",
+    "features",
     "columns",
-    "runtime",
-    "arrays",
-    "statistics",
-    "inputs",
-    "interop.arrow",
+    "rows",
     "stores",
     "stores.zarr",
     "stores.virtual",
     "stores.files",
-    "interop",
-    "batches",
-    "preview",
-    "view",
+    "extras",
     "dataset",
     "cli",
 ]
 # `__init__` imports everything, `__main__` the command line.
 OUTSIDE = {"__init__", "__main__"}
 # `Schema.read` and `Schema.write` import the formats of files when they are called: these need `Schema` themselves.
-WRITERS = {"schema": {"metadata.labels"}}
+WRITERS = {"features.schema": {"features.metadata.labels"}}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {
-        "settings",
-        "function_parts",
-        "runtime",
-        "arrays",
-        "inputs",
-        "stores",
-        "batches",
-        "interop",
-        "preview",
-        "statistics",
-        "view",
-        "dataset",
-        "cli",
-    },
-    "dask_array": {"arrays/engine.py"},
-    "distributed": {"runtime", "arrays", "stores", "cli"},
+    "dask": {"settings", "function_parts", "rows", "stores", "extras", "dataset", "cli"},
+    "dask_array": {"rows/engine.py"},
+    "distributed": {"rows", "stores", "cli"},
     "zarr": {"stores/zarr"},
     "zarrs": {"stores/zarr"},
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
-    "av": {"stores/files/lerobot.py"},
-    "pyarrow": {"interop/arrow.py", "stores/files/lerobot.py", "stores/files/parquet.py", "inputs/inputs.py"},
-    "awkward": {"interop/awkward.py"},
-    "polars": {"interop/polars.py"},
+    "av": {"extras/lerobot.py"},
+    "pyarrow": {"rows/arrow.py", "rows/inputs.py", "stores/files/parquet.py", "extras/lerobot.py"},
+    "awkward": {"extras/interop/awkward.py"},
+    "polars": {"extras/interop/polars.py"},
     # The methods of `Dataset` name its type.
-    "xarray": {"interop", "dataset/dataset.py"},
-    "PIL": {"images", "preview", "view"},
-    "starlette": {"view"},
-    "uvicorn": {"view"},
-    "simplejpeg": {"images/codecs.py"},
-    "google": {"messages", "message_types"},
+    "xarray": {"extras/interop", "dataset/dataset.py"},
+    "PIL": {"features/images", "extras/preview.py", "extras/view"},
+    "starlette": {"extras/view"},
+    "uvicorn": {"extras/view"},
+    "simplejpeg": {"features/images/codecs.py"},
+    "google": {"messages", "features/message_types.py"},
     "tensorflow": set[str](),
 }
 
@@ -126,7 +98,7 @@ def imports(source: str, module: Path) -> set[str]:
             if origin.split(".")[0] != "dask_tfrecord":
                 names.add(origin)
                 continue
-            # `from dask_tfrecord.arrays import plan` imports a module, not a name of the package.
+            # `from dask_tfrecord.rows import plan` imports a module, not a name of the package.
             for alias in node.names:
                 inner = f"{origin}.{alias.name}".removeprefix("dask_tfrecord.")
                 submodule = inner in NAMES or inner == "_native"
@@ -177,9 +149,21 @@ def test_imports_go_from_right_to_left() -> None:
     for module in MODULES:
         own = layer(dotted(module))
         if own in ORDER:
-            native = ["_native"] if own in {"blocks", "features", "storage", "records", "images", "columns"} else []
+            native = ["_native"] if own in {"blocks", "shards", "records", "features", "columns"} else []
             allowed = {*ORDER[: ORDER.index(own) + 1], *native}
             if found := {name for name in siblings(module) if layer(name) not in allowed}:
+                wrong[str(module)] = found
+    assert wrong == {}
+
+
+def test_extras_are_imported_late() -> None:
+    # `dataset/` and `cli/` import them in the body of a method or command, or for type checkers.
+    wrong: dict[str, list[str]] = {}
+    for module in MODULES:
+        if module.parts[0] in ("dataset", "cli"):
+            tree = ast.parse((PACKAGE / module).read_text("utf-8"))
+            names = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+            if found := [name for name in names if name.startswith("dask_tfrecord.extras")]:
                 wrong[str(module)] = found
     assert wrong == {}
 
@@ -217,16 +201,15 @@ def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     assert used <= allowed.get(path.name, set())
 
 
-# A place that switches on a concrete feature class: outside of the packages that describe classes, few may.
+# A place that switches on a concrete feature class: outside of their room, few may.
 SWITCH = re.compile(rf"isinstance\([^\n]*\b(?:{'|'.join(FEATURES)})\b|case (?:{'|'.join(FEATURES)})\b")
-DESCRIBING = {"features", "metadata", "inspection"}
 
 
 def test_feature_classes_answer_for_themselves() -> None:
     found = [
         f"{module}: {line.strip()}"
         for module in MODULES
-        if module.parts[0] not in DESCRIBING
+        if module.parts[0] != "features"
         for line in (PACKAGE / module).read_text("utf-8").splitlines()
         if SWITCH.search(line)
     ]

@@ -17,7 +17,7 @@ from support.programs import run_python
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.runtime.workers import PathCheck, WorkerCheck, WorkersReport
+from dask_tfrecord.rows.workers import PathCheck, WorkerCheck, WorkersReport
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb\u2028c"
 # Names of Zarr arrays encode other parts of the name.

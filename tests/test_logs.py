@@ -18,7 +18,7 @@ from support.numbered_shards import damage
 from support.paths import REPOSITORY
 
 import dask_tfrecord as dtf
-from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.shards.objects import DirectoryObjects
 
 PACKAGE = Path(dtf.errors.__file__).parent
 PAGE = REPOSITORY / "docs" / "how-to" / "configuration.md"

@@ -12,7 +12,7 @@ import pytest
 from support.programs import run_program, run_python
 
 import dask_tfrecord as dtf
-from dask_tfrecord.images.codecs import require_pillow
+from dask_tfrecord.features.images.codecs import require_pillow
 
 # Modules are imported once, and fsspec keeps file systems for the whole process: a new process imports without one.
 WITHOUT_MODULE = """

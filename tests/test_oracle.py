@@ -37,7 +37,7 @@ from dask_tfrecord.features import (
     ValueRowIds,
     VarLenFeature,
 )
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 
 judged_by_upb = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"

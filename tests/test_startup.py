@@ -30,15 +30,15 @@ def test_reading_imports_no_package_that_only_writing_or_a_cluster_needs() -> No
     # dask.array imports some packages where they are installed.
     code = f"import sys, dask.array; before = {{*sys.modules}}; from dask_tfrecord import {names}"
     found = set(run_python("-c", f"{code}; print(*{{*sys.modules}} - before)").stdout.split())
-    assert "dask_tfrecord.arrays" in found
+    assert "dask_tfrecord.rows" in found
     assert not {name.split(".")[0] for name in found} & {*WRITERS, "rich", "pandas", "pyarrow", "argparse"}
     assert "dask.bag" not in found
 
 
 VIEW = """
 import sys, urllib.request
-from dask_tfrecord.view.opened import BlockCache, open_path
-from dask_tfrecord.view.server import Server
+from dask_tfrecord.extras.view.opened import BlockCache, open_path
+from dask_tfrecord.extras.view.server import Server
 
 with Server([open_path(sys.argv[1], BlockCache())]) as server:
     for name in ("overview", "rows?stop=50", "shard"):
@@ -52,7 +52,7 @@ def test_the_first_rows_of_a_view_import_no_arrays(golden: Path) -> None:
     first, second, third, modules = run_python("-c", VIEW, golden / "scalars.tfrecord").stdout.strip().split("\n")
     assert min(map(int, (first, second, third))) > 100
     names = set(modules.split())
-    assert "dask_tfrecord.view.cells" in names
+    assert "dask_tfrecord.extras.view.cells" in names
     assert not {name.split(".")[0] for name in names} & {*WRITERS, "pandas", "pyarrow"}
     assert "dask.array" not in names
 

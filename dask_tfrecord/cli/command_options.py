@@ -22,15 +22,15 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from dask_tfrecord.codecs.registry import COMPRESSIONS, normalize_compression
 from dask_tfrecord.errors import printable, redact
 from dask_tfrecord.options import REQUIRED, LeRobotOptions, ShardOptions, options_of, summary
 from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.shards.registry import COMPRESSIONS, normalize_compression
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dask_tfrecord.arrays.filters import Alternatives
+    from dask_tfrecord.rows.filters import Alternatives
 
 
 def plain(text: str) -> str:
@@ -164,7 +164,7 @@ def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str
 
 def _check_message(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     if value is not None:
-        from dask_tfrecord.message_types import MessageType
+        from dask_tfrecord.features.message_types import MessageType
 
         MessageType.of(value, "--message")
     return value
@@ -191,7 +191,7 @@ def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str,
     """Parse conditions of texts that all hold."""
     if not texts:
         return []
-    from dask_tfrecord.arrays.filters import parse_expressions
+    from dask_tfrecord.rows.filters import parse_expressions
 
     try:
         return parse_expressions(texts)
@@ -512,7 +512,7 @@ def _check_no_condition(ctx: click.Context, path: str) -> None:
     """Refuse a condition without --where, which would be the name of a file."""
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
-    from dask_tfrecord.arrays.filters import parse_expression
+    from dask_tfrecord.rows.filters import parse_expression
 
     with suppress(ValueError, OSError):
         if not Path(path).exists() and parse_expression(path):

@@ -19,12 +19,12 @@ from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 from dask_tfrecord.options import COMMANDS
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.filters import Alternatives
     from dask_tfrecord.dataset.dataset import Dataset
-    from dask_tfrecord.inspection.report import Report
+    from dask_tfrecord.features.inference.report import Report
+    from dask_tfrecord.features.schema import Schema
     from dask_tfrecord.records.index import Run
-    from dask_tfrecord.schema import Schema
-    from dask_tfrecord.storage.shard import Shards
+    from dask_tfrecord.rows.filters import Alternatives
+    from dask_tfrecord.shards.shard import Shards
     from dask_tfrecord.stores.output import WriteSummary
 
 
@@ -106,7 +106,7 @@ class Commands(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as error:
-            from dask_tfrecord.storage.streams import interrupt_reading
+            from dask_tfrecord.shards.streams import interrupt_reading
 
             # The process waits for the threads of dask before it exits.
             interrupt_reading()
@@ -240,7 +240,7 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
 def keep_where(dataset: Dataset, conditions: Alternatives | None, columns: list[str] | None) -> Dataset:
     """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
     if conditions:
-        from dask_tfrecord.arrays.filters import as_stored
+        from dask_tfrecord.rows.filters import as_stored
 
         dataset = dataset.where(as_stored(dataset.schema, conditions))
     return dataset if columns is None else dataset[columns]
@@ -259,9 +259,9 @@ def open_rows(
 
     For the `first` rows of a filter, records are not counted, where their number is not needed otherwise.
     """
-    from dask_tfrecord.arrays.read import open_lengths
     from dask_tfrecord.dataset.reading import read_tfrecord
-    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.features.schema import Schema
+    from dask_tfrecord.rows.read import open_lengths
 
     schema = find_schema(pattern, threads, reading.pop("features"), reading.pop("sample"), **reading)
     if not where:
@@ -291,7 +291,7 @@ def find_schema(
         raise click.UsageError("--message specifies the fields that --sample would infer: give one of them.")
     if features is not None or message is not None:
         return features
-    from dask_tfrecord.metadata.splits import resolve_collection
+    from dask_tfrecord.features.metadata.splits import resolve_collection
 
     found = resolve_collection(
         pattern, reading["split"], compression=compression, storage_options=None, default=reading.get("default")
@@ -308,9 +308,9 @@ def inspect_sample(
     """Inspect a number of records, or all; all records of large shards in processes, because protobuf holds the GIL."""
     from rich.console import Console
 
-    from dask_tfrecord.arrays.counting import intact_runs
-    from dask_tfrecord.arrays.partitions import inspect_shards
-    from dask_tfrecord.message_types import MessageType
+    from dask_tfrecord.features.message_types import MessageType
+    from dask_tfrecord.rows.counting import intact_runs
+    from dask_tfrecord.rows.partitions import inspect_shards
 
     type_ = None if message is None else MessageType.of(message)
     whole = sample == "all"
@@ -330,10 +330,10 @@ def inspect_matching(
     """
     import numpy as np
 
-    from dask_tfrecord.arrays.filters import as_stored
-    from dask_tfrecord.arrays.partitions import inspect_shards
-    from dask_tfrecord.arrays.read import read_rows
-    from dask_tfrecord.arrays.sources import RecordSource
+    from dask_tfrecord.rows.filters import as_stored
+    from dask_tfrecord.rows.partitions import inspect_shards
+    from dask_tfrecord.rows.read import read_rows
+    from dask_tfrecord.rows.sources import RecordSource
 
     with computing(threads):
         source = read_rows(pattern, schema, filters=as_stored(schema, conditions), **reading).source

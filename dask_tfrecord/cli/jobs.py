@@ -118,7 +118,7 @@ def _continue(
     job: Job, place: str, pattern: str | list[str] | None, threads: int, *, part: str | None, finish: bool
 ) -> None:
     """Write a part of a job, finish it, or print its status; check the shards of `pattern` if there is one."""
-    from dask_tfrecord.storage.listing import find_shards
+    from dask_tfrecord.shards.listing import find_shards
 
     if pattern:
         job.check_shards(find_shards(pattern))

@@ -61,9 +61,9 @@ from dask_tfrecord.options import (
 )
 
 if TYPE_CHECKING:
-    from dask_tfrecord.arrays.filters import Alternatives
-    from dask_tfrecord.metadata.splits import ResolvedPath
-    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.features.metadata.splits import ResolvedPath
+    from dask_tfrecord.features.schema import Schema
+    from dask_tfrecord.rows.filters import Alternatives
 
 
 _zarr = flags(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
@@ -119,12 +119,12 @@ def info(
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
     if spec and where:
         raise click.UsageError("--spec prints features, which --where does not change: give one of them.")
-    from dask_tfrecord.arrays.counting import check_shards, index_shards
     from dask_tfrecord.cli.info_table import document, print_facts, print_report, print_schema
-    from dask_tfrecord.metadata.splits import ResolvedPath, resolve_collection
+    from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
+    from dask_tfrecord.features.schema import group_lines, prefix_lines
     from dask_tfrecord.records.damage import DamageReport, ShardReport
-    from dask_tfrecord.schema import group_lines, prefix_lines
-    from dask_tfrecord.storage.listing import find_shards
+    from dask_tfrecord.rows.counting import check_shards, index_shards
+    from dask_tfrecord.shards.listing import find_shards
 
     try:
         # Without a split, those of all splits.
@@ -139,7 +139,7 @@ def info(
     known = metadata if sample is None and message is None else None
     sample = sample or SAMPLE
     if spec and known is not None:
-        from dask_tfrecord.metadata.labels import schema_code
+        from dask_tfrecord.features.metadata.labels import schema_code
 
         click.echo(schema_code(known))
         return
@@ -246,8 +246,8 @@ def copy(
         raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
     kept: dict[str, Any] = {"errors": errors}
     if where:
-        from dask_tfrecord.arrays.filters import as_stored
-        from dask_tfrecord.schema import Schema
+        from dask_tfrecord.features.schema import Schema
+        from dask_tfrecord.rows.filters import as_stored
 
         reading = {"compression": "infer", "errors": errors}
         found = find_schema(source, threads, features, None, split=None, default="all", **reading)
@@ -267,9 +267,9 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     per record with its byte offset and its length. For gzip shards, FILE.gzidx holds the access points at which
     decompression can start; this needs indexed_gzip.
     """
-    from dask_tfrecord.arrays.counting import write_indexes
-    from dask_tfrecord.runtime.progress import show_immediately
-    from dask_tfrecord.storage.listing import find_shards
+    from dask_tfrecord.rows.counting import write_indexes
+    from dask_tfrecord.rows.progress import show_immediately
+    from dask_tfrecord.shards.listing import find_shards
 
     start = time.perf_counter()
     with show_immediately(), computing(threads):
@@ -288,7 +288,7 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 
     For each damaged file, print the lost byte ranges and the reasons. The exit status is 1 if a file is damaged.
     """
-    from dask_tfrecord.arrays import counting
+    from dask_tfrecord.rows import counting
 
     with computing(threads):
         report = counting.verify(pattern, compression=compression)
@@ -311,7 +311,7 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
 
     A JSON file next to TARGET lists the lost byte ranges.
     """
-    from dask_tfrecord.arrays import counting
+    from dask_tfrecord.rows import counting
 
     if Path(target).exists() and not overwrite:
         # Of two shards that a shell makes of a glob, the second one would be lost.
@@ -349,7 +349,7 @@ def schema(
     arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
     has no casts and no decoding of bytes. Python code assigns an equal schema.
     """
-    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.features.schema import Schema
 
     found = find_schema(pattern, threads, features, sample, **reading)
     if not isinstance(found, Schema):
@@ -365,11 +365,11 @@ def schema(
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
-        from dask_tfrecord.metadata.tfmd import pbtxt
+        from dask_tfrecord.features.metadata.tfmd import pbtxt
 
         click.echo(pbtxt(found), nl=False)
     elif format == "python":
-        from dask_tfrecord.metadata.labels import schema_code
+        from dask_tfrecord.features.metadata.labels import schema_code
 
         click.echo(schema_code(found))
     else:
@@ -407,23 +407,23 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
                 raise
             return
         if as_json:
-            from dask_tfrecord.preview.preview import json_rows
+            from dask_tfrecord.extras.preview import json_rows
 
             for line in json_rows(dataset.head(n)):
                 click.echo(json_line(line))
             return
         found = dataset.preview(n)
-    from dask_tfrecord.preview.preview import rich_preview
+    from dask_tfrecord.extras.preview import rich_preview
 
     output().print(rich_preview(found, pictures=False))
 
 
 def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: str | None) -> bool:
     """Print the wire format of the first records; return False, without output, if the first is not of `MESSAGES`."""
-    from dask_tfrecord.inspection.payload_type import ADVICE, MESSAGES, detect_payload_type
-    from dask_tfrecord.inspection.wire import wire_fields, wire_lines
+    from dask_tfrecord.features.inference.payload_type import ADVICE, MESSAGES, detect_payload_type
+    from dask_tfrecord.features.inference.wire import wire_fields, wire_lines
     from dask_tfrecord.records.index import full_run, iterate_payloads
-    from dask_tfrecord.storage.listing import find_shards
+    from dask_tfrecord.shards.listing import find_shards
 
     runs = map(full_run, find_shards(pattern, compression=compression))
     first = ""
@@ -514,8 +514,8 @@ def view(*, paths: tuple[str, ...], port: int, browser: bool, memory_limit: str 
     until Ctrl-C. Features come from --features or the fields of --message, else from metadata, else they are inferred.
     A row that is damaged shows the error in its place, unless --errors skips or fills it.
     """
-    from dask_tfrecord.view.opened import BlockCache, check_format, open_path
-    from dask_tfrecord.view.server import Server
+    from dask_tfrecord.extras.view.opened import BlockCache, check_format, open_path
+    from dask_tfrecord.extras.view.server import Server
 
     cache = BlockCache(memory_limit)
     sets = [open_path(path, cache, **reading) for path in paths]
@@ -532,8 +532,8 @@ def view(*, paths: tuple[str, ...], port: int, browser: bool, memory_limit: str 
 
 def _not_held(pattern: str | list[str], store: str, component: str | None, reading: dict[str, Any]) -> str | list[str]:
     """Return the shards that a store does not hold, to be read with its features unless `reading` has others."""
-    from dask_tfrecord.metadata.splits import resolve_collection
-    from dask_tfrecord.schema import Schema
+    from dask_tfrecord.features.metadata.splits import resolve_collection
+    from dask_tfrecord.features.schema import Schema
     from dask_tfrecord.stores.zarr.append import shards_to_append
     from dask_tfrecord.stores.zarr.store import TargetGroup
 
@@ -688,7 +688,7 @@ def to_tfrecord(
     """
     from dask_tfrecord.dataset.reading import read_tfrecord
     from dask_tfrecord.dataset.reading_zarr import from_zarr
-    from dask_tfrecord.storage.listing import find_shards, is_zarr_group
+    from dask_tfrecord.shards.listing import find_shards, is_zarr_group
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord as write_tfrecord
 
     if not isinstance(store, str):
@@ -725,7 +725,7 @@ def virtual(
     xarray open where this package is installed. Rows that differ in length, in several chunks, need zarr 3.2 or later
     and its setting array.rectilinear_chunks, as in ZARR_ARRAY__RECTILINEAR_CHUNKS=1.
     """
-    from dask_tfrecord.runtime.progress import show_immediately
+    from dask_tfrecord.rows.progress import show_immediately
     from dask_tfrecord.stores.virtual.references import JSON_SUFFIXES, PARQUET_SUFFIXES, check_target, virtual_zarr
 
     # Report a wrong target before all records are read.

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Content, Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.activities import activity
 from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
 from dask_tfrecord.columns.message_fields import (
     MessageTables,
@@ -51,18 +50,19 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.dtypes import stored_kind
+from dask_tfrecord.features.inference.payload_type import payload_error
 from dask_tfrecord.features.keys import MESSAGES, Decoded, KeyOutput, KeySpec
 from dask_tfrecord.features.listed import lengths
+from dask_tfrecord.features.message_types import MessageType
+from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.features.tensor import found_tensor
-from dask_tfrecord.inspection.payload_type import payload_error
-from dask_tfrecord.message_types import MessageType
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window, framing_error
 from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
-from dask_tfrecord.schema import ITEMS, Sampling, Schema, given_features, unset_keys
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.shard import is_local
-from dask_tfrecord.storage.streams import StoredStream, open_stored
+from dask_tfrecord.shards.activities import activity
+from dask_tfrecord.shards.shard import is_local
+from dask_tfrecord.shards.streams import StoredStream, open_stored
 
 # Limit of NumPy.
 _MAX_AXES = 64

@@ -21,10 +21,10 @@ from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import Feature, FixedLenFeature
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import MESSAGES, Scope
+from dask_tfrecord.features.schema import Schema, given_features, lengths_column, split_item_name
 from dask_tfrecord.features.written import KeyedValues
-from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.schema import Schema, given_features, lengths_column, split_item_name
 
 # Initial size of the buffer for records.
 _BUFFER = 1 << 20

@@ -25,7 +25,7 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import Spelled, plural
 from dask_tfrecord.features import Feature, FixedLenFeature
-from dask_tfrecord.schema import Schema, lengths_column
+from dask_tfrecord.features.schema import Schema, lengths_column
 
 # Column of the record that an item belongs to.
 RECORD = "record"

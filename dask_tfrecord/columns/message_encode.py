@@ -24,12 +24,12 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeature, TextFeature
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.encoded import deflated
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.message_types import MessageType, is_map, is_utf8
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.features.written import KeyedValues, fixed
-from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.message_types import MessageType, is_map, is_utf8
 from dask_tfrecord.records.framing import FOOTER, HEADER
-from dask_tfrecord.schema import Schema
 
 # Bytes of a message that protobuf reads.
 MAX_MESSAGE = (1 << 31) - 1

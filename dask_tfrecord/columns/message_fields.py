@@ -43,7 +43,7 @@ from dask_tfrecord.features import (
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.encoded import inflated_value, iter_values
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput
-from dask_tfrecord.message_types import (
+from dask_tfrecord.features.message_types import (
     MessageType,
     enum_names,
     fields_of,

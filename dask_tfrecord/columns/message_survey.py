@@ -29,10 +29,10 @@ from dask_tfrecord.columns.message_fields import (
 from dask_tfrecord.errors import FeatureError, Location, joined
 from dask_tfrecord.features import FixedLenFeature, dtype_name
 from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.inference.report import FeatureReport, KindReport, Report, Suggestion, suggested_content
+from dask_tfrecord.features.inference.survey import FeatureCounts, KindCounts, merge_each
 from dask_tfrecord.features.keys import Decoded, KeyOutput
-from dask_tfrecord.inspection.report import FeatureReport, KindReport, Report, Suggestion, suggested_content
-from dask_tfrecord.inspection.survey import FeatureCounts, KindCounts, merge_each
-from dask_tfrecord.message_types import MessageType, enum_names, is_map, is_repeated
+from dask_tfrecord.features.message_types import MessageType, enum_names, is_map, is_repeated
 
 # Records, and bytes of records, that are decoded together.
 _BATCH = 256

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, to_array
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.images.pixels import LONGEST_SIDE
+from dask_tfrecord.features.images.pixels import LONGEST_SIDE
 
 # Types that the native core reads; others are converted to float32, as TensorFlow's kernels do.
 _NATIVE_DTYPES = ("uint8", "uint16", "float32")

@@ -19,26 +19,10 @@ import numpy as np
 from dask.base import DaskMethodsMixin, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.collection import checked_integer
-from dask_tfrecord.arrays.counting import check_shards
-from dask_tfrecord.arrays.engine import da
-from dask_tfrecord.arrays.equivalents import of_dataset
-from dask_tfrecord.arrays.explode import explode_rows, padded_column, ragged_column, step_window
-from dask_tfrecord.arrays.filters import (
-    Filters,
-    KeptRanges,
-    MaskFunction,
-    UserMask,
-    as_stored,
-    filter_rows,
-    parse_expression,
-)
-from dask_tfrecord.arrays.permutation import shuffled
-from dask_tfrecord.arrays.rows import HasRows, Rows
-from dask_tfrecord.arrays.sources import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
+from dask_tfrecord.features.schema import Schema, unset_advice
 from dask_tfrecord.options import (
     BatchOptions,
     LeRobotOptions,
@@ -53,18 +37,34 @@ from dask_tfrecord.options import (
     with_options,
 )
 from dask_tfrecord.records.damage import DamageReport
-from dask_tfrecord.schema import Schema, unset_advice
+from dask_tfrecord.rows.collection import checked_integer
+from dask_tfrecord.rows.counting import check_shards
+from dask_tfrecord.rows.engine import da
+from dask_tfrecord.rows.equivalents import of_dataset
+from dask_tfrecord.rows.explode import explode_rows, padded_column, ragged_column, step_window
+from dask_tfrecord.rows.filters import (
+    Filters,
+    KeptRanges,
+    MaskFunction,
+    UserMask,
+    as_stored,
+    filter_rows,
+    parse_expression,
+)
+from dask_tfrecord.rows.permutation import shuffled
+from dask_tfrecord.rows.rows import HasRows, Rows
+from dask_tfrecord.rows.sources import BlockFunction, OnBackend, infer_template, mapped_schema
 
 if TYPE_CHECKING:
     import xarray
     from dask.delayed import Delayed
 
-    from dask_tfrecord.batches.iterator import BatchIterator
-    from dask_tfrecord.batches.row_reader import RowSequence
-    from dask_tfrecord.preview.preview import Preview
-    from dask_tfrecord.statistics.statistics import Statistics
+    from dask_tfrecord.extras.batches.iterator import BatchIterator
+    from dask_tfrecord.extras.batches.row_reader import RowSequence
+    from dask_tfrecord.extras.preview import Preview
+    from dask_tfrecord.extras.statistics.statistics import Statistics
+    from dask_tfrecord.extras.view.server import Server
     from dask_tfrecord.stores.zarr.zarr_plan import ZarrPlan
-    from dask_tfrecord.view.server import Server
 
 
 class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
@@ -469,7 +469,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             If an array has another number of rows, holds masked or missing values, or is a dask array of objects. If
             rows are not counted, only arrays computed chunk by chunk from the columns are accepted.
         """
-        from dask_tfrecord.inputs.inputs import aligned_column
+        from dask_tfrecord.rows.inputs import aligned_column
 
         if variables is not None and not isinstance(variables, Mapping):
             raise TypeError(f"a column needs a name: write ds.assign(name=array); got {variables!r:.100}")
@@ -585,7 +585,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
           label   int64  (2,)   FixedLenFeature((), 'int64')
           word    text   (2,)   TextFeature()
         """
-        from dask_tfrecord.inputs.inputs import Inputs
+        from dask_tfrecord.rows.inputs import Inputs
 
         return Dataset(Inputs.from_arrays(arrays, features, exact=True).rows)
 
@@ -849,7 +849,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         path
             As for the function.
         """
-        from dask_tfrecord.stores.files.lerobot import to_lerobot
+        from dask_tfrecord.extras.lerobot import to_lerobot
 
         to_lerobot(self, path, **options)
 
@@ -886,7 +886,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
         [10, 10]
         """
-        from dask_tfrecord.interop.arrow import ArrowBatches
+        from dask_tfrecord.rows.arrow import ArrowBatches
 
         return ArrowBatches(self._rows, tensors)
 
@@ -931,7 +931,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> [ak.num(chunk["tokens"], axis=1).to_list()[:4] for chunk in ds.to_awkward()]  # doctest: +SKIP
         [[0, 1, 2, 3], [0, 1, 2, 3]]
         """
-        from dask_tfrecord.interop.awkward import AwkwardChunks
+        from dask_tfrecord.extras.interop.awkward import AwkwardChunks
 
         return AwkwardChunks(self._rows)
 
@@ -964,7 +964,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> frame.dtypes["label"]
         int64[pyarrow]
         """
-        from dask_tfrecord.interop.arrow import to_dataframe
+        from dask_tfrecord.rows.arrow import to_dataframe
 
         return to_dataframe(self._rows)
 
@@ -997,7 +997,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> frame.filter(pl.col("label") == 1).select("tokens").collect().height  # doctest: +SKIP
         2
         """
-        from dask_tfrecord.interop.polars import to_polars
+        from dask_tfrecord.extras.interop.polars import to_polars
 
         return to_polars(self._rows)
 
@@ -1056,7 +1056,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> labelled.isel(record=[3])["label"].shape
         (1,)
         """
-        from dask_tfrecord.interop.xarray import to_xarray
+        from dask_tfrecord.extras.interop.xarray import to_xarray
 
         return to_xarray(self._rows, coords, dimension_names, together, ragged)
 
@@ -1096,7 +1096,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         1       1   48
         2       2   440, 474
         """
-        from dask_tfrecord.preview.preview import preview_rows
+        from dask_tfrecord.extras.preview import preview_rows
 
         return preview_rows(self._rows, n)
 
@@ -1130,8 +1130,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ...     print(view.url.partition(":")[0])
         http
         """
-        from dask_tfrecord.view.opened import BlockCache, open_rows
-        from dask_tfrecord.view.server import NOTEBOOKS, Server
+        from dask_tfrecord.extras.view.opened import BlockCache, open_rows
+        from dask_tfrecord.extras.view.server import NOTEBOOKS, Server
 
         return Server([open_rows(self._rows, BlockCache(memory_limit))], port, NOTEBOOKS)
 
@@ -1168,7 +1168,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         label   int64          20                  5      2  1.414        0       2        4
         tokens  int64 (?)      90        2        83  543.5  271.6        9     578      988  1 to 9 per row, mean 5
         """
-        from dask_tfrecord.statistics.statistics import describe
+        from dask_tfrecord.extras.statistics.statistics import describe
 
         return describe(self._rows)
 
@@ -1212,7 +1212,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         (8,) 8
         (4,) 4
         """
-        from dask_tfrecord.batches.iterator import BatchIterator
+        from dask_tfrecord.extras.batches.iterator import BatchIterator
 
         return BatchIterator((self._rows,), batch_size, **options)
 
@@ -1236,7 +1236,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> len(rows), rows[-1]["tokens"].shape
         (20, (9,))
         """
-        from dask_tfrecord.batches.row_reader import RowReader, RowSequence
+        from dask_tfrecord.extras.batches.row_reader import RowReader, RowSequence
 
         return RowSequence(RowReader(self._rows), self.nrows)
 

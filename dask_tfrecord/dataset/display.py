@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.rows import Rows
 from dask_tfrecord.errors import UnknownFeatureError, clipped, joined, near_misses, plural, printable, span
+from dask_tfrecord.features.schema import align_columns, group_lines
 from dask_tfrecord.markup import html_table
-from dask_tfrecord.schema import align_columns, group_lines
+from dask_tfrecord.rows.rows import Rows
 
 _LONGEST = 100
 # Code of features that a hint names, and how many of them.
@@ -122,7 +122,7 @@ _CELL_VALUES, _CELL_LETTERS = 6, 60
 
 def _cell(value: Any) -> str:
     # Imported here: it loads protobuf.
-    from dask_tfrecord.inspection.payload_type import is_probably_text
+    from dask_tfrecord.features.inference.payload_type import is_probably_text
 
     if isinstance(value, np.ndarray) and value.ndim:
         if value.size > _CELL_VALUES:

@@ -14,10 +14,10 @@ from dask_tfrecord.errors import SchemaError, redact
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import EncodedArray, checked_count, iter_arrays, iter_values
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.written import KeyedValues, flat
-from dask_tfrecord.images.pixels import ImageEncoding
 
 
 class ArrayFeature(EncodedArray):

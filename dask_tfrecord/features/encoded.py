@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, as_row_error
-from dask_tfrecord.codecs.deflate import INFLATERS
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import KeySpec, Scope
 from dask_tfrecord.features.written import KeyedValues, in_levels
-from dask_tfrecord.images.pixels import ImageEncoding
+from dask_tfrecord.shards.deflate import INFLATERS
 
 # Window sizes of zlib, by the names of `tf.io.decode_compressed`.
 COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}

@@ -33,11 +33,11 @@ from dask_tfrecord.features.dtypes import (
     stored_kind,
     values_dtype,
 )
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key, values_in_rows
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
 from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
-from dask_tfrecord.images.pixels import ImageEncoding
 
 
 class Listed(Feature):

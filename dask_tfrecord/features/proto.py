@@ -11,9 +11,9 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, checked_key
 from dask_tfrecord.features.encoded import Encoded, checked_compression
 from dask_tfrecord.features.listed import FixedLenFeature
+from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.text import TextFeature
-from dask_tfrecord.message_types import MessageType
 
 
 def _check_message_values(values: Any) -> None:

@@ -34,11 +34,11 @@ from dask_tfrecord.features.encoded import (
     inflated_value,
     iter_values,
 )
+from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
-from dask_tfrecord.images.pixels import ImageEncoding
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,6 +12,7 @@ from dask_tfrecord.features.base import Feature, of_this_library
 from dask_tfrecord.features.functions import FunctionFeature, function_of_json, json_of_function
 from dask_tfrecord.features.image import ImageFeature
 from dask_tfrecord.features.listed import FixedLenFeature, FixedLenSequenceFeature, Listed, VarLenFeature
+from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.proto import ProtoFeature
 from dask_tfrecord.features.ragged import RaggedFeature
 from dask_tfrecord.features.raw import RawFeature
@@ -19,7 +20,6 @@ from dask_tfrecord.features.row_partitions import PARTITIONS, Partition, partiti
 from dask_tfrecord.features.sparse import SparseFeature
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.text import TextFeature
-from dask_tfrecord.message_types import MessageType
 
 FEATURES: dict[str, type[Feature]] = {
     cls.__name__: cls

@@ -43,11 +43,11 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Sidecar
-from dask_tfrecord.storage.objects import directory_of, remove_abandoned
-from dask_tfrecord.storage.remote import store_url
-from dask_tfrecord.storage.shard import Shard, check_encodable, is_local
-from dask_tfrecord.storage.streams import masked_crc32c, open_sink, write_file, written_or_discarded
+from dask_tfrecord.shards.listing import Sidecar
+from dask_tfrecord.shards.objects import directory_of, remove_abandoned
+from dask_tfrecord.shards.remote import store_url
+from dask_tfrecord.shards.shard import Shard, check_encodable, is_local
+from dask_tfrecord.shards.streams import masked_crc32c, open_sink, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.codecs.foreign import HEAD_NBYTES, foreign_format
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import Arrived, ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
+from dask_tfrecord.shards.foreign import HEAD_NBYTES, foreign_format
+from dask_tfrecord.shards.listing import find_shards
+from dask_tfrecord.shards.shard import Shard
+from dask_tfrecord.shards.streams import Arrived, ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
 
 # Bytes of a record around its payload.
 HEADER = 12

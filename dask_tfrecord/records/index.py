@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
-from dask_tfrecord.codecs.registry import has_access_points, useless_index
 from dask_tfrecord.errors import (
     CorruptRecordError,
     Location,
@@ -32,9 +31,10 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import Sidecar, sidecar_path
-from dask_tfrecord.storage.shard import Shard, is_local
-from dask_tfrecord.storage.streams import (
+from dask_tfrecord.shards.listing import Sidecar, sidecar_path
+from dask_tfrecord.shards.registry import has_access_points, useless_index
+from dask_tfrecord.shards.shard import Shard, is_local
+from dask_tfrecord.shards.streams import (
     ACCESS_SUFFIX,
     access_points,
     masked_crc32c,

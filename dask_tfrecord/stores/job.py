@@ -40,12 +40,12 @@ from dask_tfrecord.errors import (
     add_path_to_errors,
     plural,
 )
-from dask_tfrecord.runtime.progress import cancel_on_failure, run_uninterrupted
-from dask_tfrecord.runtime.workers import Workers
-from dask_tfrecord.schema import align_columns
+from dask_tfrecord.features.schema import align_columns
+from dask_tfrecord.rows.progress import cancel_on_failure, run_uninterrupted
+from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.objects import Objects
-from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.shards.objects import Objects
+from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.journal import Journal, Owner
 from dask_tfrecord.stores.output import check_number
 

@@ -30,10 +30,10 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError, printable
-from dask_tfrecord.runtime.progress import run_uninterrupted
+from dask_tfrecord.rows.progress import run_uninterrupted
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage import process
-from dask_tfrecord.storage.objects import NotAFileError, Objects, StoredFile
+from dask_tfrecord.shards import process
+from dask_tfrecord.shards.objects import NotAFileError, Objects, StoredFile
 
 # Other runs may release or take over an output meanwhile.
 _TRIES = 20

@@ -20,16 +20,16 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
-from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.options import Mode
-from dask_tfrecord.runtime.progress import (
+from dask_tfrecord.rows.progress import (
     ProgressBar,
     cancel_on_failure,
     follow_tasks,
     is_displayed,
     show_immediately,
 )
+from dask_tfrecord.rows.sources import CountedRows
 
 
 class Output(Protocol):

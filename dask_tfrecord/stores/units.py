@@ -17,9 +17,6 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.chunk_borders import joined_parts
-from dask_tfrecord.arrays.rows import Chunk, Rows
-from dask_tfrecord.arrays.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -31,8 +28,11 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
-from dask_tfrecord.runtime.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.rows.rows import Chunk, Rows
+from dask_tfrecord.rows.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.settings import limits
 
 # Borders that are counted per unit of rows, and limit of all borders unless there are more units.

@@ -33,10 +33,10 @@ from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.schema import Sampling, Schema
 from dask_tfrecord.records.index import Run, full_run, scan_shard
-from dask_tfrecord.schema import Sampling, Schema
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.shards.listing import find_shards
 
 BYTES, FLOATS, INT64 = Kind.BYTES, Kind.FLOATS, Kind.INT64
 FIXED, RAGGED, RAW, TENSOR = ValueLayout.FIXED, ValueLayout.RAGGED, ValueLayout.RAW, ValueLayout.TENSOR

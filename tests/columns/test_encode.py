@@ -18,8 +18,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.columns.encode import Encoder, listed_features
 from dask_tfrecord.errors import FeatureError, SchemaError
-from dask_tfrecord.images.pixels import decode_image
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.images.pixels import decode_image
+from dask_tfrecord.features.schema import Schema
 
 R = dtf.RaggedFeature
 

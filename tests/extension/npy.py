@@ -13,8 +13,8 @@ import numpy as np
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import block_nbytes, to_array
-from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import Option, WriterCommand, complete, with_options
+from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.units import RowTasks

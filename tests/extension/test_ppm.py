@@ -17,7 +17,7 @@ from support.images import noise
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.images.registry import FORMATS
+from dask_tfrecord.features.images.registry import FORMATS
 from extension.ppm import PPM
 
 FEATURES = {"image": dtf.ImageFeature((4, 6, 3)), "id": dtf.FixedLenFeature((), "int64")}
@@ -83,7 +83,7 @@ def test_what_the_format_refuses_is_an_error_of_the_record(tmp_path: Path) -> No
 
 def test_displays_shrink_the_format(shard: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from dask_tfrecord.images.pixels import shrink_image
+    from dask_tfrecord.features.images.pixels import shrink_image
 
     with image.open(io.BytesIO(shrink_image(ppm(PIXELS[0]), 3))) as drawn:
         assert (drawn.format, drawn.size) == ("PNG", (3, 2))

@@ -35,9 +35,9 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode
 from dask_tfrecord.errors import FeatureError, TFRecordError
 from dask_tfrecord.features import RowLengths
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.index import full_run
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.shards.listing import find_shards
 
 pytestmark = pytest.mark.skipif(
     api_implementation.Type() == "python", reason="pure Python protobuf does not know over-long tags"

@@ -51,9 +51,9 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.features.image import IMAGE_DTYPES
-from dask_tfrecord.images import pixels as pixels_module
-from dask_tfrecord.images import png as png_module
-from dask_tfrecord.images.codecs import ImageError, simplejpeg_or_none
+from dask_tfrecord.features.images import pixels as pixels_module
+from dask_tfrecord.features.images import png as png_module
+from dask_tfrecord.features.images.codecs import ImageError, simplejpeg_or_none
 
 Image = pytest.importorskip("PIL.Image")
 ImageFile = pytest.importorskip("PIL.ImageFile")

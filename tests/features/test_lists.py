@@ -24,9 +24,9 @@ from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.metadata.labels import schema_code
-from dask_tfrecord.metadata.tfmd import pbtxt
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.metadata.labels import schema_code
+from dask_tfrecord.features.metadata.tfmd import pbtxt
+from dask_tfrecord.features.schema import Schema
 
 CONTEXT = {"query": dtf.TextFeature(), "length": dtf.FixedLenFeature((), "int16")}
 ITEM = {
@@ -422,7 +422,7 @@ def test_ranking_reads_generated_lists(ranking: str, tmp_path: Path) -> None:
 
 
 def test_lists_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_tfrecord.arrays import rows as rows_module
+    from dask_tfrecord.rows import rows as rows_module
 
     converted: list[str] = []
     conform = rows_module.conform

@@ -16,7 +16,7 @@ import pytest
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 
 FixedLenFeature = namedtuple("FixedLenFeature", ["shape", "dtype", "default_value"])
 VarLenFeature = namedtuple("VarLenFeature", ["dtype"])
@@ -97,7 +97,7 @@ import json, sys, types
 package = types.ModuleType("dask_tfrecord")
 package.__path__ = [{str(Path(dtf.__file__).parent)!r}]
 sys.modules["dask_tfrecord"] = package
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 imported = "tensorflow" in sys.modules
 import tensorflow as tf
 R = tf.io.RaggedFeature

@@ -17,7 +17,7 @@ from support.wire import example, sequence_example
 import dask_tfrecord as dtf
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 
 CONTEXT = {"words": dtf.TextFeature(count=-1), "states": dtf.RawFeature((2, 3), ">i2", count=-1)}
 LISTS = {"said": dtf.TextFeature(), "flags": dtf.RawFeature((2,), "bool")}

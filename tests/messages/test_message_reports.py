@@ -30,8 +30,8 @@ from test_message_oracle import OLD_PROTOBUF, holds, mutants_of, types_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord import ProtoFeature
-from dask_tfrecord.preview.preview import json_rows
-from dask_tfrecord.view.server import Server
+from dask_tfrecord.extras.preview import json_rows
+from dask_tfrecord.extras.view.server import Server
 
 pytestmark = pytest.mark.usefixtures("in_this_thread")
 

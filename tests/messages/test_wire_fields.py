@@ -20,8 +20,8 @@ from support.wire import delimited, example
 
 from dask_tfrecord import inspect_records
 from dask_tfrecord.errors import FeatureError
-from dask_tfrecord.inspection.payload_type import parse_example_list, parse_record
-from dask_tfrecord.inspection.wire import WireField, wire_fields
+from dask_tfrecord.features.inference.payload_type import parse_example_list, parse_record
+from dask_tfrecord.features.inference.wire import WireField, wire_fields
 
 NUCLEUS = "google__nucleus/nucleus/testdata/test_sites.vcf.golden.tfrecord"
 # protoc reads and writes the standard streams of its process, which runs it once for each file.

@@ -31,8 +31,8 @@ from support.waiting import PATIENCE, in_background, wait_until
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError
 from dask_tfrecord.settings import Limits, limits
-from dask_tfrecord.storage import process
-from dask_tfrecord.storage.objects import objects_in
+from dask_tfrecord.shards import process
+from dask_tfrecord.shards.objects import objects_in
 from dask_tfrecord.stores import journal
 
 ROWS = 60

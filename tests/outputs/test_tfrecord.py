@@ -28,7 +28,7 @@ from support.wire import sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.settings import Limits
 
 MANY = "{shard:05d}-of-{shards:05d}.tfrecord"
@@ -279,7 +279,7 @@ def test_access_points_are_refused_before_anything_is_written(tmp_path: Path, mo
 def test_a_missing_pillow_is_reported_when_the_images_are_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_tfrecord.images.codecs import require_pillow
+    from dask_tfrecord.features.images.codecs import require_pillow
 
     hide_modules(monkeypatch, "PIL")
     require_pillow.cache_clear()
@@ -469,7 +469,7 @@ def test_a_split_of_tfds_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         def fails(*_: Any) -> None:
             raise OSError("the disk is full")
 
-        patch.setattr("dask_tfrecord.metadata.tfds.write_file", fails)
+        patch.setattr("dask_tfrecord.features.metadata.tfds.write_file", fails)
         with pytest.raises(OSError, match="disk is full"):
             append(9)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

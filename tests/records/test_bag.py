@@ -19,7 +19,7 @@ from support.damage import flip
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, ShardNotFoundError
 from dask_tfrecord.records.index import full_run, iterate_payloads
-from dask_tfrecord.storage.listing import find_shards
+from dask_tfrecord.shards.listing import find_shards
 
 # Workers cannot import this module: its functions are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -19,8 +19,8 @@ from support.few import mostly_slow
 from dask_tfrecord.errors import CorruptRecordError, Location, ShardNotFoundError
 from dask_tfrecord.records.framing import RecordWriter, read_records
 from dask_tfrecord.records.index import ShardIndex, scan_shard
-from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.shards.listing import find_shards
+from dask_tfrecord.shards.shard import Shard
 
 PACK = {None: bytes, "gzip": lambda data: gzip.compress(data, 1), "zlib": lambda data: zlib.compress(data, 1)}
 UNPACK = {None: bytes, "gzip": gzip.decompress, "zlib": zlib.decompress}

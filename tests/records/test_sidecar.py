@@ -20,15 +20,15 @@ from support.commands import run
 from support.few import mostly_slow
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays.counting import build_index, index_shards
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard, write_sidecars
+from dask_tfrecord.rows.counting import build_index, index_shards
 from dask_tfrecord.settings import Limits
-from dask_tfrecord.storage import streams
-from dask_tfrecord.storage.listing import find_shards, find_sidecars, sidecar_path
-from dask_tfrecord.storage.shard import Shard
-from dask_tfrecord.storage.streams import access_points, open_stream
+from dask_tfrecord.shards import streams
+from dask_tfrecord.shards.listing import find_shards, find_sidecars, sidecar_path
+from dask_tfrecord.shards.shard import Shard
+from dask_tfrecord.shards.streams import access_points, open_stream
 
 PAYLOADS = [random.Random(number).randbytes(random.Random(number).randrange(3000)) for number in range(2_000)]
 

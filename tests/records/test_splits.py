@@ -20,9 +20,6 @@ from support.tasks import tasks_of
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.arrays import counting
-from dask_tfrecord.arrays.chunk_borders import ByteChunks
-from dask_tfrecord.arrays.sources import UncountedSource
 from dask_tfrecord.blocks import to_array
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, TFRecordError
@@ -37,9 +34,12 @@ from dask_tfrecord.records.index import (
     scan_shard,
     split_entries,
 )
+from dask_tfrecord.rows import counting
+from dask_tfrecord.rows.chunk_borders import ByteChunks
+from dask_tfrecord.rows.sources import UncountedSource
 from dask_tfrecord.settings import Limits, replaced_limits
-from dask_tfrecord.storage.listing import find_shards
-from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.shards.listing import find_shards
+from dask_tfrecord.shards.shard import Shard
 
 CORPUS = [
     "google__trax/trax/data/testdata/para_crawl/ende/1.2.0/para_crawl-train.tfrecord-00000-of-00001",

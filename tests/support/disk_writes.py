@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.shards.objects import DirectoryObjects
 
 
 def put_each(objects: DirectoryObjects, values: Mapping[str, Any]) -> None:

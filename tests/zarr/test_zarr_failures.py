@@ -29,7 +29,7 @@ from support.waiting import PATIENCE, in_background
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, SchemaError, ShardChangedError
-from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.stores.zarr import store as store_module
 from dask_tfrecord.stores.zarr import write
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint

@@ -30,7 +30,7 @@ from support.tasks import tasks_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import UnknownFeatureError
-from dask_tfrecord.images.registry import FORMATS
+from dask_tfrecord.features.images.registry import FORMATS
 
 xr = pytest.importorskip("xarray")
 

@@ -18,7 +18,7 @@ from zarr.abc.codec import ArrayArrayCodec
 from zarr.registry import register_codec
 
 import dask_tfrecord as dtf
-from dask_tfrecord.runtime import workers
+from dask_tfrecord.rows import workers
 
 
 def concurrency() -> Any:

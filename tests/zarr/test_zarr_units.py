@@ -26,7 +26,7 @@ from support.raced_writes import RecordingStore, Shuffled, ShuffledPool, events,
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
-from dask_tfrecord.storage.objects import DirectoryObjects
+from dask_tfrecord.shards.objects import DirectoryObjects
 
 # Of each of the two workers.
 THREADS = 4

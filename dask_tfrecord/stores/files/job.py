@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError, redact_url
-from dask_tfrecord.metadata.tfds import TFDSNames
+from dask_tfrecord.features.metadata.tfds import TFDSNames
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
-from dask_tfrecord.runtime.progress import cancel_on_failure
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.objects import Objects, directory_of, objects_in
-from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.rows.progress import cancel_on_failure
+from dask_tfrecord.shards.objects import Objects, directory_of, objects_in
+from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.files.parquet import TEMPLATE, plan_parquet
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames, sent_once
 from dask_tfrecord.stores.files.samples import is_samples

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from dask.delayed import Delayed
 
-from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.blocks import block_nbytes
 from dask_tfrecord.errors import IncompleteStoreError, Location, plural
-from dask_tfrecord.inputs.inputs import Inputs
 from dask_tfrecord.options import ParquetCodec, ParquetOptions, complete, with_options
-from dask_tfrecord.storage.remote import url_to_fs
-from dask_tfrecord.storage.streams import ByteSink
+from dask_tfrecord.rows.inputs import Inputs
+from dask_tfrecord.rows.sources import CountedRows
+from dask_tfrecord.shards.remote import url_to_fs
+from dask_tfrecord.shards.streams import ByteSink
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode
 from dask_tfrecord.stores.units import RowTasks
 
 if TYPE_CHECKING:
-    from dask_tfrecord.interop.arrow import BatchMaker
+    from dask_tfrecord.rows.arrow import BatchMaker
 
 # The names of dask; readers sort files by name, so numbers have leading zeros.
 TEMPLATE = "part.{shard:05d}.parquet"
@@ -87,7 +87,7 @@ def plan_parquet(
 ) -> FileWrite:
     """Plan what `to_parquet` writes, or the job of a token."""
     # Without pyarrow, this import raises an error that names the extra.
-    from dask_tfrecord.interop.arrow import BatchMaker
+    from dask_tfrecord.rows.arrow import BatchMaker
 
     if options["mode"] != "a":
         check_mode(options["mode"], "a file")

@@ -44,13 +44,13 @@ from dask_tfrecord.errors import (
     repr_without_credentials,
     warn_caller,
 )
-from dask_tfrecord.metadata.labels import SUFFIX
-from dask_tfrecord.metadata.tfds import TFDSMetadata
+from dask_tfrecord.features.metadata.labels import SUFFIX
+from dask_tfrecord.features.metadata.tfds import TFDSMetadata
 from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
-from dask_tfrecord.runtime.progress import is_cancelled, report_progress, while_running
-from dask_tfrecord.storage.listing import find_shards, sidecar_path
-from dask_tfrecord.storage.objects import (
+from dask_tfrecord.rows.progress import is_cancelled, report_progress, while_running
+from dask_tfrecord.shards.listing import find_shards, sidecar_path
+from dask_tfrecord.shards.objects import (
     RUN_PREFIX,
     Objects,
     StoredFile,
@@ -63,9 +63,9 @@ from dask_tfrecord.storage.objects import (
     remove_abandoned,
     remove_temporary,
 )
-from dask_tfrecord.storage.remote import files_below, is_directory, join, store_url, url_to_fs
-from dask_tfrecord.storage.shard import is_local
-from dask_tfrecord.storage.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.shards.remote import files_below, is_directory, join, store_url, url_to_fs
+from dask_tfrecord.shards.shard import is_local
+from dask_tfrecord.shards.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,

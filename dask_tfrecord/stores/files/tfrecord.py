@@ -22,14 +22,7 @@ from dask.base import tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.chunk_borders import borders_by_rows, joined_parts
-from dask_tfrecord.arrays.counting import intact_records, intact_runs, warn_of_damage
-from dask_tfrecord.arrays.partitions import RecordPartition, inspect_shards, record_partitions
-from dask_tfrecord.arrays.read import read_rows
-from dask_tfrecord.arrays.rows import HasRows, Rows
-from dask_tfrecord.arrays.sources import CountedRows, GrowingSpans, RecordSource
 from dask_tfrecord.blocks import Block, block_nbytes
-from dask_tfrecord.codecs.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.errors import (
@@ -44,21 +37,28 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.features import RawFeature
-from dask_tfrecord.images.codecs import require_pillow
-from dask_tfrecord.images.pixels import ImageEncoding
-from dask_tfrecord.inputs.inputs import Inputs
-from dask_tfrecord.inspection.payload_type import parse_record, payload_error
-from dask_tfrecord.metadata.labels import SUFFIX, read_labels
-from dask_tfrecord.metadata.splits import resolve_collection
-from dask_tfrecord.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
+from dask_tfrecord.features.images.codecs import require_pillow
+from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.inference.payload_type import parse_record, payload_error
+from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
+from dask_tfrecord.features.metadata.splits import resolve_collection
+from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
+from dask_tfrecord.features.schema import Schema, given_features
 from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
-from dask_tfrecord.schema import Schema, given_features
+from dask_tfrecord.rows.chunk_borders import borders_by_rows, joined_parts
+from dask_tfrecord.rows.counting import intact_records, intact_runs, warn_of_damage
+from dask_tfrecord.rows.inputs import Inputs
+from dask_tfrecord.rows.partitions import RecordPartition, inspect_shards, record_partitions
+from dask_tfrecord.rows.read import read_rows
+from dask_tfrecord.rows.rows import HasRows, Rows
+from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.listing import find_sidecars
-from dask_tfrecord.storage.shard import Shards
-from dask_tfrecord.storage.streams import ByteSink, indexing_library
+from dask_tfrecord.shards.listing import find_sidecars
+from dask_tfrecord.shards.registry import has_access_points, normalize_compression, useless_index
+from dask_tfrecord.shards.shard import Shards
+from dask_tfrecord.shards.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode, check_number

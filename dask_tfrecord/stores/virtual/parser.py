@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.storage.shard import is_local
+from dask_tfrecord.shards.shard import is_local
 from dask_tfrecord.stores.virtual.references import VirtualArray, is_regular, virtual_zarr
 from dask_tfrecord.stores.zarr.codec import group_metadata
 

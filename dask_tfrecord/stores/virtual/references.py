@@ -23,17 +23,17 @@ from dask.base import tokenize
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.read import open_lengths, read_rows
-from dask_tfrecord.arrays.sources import RecordSource, UncountedSource, shards_origin
 from dask_tfrecord.blocks import splits_of, zero_rows
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrTargetOptions, complete
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.remote import url_to_fs
-from dask_tfrecord.storage.shard import Shards, is_local
-from dask_tfrecord.storage.streams import write_file
+from dask_tfrecord.rows.read import open_lengths, read_rows
+from dask_tfrecord.rows.sources import RecordSource, UncountedSource, shards_origin
+from dask_tfrecord.shards.remote import url_to_fs
+from dask_tfrecord.shards.shard import Shards, is_local
+from dask_tfrecord.shards.streams import write_file
 from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import BorderCounts, Levels, flat_levels
 from dask_tfrecord.stores.virtual.scan import (

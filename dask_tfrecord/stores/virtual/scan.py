@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.chunk_borders import joined_parts
-from dask_tfrecord.arrays.collection import row_numbers
-from dask_tfrecord.arrays.counting import compute_with_progress
-from dask_tfrecord.arrays.sources import RecordSource, UncountedSource
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
 from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode_blocks
 from dask_tfrecord.errors import Location, SchemaError, plural
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, record_ends
+from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.collection import row_numbers
+from dask_tfrecord.rows.counting import compute_with_progress
+from dask_tfrecord.rows.sources import RecordSource, UncountedSource
 from dask_tfrecord.settings import limits
-from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.units import check_group_lengths, flat_levels
 from dask_tfrecord.stores.zarr.codec import CHUNKS, records_checksum
 from dask_tfrecord.stores.zarr.layout import with_strings

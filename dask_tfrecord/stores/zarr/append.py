@@ -11,11 +11,11 @@ from typing import Any, Literal
 import zarr
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.sources import shards_origin
 from dask_tfrecord.errors import OVERWRITE, Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrWriteOptions
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.rows.sources import shards_origin
+from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.units import BorderCounts, RowTasks, flat_levels
 from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_of_a_read, unit_rows

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from dask_tfrecord.errors import UnknownFeatureError, near_misses
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.stores.units import Levels
 
 # Suffixes of the names of flat arrays.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError
-from dask_tfrecord.storage.objects import StoredFile
+from dask_tfrecord.shards.objects import StoredFile
 from dask_tfrecord.stores.journal import Unit, Units
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts

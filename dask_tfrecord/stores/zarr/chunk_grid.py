@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_tfrecord.features import Feature
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import Levels, RowSizes, is_flat

@@ -23,16 +23,16 @@ import zarr.storage
 from numpy.typing import NDArray
 from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 
-from dask_tfrecord.arrays.sources import memory_limit
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array, union
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, TFRecordError, plural
 from dask_tfrecord.features import Feature, ImageFeature
 from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, records_in_memory
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.shard import Shard
+from dask_tfrecord.rows.sources import memory_limit
+from dask_tfrecord.shards.shard import Shard
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
 
 _PARTS = ("rows", "values")

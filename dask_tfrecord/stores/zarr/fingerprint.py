@@ -13,12 +13,12 @@ from typing import Any
 
 from dask.base import tokenize
 
-from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import MappedChunks, MappedSource, Source
 from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.function_parts import function_parts
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.shard import Shards
+from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.sources import MappedChunks, MappedSource, Source
+from dask_tfrecord.shards.shard import Shards
 
 # Differences of a kind that are listed.
 _LISTED = 3

@@ -18,14 +18,14 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.rows import HasRows
-from dask_tfrecord.arrays.sources import CountedRows
 from dask_tfrecord.errors import ResumeError, redact_url
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
-from dask_tfrecord.runtime.progress import cancel_on_failure
-from dask_tfrecord.schema import Schema
-from dask_tfrecord.storage.objects import DirectoryObjects
-from dask_tfrecord.storage.shard import Shards, is_local
+from dask_tfrecord.rows.progress import cancel_on_failure
+from dask_tfrecord.rows.rows import HasRows
+from dask_tfrecord.rows.sources import CountedRows
+from dask_tfrecord.shards.objects import DirectoryObjects
+from dask_tfrecord.shards.shard import Shards, is_local
 from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dask_tfrecord
-from dask_tfrecord.arrays.rows import Rechunked, Rows
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features import Feature
-from dask_tfrecord.inputs.inputs import Inputs
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.markup import json_number
 from dask_tfrecord.options import ZarrOptions
-from dask_tfrecord.runtime.memory_budget import MemoryBudget
-from dask_tfrecord.runtime.progress import run_uninterrupted
-from dask_tfrecord.runtime.workers import Workers
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.rows.inputs import Inputs
+from dask_tfrecord.rows.memory_budget import MemoryBudget
+from dask_tfrecord.rows.progress import run_uninterrupted
+from dask_tfrecord.rows.rows import Rechunked, Rows
+from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.array_names import array_name, check_names, splits_name

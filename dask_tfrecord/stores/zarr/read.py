@@ -17,10 +17,6 @@ import zarr
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.chunk_borders import borders_by_rows
-from dask_tfrecord.arrays.collection import RowNumbers, pick_rows
-from dask_tfrecord.arrays.rows import Rows
-from dask_tfrecord.arrays.sources import CountedRows, Outputs, join_into, parts
 from dask_tfrecord.blocks import (
     ArraysBlock,
     Block,
@@ -34,7 +30,11 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import OVERWRITE, WRITE_AGAIN, IncompleteStoreError, Location, SchemaError, Spelled
 from dask_tfrecord.features import Feature
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.rows.chunk_borders import borders_by_rows
+from dask_tfrecord.rows.collection import RowNumbers, pick_rows
+from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.sources import CountedRows, Outputs, join_into, parts
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels
 from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
@@ -176,7 +176,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
             lengths = spec.shape if spec.by_rows else ("any length", *spec.shape[1:])
             raise IncompleteStoreError(
                 f"array {spec.name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
-                f"dask_tfrecord.records ({records:,}) and dask_tfrecord.schema (feature {spec.feature!r}) "
+                f"dask_tfrecord.records ({records:,}) and dask_tfrecord.features.schema (feature {spec.feature!r}) "
                 f"expect ({', '.join(map(str, lengths))}) and {'text' if spec.dtype == 'string' else dtype}. The group "
                 f"was changed after it was written: " + WRITE_AGAIN,
                 target.location,

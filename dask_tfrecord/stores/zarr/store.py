@@ -25,7 +25,6 @@ import zarr.errors
 import zarr.storage
 from numpy.typing import NDArray
 
-from dask_tfrecord.activities import activity
 from dask_tfrecord.errors import (
     COMPONENT,
     OVERWRITE,
@@ -43,15 +42,16 @@ from dask_tfrecord.errors import (
     redact_url,
     repr_without_credentials,
 )
-from dask_tfrecord.storage.objects import (
+from dask_tfrecord.shards.activities import activity
+from dask_tfrecord.shards.objects import (
     SETTLE_SECONDS,
     DirectoryObjects,
     Objects,
     objects_in,
     put_if_absent,
 )
-from dask_tfrecord.storage.remote import call_once, explain_missing_extra, join
-from dask_tfrecord.storage.shard import check_encodable, is_local
+from dask_tfrecord.shards.remote import call_once, explain_missing_extra, join
+from dask_tfrecord.shards.shard import check_encodable, is_local
 from dask_tfrecord.stores.journal import Journal, part_writers
 from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec

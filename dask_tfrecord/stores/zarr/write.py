@@ -33,9 +33,6 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.arrays.engine import da
-from dask_tfrecord.arrays.rows import HasRows
-from dask_tfrecord.arrays.sources import CountedRows, OutputBuffer
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import (
     RESUME,
@@ -48,16 +45,19 @@ from dask_tfrecord.errors import (
     plural,
     warn_caller,
 )
+from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
-from dask_tfrecord.runtime.progress import (
+from dask_tfrecord.rows.engine import da
+from dask_tfrecord.rows.progress import (
     remove_empty_directories,
     report_part,
     report_progress,
     run_uninterrupted,
     write_uninterrupted,
 )
-from dask_tfrecord.runtime.workers import release_freed
-from dask_tfrecord.schema import Schema
+from dask_tfrecord.rows.rows import HasRows
+from dask_tfrecord.rows.sources import CountedRows, OutputBuffer
+from dask_tfrecord.rows.workers import release_freed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write

@@ -12,12 +12,12 @@ from typing import Any, Unpack
 from dask.delayed import Delayed
 from dask.utils import format_bytes
 
-from dask_tfrecord.arrays.rows import Rechunked
 from dask_tfrecord.errors import plural, printable
+from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.markup import fragment, stack_columns, table
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
-from dask_tfrecord.runtime.memory_budget import MemoryBudget
-from dask_tfrecord.schema import align_columns
+from dask_tfrecord.rows.memory_budget import MemoryBudget
+from dask_tfrecord.rows.rows import Rechunked
 from dask_tfrecord.stores.output import check_mode, run_write
 from dask_tfrecord.stores.zarr.layout import (
     Conversion,

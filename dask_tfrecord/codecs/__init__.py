@@ -1,1 +1,0 @@
-"""Compressions of shards, and the first bytes of other formats."""

@@ -1,0 +1,268 @@
+"""TensorFlow Metadata: a `Schema` from and to a `schema.pbtxt`, which TFX stores next to records.
+
+For each feature, the file specifies its kind, its shape or number of values, and its presence. Tensor representations
+specify the features that form a sparse or ragged tensor, and default values. Domains describe the meaning of values and
+are ignored. The rules are those of the parsing specs of TFX and the comments of `schema.proto`, see
+https://github.com/tensorflow/metadata/blob/master/tensorflow_metadata/proto/v0/schema.proto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
+from dask_tfrecord.features import (
+    Feature,
+    FixedLenFeature,
+    RaggedFeature,
+    RowLengths,
+    SparseFeature,
+    UniformRowLength,
+    VarLenFeature,
+)
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.features.tfmd_entries import DEFAULTS, SEQUENCE, TYPES, add_column
+from dask_tfrecord.messages import MetadataSchema, ParseError, metadata_text, parse_metadata
+
+_KINDS = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
+# Lifecycle stages in which records may lack a feature: PLANNED, ALPHA, DEPRECATED, DEBUG_ONLY, DISABLED.
+_OPTIONAL_STAGES = (1, 2, 5, 6, 7)
+
+
+def from_tfmd(text: str) -> Schema:
+    """Return the schema of a `schema.pbtxt`.
+
+    A feature that every record has (presence with `min_fraction` 1) is a `FixedLenFeature` if its shape or its number
+    of values is fixed. Every other feature is a `VarLenFeature`. The struct ``##SEQUENCE##`` holds the feature lists of
+    a SequenceExample. Sparse features and the tensor representations of the group ``""`` become a `SparseFeature`, a
+    `RaggedFeature`, or a `FixedLenFeature` with a default value. Integers stay int64, floats float32 and strings bytes,
+    regardless of their domain.
+
+    Parameters
+    ----------
+    text : str
+        A `tensorflow.metadata.v0.Schema` in protobuf text format. Fields that do not concern storage, and fields of
+        newer releases, are ignored.
+
+    Returns
+    -------
+    Schema
+        Features by name.
+
+    Raises
+    ------
+    SchemaError
+        If the text is invalid, or a feature has a type that can't be read as a column.
+
+    Examples
+    --------
+    >>> from_tfmd('feature { name: "x" type: INT presence { min_fraction: 1 } value_count { min: 2 max: 2 } }')
+    Schema of 1 feature
+    feature  class            dtype  shape
+    x        FixedLenFeature  int64  (2,)
+    """
+    message = None
+    try:
+        message = parse_metadata(text)
+    except ParseError as error:
+        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, line {error})") from error
+    except RecursionError:
+        # The SchemaError is raised below: with this error as its context it could not be pickled.
+        pass
+    if message is None:
+        raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, it is nested too deeply)")
+    return _TFMDReader(message).schema()
+
+
+def _not_a_schema(text: str) -> str:
+    """Return the error about a text other than a schema, and what to write."""
+    return (
+        f"this is not a schema file: it begins with {text[:40]!r}. Pass a file that Schema.to_json or Schema.to_pbtxt "
+        f"has written, or the features.json of a TFDS data set; or write the features in Python, as in "
+        f"features={{'label': FixedLenFeature((), 'int64')}}"
+    )
+
+
+class _TFMDReader:
+    """Conversion of one message; `schema` returns the result."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        # An empty struct is a SequenceExample without feature lists.
+        self._structs = [feature for feature in message.feature if feature.name == SEQUENCE]
+        self.context: dict[str, Feature] = {
+            each.name: _feature(each) for each in message.feature if each.name != SEQUENCE
+        }
+        self.sequences: dict[str, Feature] = {
+            each.name: VarLenFeature(_kind(each)) for struct in self._structs for each in struct.struct_domain.feature
+        }
+        self._domains = {each.name: each.int_domain for each in message.feature if each.HasField("int_domain")}
+        # Columns that are parts of a sparse or ragged tensor, and those that are also a feature of their own.
+        self._merged: set[str] = set()
+        self._kept: set[str] = set()
+
+    def schema(self) -> Schema:
+        """Apply tensor representations and sparse features, and return the schema."""
+        for struct in self._structs:
+            if struct.struct_domain.sparse_feature:
+                raise SchemaError("sparse features of feature lists can't be read: give sequence_features=")
+        group = self._message.tensor_representation_group
+        tensors = group[""].tensor_representation if "" in group else {}
+        combined: dict[str, Feature] = {}
+        for name in sorted(tensors):
+            with feature_errors(name):
+                combined |= self._tensor(name, tensors[name])
+        for sparse in self._message.sparse_feature:
+            if not _optional(sparse) and sparse.name not in combined:
+                index, value = (each.name for each in sparse.index_feature), sparse.value_feature.name
+                with feature_errors(sparse.name):
+                    combined[sparse.name] = self._pick(index, value, sparse.dense_shape, sparse.is_sorted)
+        merged = self._merged - self._kept
+        context = {name: each for name, each in self.context.items() if name not in merged} | combined
+        return Schema(context, sequence_features=self.sequences if self._structs else None)
+
+    def _tensor(self, name: str, tensor: Any) -> dict[str, Feature]:
+        """Apply one tensor representation; return the feature that combines several columns, if it is one."""
+        if tensor.HasField("dense_tensor"):
+            dense = tensor.dense_tensor
+            column, kind = dense.column_name, self._kind(dense.column_name)
+            default = getattr(dense.default_value, DEFAULTS[kind]) if dense.HasField("default_value") else None
+            self.context[column] = FixedLenFeature(_sizes(dense.shape), kind, default)
+            self._kept.add(column)
+        elif tensor.HasField("varlen_sparse_tensor"):
+            column = tensor.varlen_sparse_tensor.column_name
+            self.context[column] = VarLenFeature(self._kind(column))
+            self._kept.add(column)
+        elif tensor.HasField("sparse_tensor"):
+            sparse = tensor.sparse_tensor
+            return {
+                name: self._pick(
+                    sparse.index_column_names, sparse.value_column_name, sparse.dense_shape, sparse.already_sorted
+                )
+            }
+        elif tensor.HasField("ragged_tensor"):
+            return self._ragged(name, tensor.ragged_tensor)
+        else:
+            raise SchemaError("the kind of its tensor representation is unknown")
+        return {}
+
+    def _ragged(self, name: str, tensor: Any) -> dict[str, Feature]:
+        *struct, column = list(tensor.feature_path.step) or [""]
+        if struct not in ([], [SEQUENCE]):
+            raise SchemaError(f"the values at {'/'.join([*struct, column])} are in a struct, which records can't hold")
+        partitions = tuple(
+            UniformRowLength(each.uniform_row_length)
+            if each.HasField("uniform_row_length")
+            else RowLengths(each.row_length)
+            for each in tensor.partition
+        )
+        keys = [each.key for each in partitions if isinstance(each, RowLengths)]
+        columns = self.sequences if struct else self.context
+        kind = self._kind(column, columns)
+        if name == column and not keys:
+            # Uniform rows are equivalent to a shape.
+            sizes = tuple(each.length for each in partitions if isinstance(each, UniformRowLength))
+            columns[name] = VarLenFeature(kind, shape=(-1, *sizes)) if sizes else RaggedFeature(kind)
+            self._kept |= set() if struct else {name}
+            return {}
+        for key in keys:
+            self._kind(key, columns)
+        feature = RaggedFeature(kind, None if name == column else column, partitions)
+        if not struct:
+            self._merged |= {column, *keys} - {name}
+            return {name: feature}
+        for key in (column, *keys):
+            self.sequences.pop(key, None)
+        self.sequences[name] = feature
+        return {}
+
+    def _pick(self, index: Iterable[str], value: str, shape: Any, in_order: bool) -> Feature:
+        keys = tuple(index)
+        for key in keys:
+            self._kind(key)
+        sizes = tuple(dim.size for dim in shape.dim) or tuple(self._size(key) for key in keys)
+        self._merged |= {*keys, value}
+        return SparseFeature(keys, value, self._kind(value), sizes, in_order)
+
+    def _size(self, key: str) -> int:
+        """Return the length of an axis from the domain of its indices."""
+        domain = self._domains.get(key)
+        if domain is None or not domain.HasField("max") or domain.min != 0:
+            raise SchemaError(f"the axis of {key!r} has an unknown length: set dense_shape or an int_domain")
+        return int(domain.max) + 1
+
+    def _kind(self, column: str, columns: Mapping[str, Any] | None = None) -> str:
+        columns = self.context if columns is None else columns
+        if column not in columns:
+            raise SchemaError(f"feature {column!r} does not exist{near_misses(column, columns)}")
+        return str(columns[column].dtype)
+
+
+@contextmanager
+def feature_errors(name: str) -> Iterator[None]:
+    """Prefix errors with the name of a feature."""
+    try:
+        yield
+    except SchemaError as error:
+        raise SchemaError(f"feature {name!r}: {error.message}") from error
+
+
+def _feature(message: Any) -> Feature:
+    """Return the feature of one column."""
+    kind, sizes = _kind(message), None
+    count = message.value_count
+    if message.HasField("shape") and all(dim.HasField("size") and dim.size >= 0 for dim in message.shape.dim):
+        sizes = _sizes(message.shape)
+    elif not message.HasField("shape") and count.min == count.max > 0:
+        sizes = () if count.min == 1 else (count.min,)
+    if sizes is None or message.presence.min_fraction < 1 or _optional(message):
+        return VarLenFeature(kind)
+    return FixedLenFeature(sizes, kind)
+
+
+def _kind(message: Any) -> str:
+    name = TYPES[message.type]
+    if name not in _KINDS:
+        raise SchemaError(
+            f"feature {message.name!r} has type {name}, which can't be read as a column: give "
+            + FEATURES
+            + " without it"
+        )
+    return _KINDS[name]
+
+
+def _optional(message: Any) -> bool:
+    return bool(message.deprecated) or message.lifecycle_stage in _OPTIONAL_STAGES
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    return tuple(dim.size for dim in shape.dim)
+
+
+_STRUCT = TYPES.index("STRUCT")
+
+
+def pbtxt(schema: Schema) -> str:
+    """Format a schema as the text of a `schema.pbtxt`: see `Schema.to_pbtxt`."""
+    if schema.message == "ExampleListWithContext":
+        raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
+    message: Any = MetadataSchema()
+    # Columns that only occur as parts of a sparse or ragged feature follow the features.
+    parts: dict[str, str] = {}
+    for name, feature in schema.context_features.items():
+        with feature_errors(name):
+            parts |= feature.add_to_tfmd(message, name, schema.classes.get(name))
+    for key in parts:
+        if key in schema.context_features:
+            # Without a representation of its own, a reader would treat this feature as a mere part.
+            schema[key].represent_in_tfmd(message, key)
+        else:
+            add_column(message, key, parts[key])
+    if schema.sequence_features is not None:
+        struct = message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain
+        for name, feature in schema.sequence_features.items():
+            with feature_errors(name):
+                feature.add_to_tfmd_lists(message, struct, name)
+    return metadata_text(message)

@@ -1,0 +1,682 @@
+"""Schema of a data set: a frozen mapping from names to features.
+
+Schemas are hashable, picklable, and equal after a round trip through JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.features import Feature
+from dask_tfrecord.features.keys import Scope
+from dask_tfrecord.features.message_types import MessageType
+from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
+
+# Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
+ITEMS = "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sample of records that an inferred schema is based on.
+
+    Attributes
+    ----------
+    records : int
+        Number of sampled records.
+    shards : int
+        Number of shards they come from.
+    present : tuple of (str, int)
+        For each feature, the number of sampled records that set it.
+    unset : tuple of str
+        Keys that occurred, but never with a kind or a value. Their kind is unknown, so they are not columns.
+    """
+
+    records: int
+    shards: int
+    present: tuple[tuple[str, int], ...]
+    unset: tuple[str, ...] = ()
+
+
+class Schema(Mapping[str, Feature]):
+    """A frozen, ordered mapping from feature name to feature class.
+
+    Parameters
+    ----------
+    features : mapping of str to feature
+        Feature classes of this library or of `tf.io`, by name; those of the context for records
+        with steps or items.
+    sampling : Sampling, optional
+        Set by `infer_schema`: the sample of records that the features are based on.
+    sequence_features : mapping of str to feature, optional
+        The feature lists of a SequenceExample. If not None, even if empty, records are SequenceExamples.
+    example_features : mapping of str to feature, optional
+        The features of each item of an ExampleListWithContext of TF-Ranking, by key; feature ``KEY`` is named
+        ``examples/KEY`` in the schema. If not None, even if empty, records are ExampleListWithContexts. Excludes
+        `sequence_features`.
+    classes : mapping of str to sequence of str, optional
+        Class names of an integer feature: value i is class i.
+    groups : mapping of str to sequence of str, optional
+        Groups of ragged features that share their row lengths, by name: all features of a group have one number of
+        items in each record. `to_zarr` stores one array of row splits for each group, and verifies the lengths.
+    inner_groups : mapping of str to sequence of str, optional
+        For nested rows: the names of the groups that the items of a feature are in within its own group, the outermost
+        first. They become groups when the group is exploded. Set for fields of messages.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages than Examples. Features are
+        then `ProtoFeature`.
+    report : Report, optional
+        Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
+    records : Schema, optional
+        Set by `Dataset.schema`, whose features are those of columns: the features of the records that the columns are
+        read from. `read_tfrecord` takes it, so that ``read_tfrecord(other, ds.schema)`` reads records of the same form.
+        Comparisons omit it.
+
+    Raises
+    ------
+    SchemaError
+        If a name is not a string or occurs twice, a feature is of an unknown class, a group names a feature that is
+        unknown, not ragged, or in another group, or both sequence_features and example_features are given. If a
+        feature of a message is no `ProtoFeature`, or has a message or a key.
+
+    Examples
+    --------
+    >>> schema = dtf.Schema({"label": dtf.FixedLenFeature((), "int64")}, classes={"label": ["cat", "dog"]})
+    >>> schema["label"]
+    FixedLenFeature((), 'int64')
+    >>> dtf.Schema.from_json(schema.to_json()) == schema
+    True
+    """
+
+    _features: dict[str, Feature]
+    _steps: frozenset[str]
+    message: str
+    message_type: MessageType | None
+    classes: Mapping[str, tuple[str, ...]]
+    groups: Mapping[str, tuple[str, ...]]
+    inner_groups: Mapping[str, tuple[str, ...]]
+    records: Schema | None
+    report: Any
+    sampling: Sampling | None
+
+    def __init__(
+        self,
+        features: Mapping[str, Any],
+        sampling: Sampling | None = None,
+        *,
+        sequence_features: Mapping[str, Any] | None = None,
+        example_features: Mapping[str, Any] | None = None,
+        classes: Mapping[str, Sequence[str]] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        inner_groups: Mapping[str, Sequence[str]] | None = None,
+        message: Any = None,
+        report: Any = None,
+        records: Schema | None = None,
+    ) -> None:
+        known: dict[str, Feature] = {}
+        message_name, steps = _steps_of_message(sequence_features, example_features)
+        for name, feature in [*features.items(), *steps.items()]:
+            if not isinstance(name, str):
+                raise SchemaError(f"expected a string as feature name; got {name!r}")
+            if any("\ud800" <= char <= "\udfff" for char in name):
+                raise SchemaError(f"feature name {name!a} holds a lone surrogate, which is not valid UTF-8")
+            if name in known:
+                argument = "example_features" if example_features is not None else "sequence_features"
+                raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
+            known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
+        message_type = None if message is None else MessageType.of(message)
+        _check_messages(known, message_type, is_example=message_name == "Example")
+        if message_type is not None:
+            # A message without a package has a leading dot: it may be named Example.
+            message_name = message_type.name if "." in message_type.name else f".{message_type.name}"
+        self._set(
+            _features=known,
+            _steps=frozenset(steps),
+            message=message_name,
+            message_type=message_type,
+            sampling=sampling,
+            report=report,
+            records=records,
+            classes={name: tuple(names) for name, names in (classes or {}).items()},
+            groups=_checked_groups(groups or {}, known, message_name),
+            inner_groups={name: tuple(inner) for name, inner in (inner_groups or {}).items() if name in known},
+        )
+
+    def _set(self, **attributes: Any) -> Schema:
+        """Set attributes of a schema that is being made."""
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Schema is frozen: create a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Schema is frozen: {name!r} cannot be deleted")
+
+    def __getitem__(self, name: str) -> Feature:
+        try:
+            return self._features[name]
+        except KeyError:
+            raise UnknownFeatureError(
+                f"no feature {name!r}" + (unset_advice(name, self.sampling) or near_misses(name, self._features))
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        # `Mapping` would call `__getitem__`, whose error compares the name with all others.
+        return name in self._features
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._features)
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def items(self) -> ItemsView[str, Feature]:
+        """Return the names and features, without a look-up for each name."""
+        return self._features.items()
+
+    def values(self) -> ValuesView[Feature]:
+        """Return the features."""
+        return self._features.values()
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self._features.items()), self._steps, self.message, self.message_type))
+
+    def __eq__(self, other: object) -> bool:
+        # Schemas are equal if they decode records equally; their sampling does not matter.
+        if isinstance(other, Schema):
+            parts = (self.message, self.message_type, self._steps) == (other.message, other.message_type, other._steps)
+            return parts and self._features == other._features
+        if isinstance(other, Mapping):
+            return self.message == "Example" and self._features == dict(other)
+        return NotImplemented
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        steps: dict[str, Any] = {"sequence_features": self.sequence_features, "example_features": self.example_features}
+        groups: dict[str, Any] = {"groups": self.groups, "inner_groups": self.inner_groups}
+        named = partial(
+            Schema, **steps, classes=self.classes, **groups, message=self.message_type, records=self.records
+        )
+        return named, (self.context_features, self.sampling)
+
+    def __dask_tokenize__(self) -> tuple[object, ...]:
+        # Reading refuses keys that an inferred schema does not have, so `sampling` affects the result.
+        return ("dask_tfrecord.Schema", self.to_json())
+
+    @property
+    def context_features(self) -> dict[str, Feature]:
+        """Features of an Example, or of the context of a SequenceExample or ExampleListWithContext."""
+        return {name: feature for name, feature in self._features.items() if name not in self._steps}
+
+    @property
+    def sequence_features(self) -> dict[str, Feature] | None:
+        """Feature lists of a SequenceExample; None for other records."""
+        if self.message != "SequenceExample":
+            return None
+        return {name: feature for name, feature in self._features.items() if name in self._steps}
+
+    @property
+    def example_features(self) -> dict[str, Feature] | None:
+        """Features of each item of an ExampleListWithContext, by key; None for other records."""
+        if self.message != "ExampleListWithContext":
+            return None
+        return {self.key_of(name): feature for name, feature in self._features.items() if name in self._steps}
+
+    def has_steps(self, name: str) -> bool:
+        """Return whether a feature is a feature list, or a feature of items."""
+        return name in self._steps
+
+    def scope_of(self, name: str) -> Scope:
+        """Return what a feature describes: the values of a record, or of each of its steps or items."""
+        if name not in self._steps:
+            return "value"
+        return "step" if self.message == "SequenceExample" else "item"
+
+    def key_of(self, name: str) -> str:
+        """Return the key of a feature in a record: its name, or for items the name after ``examples/``."""
+        return split_item_name(name, self.message)[0] if name in self._steps else name
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """Return a schema of the features `names`, in that order.
+
+        Raises
+        ------
+        UnknownFeatureError
+            If the schema lacks one of them; the text suggests similar names.
+        """
+        return self.replaced({name: self[name] for name in names})._set(report=self.report)
+
+    def replaced(self, features: Mapping[str, Feature], records: Schema | None = None) -> Schema:
+        """Return a schema of these features for the same message: those named as one of its steps are steps."""
+        steps = {self.key_of(name): feature for name, feature in features.items() if name in self._steps}
+        context = {name: feature for name, feature in features.items() if name not in self._steps}
+        made = Schema(
+            context,
+            sequence_features=steps if self.message == "SequenceExample" else None,
+            example_features=steps if self.message == "ExampleListWithContext" else None,
+            classes={name: self.classes[name] for name in features if name in self.classes},
+            groups=self.groups_of(features),
+            inner_groups=self.inner_groups,
+            message=self.message_type,
+            records=records,
+        )
+        # Keep the given order across context and steps.
+        return made._set(_features={name: made[name] for name in features})
+
+    def renamed(self, names: Mapping[str, str]) -> Schema:
+        """Return the schema of columns under new names; `names` are the present ones by the new ones."""
+        new = {name: renamed for renamed, name in names.items()}
+        return Schema(
+            {renamed: self[name] for renamed, name in names.items()},
+            classes={new[name]: classes for name, classes in self.classes.items() if name in new},
+            groups={group: [new[name] for name in held] for group, held in self.groups_of(names.values()).items()},
+            inner_groups={new[name]: inner for name, inner in self.inner_groups.items() if name in new},
+        )
+
+    def group_of(self, name: str) -> str | None:
+        """Return the group of a feature; None if it is in none."""
+        return next((group for group, names in self.groups.items() if name in names), None)
+
+    def groups_of(self, names: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Return the groups, restricted to these features; a group without any of them is omitted."""
+        kept = {group: tuple(name for name in members if name in names) for group, members in self.groups.items()}
+        return {group: members for group, members in kept.items() if members}
+
+    def with_groups(self, groups: Mapping[str, Sequence[str]]) -> Schema:
+        """Return this schema with other groups.
+
+        Parameters
+        ----------
+        groups : mapping of str to sequence of str
+            Ragged features of each group, by its name.
+
+        Raises
+        ------
+        SchemaError
+            As for the constructor.
+
+        Examples
+        --------
+        >>> schema = dtf.Schema({"steps/a": dtf.VarLenFeature("int64"), "steps/b": dtf.VarLenFeature("float32")})
+        >>> schema.with_groups({"steps": ["steps/a", "steps/b"]}).groups
+        {'steps': ('steps/a', 'steps/b')}
+        """
+        checked = _checked_groups(groups, self._features, self.message)
+        return self.replaced(self._features)._set(groups=checked, sampling=self.sampling, report=self.report)
+
+    def with_classes(self, classes: Mapping[str, Sequence[str]]) -> Schema:
+        """Return this schema with other names of classes, those of each feature by its name.
+
+        Examples
+        --------
+        >>> schema = dtf.infer_schema("train-*.tfrecord")
+        >>> schema.with_classes({"label": ["ant", "bee", "cat", "dog", "eel"]}).classes["label"][3]
+        'dog'
+        """
+        for name in classes:
+            # Raises the error about an unknown feature.
+            self[name]
+        given = {name: tuple(names) for name, names in classes.items()}
+        return self.replaced(self._features)._set(classes=given, sampling=self.sampling, report=self.report)
+
+    def to_json(self) -> str:
+        """Return the schema as JSON text."""
+        return json.dumps(self._document(), ensure_ascii=False, allow_nan=False)
+
+    def _document(self) -> dict[str, Any]:
+        """Return the schema as JSON values."""
+        features = [{"name": name, **json_of_feature(feature)} for name, feature in self.items()]
+        document: dict[str, Any] = {"features": features}
+        if self.message_type is not None:
+            document["message"] = to_json(self.message_type)
+        elif self.message != "Example":
+            argument = "sequence_features" if self.message == "SequenceExample" else "example_features"
+            document[argument] = [name for name in self if name in self._steps]
+        if self.classes:
+            document["classes"] = {name: list(names) for name, names in self.classes.items()}
+        if self.groups:
+            document["groups"] = {group: list(names) for group, names in self.groups.items()}
+        if self.inner_groups:
+            document["inner_groups"] = {name: list(names) for name, names in self.inner_groups.items()}
+        if self.sampling is not None:
+            document["sampling"] = asdict(self.sampling)
+        if self.records is not None:
+            document["records"] = self.records._document()
+        return document
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Read the schema that `to_json` wrote.
+
+        Raises
+        ------
+        SchemaError
+            If the text is not the JSON of a schema.
+        """
+        try:
+            return cls._of_document(json.loads(text))
+        except SchemaError as error:
+            raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
+
+    @classmethod
+    def _of_document(cls, document: dict[str, Any]) -> Schema:
+        """Return the schema of JSON values, whose entries of features are changed."""
+        features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
+        order = list(features)
+        sequences, items = document.get("sequence_features"), document.get("example_features")
+        sampling, records = document.get("sampling"), document.get("records")
+        if sampling is not None:
+            present = tuple((name, count) for name, count in sampling["present"])
+            sampling = Sampling(**{**sampling, "present": present, "unset": tuple(sampling["unset"])})
+        named = None if sequences is None else {name: features.pop(name) for name in sequences}
+        of_items = None if items is None else {name.removeprefix(f"{ITEMS}/"): features.pop(name) for name in items}
+        made = cls(
+            features,
+            sampling,
+            sequence_features=named,
+            example_features=of_items,
+            classes=document.get("classes"),
+            groups=document.get("groups"),
+            inner_groups=document.get("inner_groups"),
+            message=from_json(document["message"]) if "message" in document else None,
+            records=None if records is None else cls._of_document(records),
+        )
+        return made._set(_features={name: made[name] for name in order})
+
+    @classmethod
+    def read(cls, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Schema:
+        """Read a schema from a file.
+
+        The format is detected from the text: the JSON of `to_json`, a `schema.pbtxt` of TensorFlow Metadata, or a
+        `features.json` of TensorFlow Datasets. TFDS stores the names of classes in files of their own;
+        ``read_tfrecord(directory)`` reads these too. ``read_tfrecord(…, features=path)`` reads a schema as this method
+        does.
+
+        In a `schema.pbtxt`, a feature that every record has (presence with `min_fraction` 1) becomes a
+        `FixedLenFeature` if its shape or its number of values is fixed. Every other feature becomes a `VarLenFeature`.
+        The struct ``##SEQUENCE##`` becomes the feature lists of a SequenceExample. Sparse features and tensor
+        representations become a `SparseFeature`, a `RaggedFeature` or a default value. Domains are ignored. These are
+        the rules of TFX.
+
+        Parameters
+        ----------
+        urlpath : str or os.PathLike
+            Path or fsspec URL.
+        storage_options : mapping, optional
+            Options of the fsspec file system.
+
+        Returns
+        -------
+        Schema
+            Features of the file; for a `features.json`, without the names of classes that other files hold.
+
+        Raises
+        ------
+        SchemaNotFoundError
+            If the file does not exist. Also a `FileNotFoundError`.
+        SchemaError
+            If the text is in none of the three formats, or a feature can't be read as a column.
+
+        Examples
+        --------
+        >>> schema = dtf.infer_schema("train-*.tfrecord")
+        >>> schema.to_pbtxt("schema.pbtxt")
+        >>> dtf.Schema.read("schema.pbtxt") == schema
+        True
+        """
+        from dask_tfrecord.features.metadata.labels import read_schema
+
+        return read_schema(urlpath, storage_options)
+
+    def to_pbtxt(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Write the schema as a `schema.pbtxt` of TensorFlow Metadata, which replaces an older file.
+
+        The text describes the stored values: kind, shape, presence, default values, and the composition of ragged and
+        sparse tensors. TensorFlow Metadata can't express how values are read, so casts, padding and the decoding of
+        bytes are left out; a narrower integer, an image or text is written as a domain. `to_json` keeps everything,
+        including the names of classes.
+
+        Parameters
+        ----------
+        urlpath : str or os.PathLike
+            Path or fsspec URL.
+        storage_options : mapping, optional
+            Options of the fsspec file system.
+
+        Raises
+        ------
+        SchemaError
+            If TensorFlow Metadata can't express a feature.
+
+        Examples
+        --------
+        >>> import pathlib
+        >>> dtf.Schema({"tokens": dtf.VarLenFeature("int64")}).to_pbtxt("schema.pbtxt")
+        >>> print(pathlib.Path("schema.pbtxt").read_text(), end="")
+        feature {
+          name: "tokens"
+          type: INT
+        }
+        """
+        from dask_tfrecord.features.metadata.labels import write_pbtxt
+
+        write_pbtxt(self, urlpath, storage_options)
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Return rows of a table: feature, class, dtype, shape, and number of sampled records that have it."""
+        present = dict(self.sampling.present) if self.sampling else {}
+        rows = []
+        for name, feature in self.items():
+            seen = f"{present.get(name, 0):,} of {self.sampling.records:,}" if self.sampling else ""
+            rows.append((name, *feature_cells(feature), seen))
+        for name in self.sampling.unset if self.sampling else ():
+            rows.append((name, "(never set)", "", "", f"0 of {self.sampling.records if self.sampling else 0}"))
+        return rows
+
+    def _table(self) -> tuple[str, list[tuple[str, ...]]]:
+        """Return the title of the table of features, and its rows with their header."""
+        title = f"Schema of {plural(len(self), 'feature')}"
+        if self.sampling is not None:
+            title += f", inferred from {plural(self.sampling.records, 'record')} of "
+            title += plural(self.sampling.shards, "shard")
+        header = ("feature", "class", "dtype", "shape", "present")
+        return title, [row[: 5 if self.sampling else 4] for row in (header, *self.rows())]
+
+    def __repr__(self) -> str:
+        title, table = self._table()
+        return "\n".join([title, *align_columns(table), *group_lines(self)])
+
+    def _repr_html_(self) -> str:
+        from dask_tfrecord.markup import html_table
+
+        title, (header, *rows) = self._table()
+        return html_table(title, header, rows, group_lines(self))
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+def split_item_name(name: str, message: str) -> tuple[str, bool]:
+    """Return the key of a feature of a record of type `message`, and whether it is a feature of items by its name."""
+    is_item = message == "ExampleListWithContext" and name.startswith(f"{ITEMS}/")
+    return (name.removeprefix(f"{ITEMS}/"), True) if is_item else (name, False)
+
+
+def unset_keys(name: str, message: str) -> list[tuple[str, bool]]:
+    """Return the keys that `Sampling.unset` may mean by a name, each with True for a feature list or items."""
+    return [(name, False), (name, True)] if message == "SequenceExample" else [split_item_name(name, message)]
+
+
+def _steps_of_message(
+    sequence_features: Mapping[str, Any] | None, example_features: Mapping[str, Any] | None
+) -> tuple[str, Mapping[Any, Any]]:
+    """Return the message of the records, and its features that have steps, by name."""
+    if sequence_features is not None and example_features is not None:
+        raise SchemaError(
+            "sequence_features are those of SequenceExamples, example_features those of ExampleListWithContexts: give "
+            "one of them"
+        )
+    if example_features is not None:
+        prefixed = {f"{ITEMS}/{key}" if isinstance(key, str) else key: of for key, of in example_features.items()}
+        return "ExampleListWithContext", prefixed
+    return ("Example", {}) if sequence_features is None else ("SequenceExample", sequence_features)
+
+
+def _check_messages(features: Mapping[str, Any], message: MessageType | None, *, is_example: bool) -> None:
+    """Refuse features of records of another kind."""
+    if message is not None and not is_example:
+        raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
+    for name, feature in features.items():
+        has_type = feature.is_message and feature.message is not None
+        if message is None and feature.is_message and not has_type:
+            raise SchemaError(
+                f"feature {name!r}: {feature} lacks the type of its message: give ProtoFeature(M, {feature.path!r}) "
+                f"for messages in bytes of Examples, or message=M for records that are messages"
+            )
+        if message is not None and (not feature.is_message or has_type or feature.key is not None):
+            raise SchemaError(
+                f"feature {name!r}: records are messages {message.name}, whose fields are read by "
+                f"ProtoFeature('path'); got {feature}"
+            )
+
+
+def _checked_groups(
+    groups: Mapping[str, Sequence[str]], features: Mapping[str, Feature], message: str
+) -> dict[str, tuple[str, ...]]:
+    """Check the groups of a schema, and return them as tuples."""
+    checked: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, str] = {}
+    for group, names in groups.items():
+        if not isinstance(group, str) or not group or isinstance(names, str) or not names:
+            raise SchemaError(f"a group is a name with a list of features; got {group!r}: {names!r:.100}")
+        if message == "ExampleListWithContext" and group == ITEMS:
+            raise SchemaError(f"group {ITEMS!r} is that of the items of records; give the group another name")
+        for name in names:
+            if name not in features:
+                raise UnknownFeatureError(f"group {group!r}: no feature {name!r}{near_misses(name, features)}")
+            if not features[name].ragged_rank:
+                raise SchemaError(
+                    f"group {group!r}: columns of a group are ragged; the rows of {name!r} are not ragged: it is "
+                    f"{features[name]!r}"
+                )
+            if name in owners:
+                raise SchemaError(f"feature {name!r} is in group {owners[name]!r} and again in group {group!r}")
+            owners[name] = group
+        checked[group] = tuple(names)
+    return checked
+
+
+def lengths_column(name: str, columns: Mapping[str, Feature]) -> str | None:
+    """Return the column with the row lengths of a padded column: ``NAME.lengths``, if it is one integer per row."""
+    feature = columns.get(f"{name}.lengths")
+    if feature is None or feature.ragged_rank or feature.own_shapes or feature.block_shape:
+        return None
+    return f"{name}.lengths" if feature.block_dtype.kind in "iu" else None
+
+
+def group_lines(schema: Schema) -> list[str]:
+    """Return a line for each group: its name and its features."""
+    return [f"group {group!r}: {printable(', '.join(names))}" for group, names in schema.groups.items()]
+
+
+def feature_cells(feature: Feature) -> tuple[str, str, str]:
+    """Return the class, dtype and shape of a feature as cells of a table."""
+    return type(feature).__name__, str(feature.dtype), str(feature.listed_shape)
+
+
+def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Format rows of cells as lines with aligned columns; `right` lists the columns that are aligned to the right."""
+    table = [list(map(printable, row)) for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in enumerate(cells)
+        )
+
+    return [line(row).rstrip() for row in table]
+
+
+def unset_advice(name: object, sampling: Sampling | None) -> str:
+    """Return the end of an error about a key that no sampled record sets; empty for other names."""
+    if sampling is None or name not in sampling.unset:
+        return ""
+    seen = plural(sampling.records, "record")
+    unset = f": none of the {seen} looked at sets this key, so its kind is unknown; give "
+    return unset + FEATURES + " with its class"
+
+
+def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]:
+    """Return the prefixes of names under which there are several ragged features, and these features.
+
+    Of several prefixes of the same features, the longest is returned. Row lengths are not compared.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for name in features:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            prefix = "/".join(parts[:depth])
+            below = tuple(
+                each for each, feature in features.items() if feature.ragged_rank and each.startswith(f"{prefix}/")
+            )
+            if below[1:]:
+                found[below] = max(found.get(below, ""), prefix, key=len)
+    return {prefix: below for below, prefix in found.items()}
+
+
+def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
+    """Return a line for each prefix of several ragged features: the prefix and the features."""
+    return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]
+
+
+def given_features(
+    features: Mapping[str, Any] | None,
+    sequence_features: Mapping[str, Any] | None,
+    example_features: Mapping[str, Any] | None = None,
+    message: Any = None,
+) -> Schema:
+    """Return the schema of the arguments of a user; of Examples without the others."""
+    for argument, given in (
+        ("features", features),
+        ("sequence_features", sequence_features),
+        ("example_features", example_features),
+    ):
+        if given is not None and not isinstance(given, Mapping):
+            raise SchemaError(
+                f"{argument} is a mapping of names to features, or a Schema; got {given!r:.100}{picked(given)}"
+            )
+    if isinstance(features, Schema):
+        if sequence_features is None and example_features is None and message is None:
+            return features
+        if features.message_type not in (None, None if message is None else MessageType.of(message)):
+            raise SchemaError(f"the features are a Schema of messages {features.message}, and other arguments differ")
+        features = features.select(features.context_features)
+        classes, groups = features.classes, features.groups
+    else:
+        classes = groups = {}
+    return Schema(
+        features or {},
+        sequence_features=sequence_features,
+        example_features=example_features,
+        classes=classes,
+        groups=groups,
+        message=message,
+    )
+
+
+def picked(given: Any) -> str:
+    """Return the end of an error: a hint at `columns=` if `given` is a sequence of names, and at names otherwise."""
+    names = isinstance(given, list | tuple | set | frozenset) and all(isinstance(name, str) for name in given)
+    if names:
+        return "; columns= picks features by name when shards are read"
+    return "; write {'label': FixedLenFeature((), 'int64')}, with the key of each feature"

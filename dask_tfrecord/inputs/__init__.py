@@ -1,1 +1,0 @@
-"""Arrays, lists, DataFrames and xarray Datasets as the rows of a `Dataset`."""

@@ -1,1 +1,0 @@
-"""Previews: the first rows of a `Dataset` as text, HTML and PNG."""

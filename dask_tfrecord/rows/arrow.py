@@ -1,0 +1,301 @@
+"""Arrow record batches and dask DataFrames of a data set.
+
+The type of a column follows from its feature alone, so that all chunks of a data set have one schema:
+
+==========================================  =========================================================
+rows of a column                            Arrow type
+==========================================  =========================================================
+numbers, bool                               the same type; bfloat16 is float32
+bytes, text                                 large_binary, large_string
+fixed shape of one axis                     fixed_size_list
+fixed shape of more axes                    arrow.fixed_shape_tensor; nested fixed_size_list in lists
+rows of no values (a size of 0)             large_list, always empty
+ragged                                      large_list, nested for more levels
+own shape per row                           struct of data (large_list) and shape (fixed_size_list of int64)
+complex                                     floats with a last axis of size 2
+==========================================  =========================================================
+
+Offsets of blocks are int64, as those of the large types are, so values and offsets are not copied.
+
+A vector is a plain fixed_size_list, which every reader shows as an array. The tensor type adds nothing to it but the
+shape, and readers without the type show the same list. A tensor of several axes would lose its shape in a plain list.
+polars and Parquet do not support a fixed_size_list of size 0.
+
+Numbers, bytes, row splits, and the nesting of fixed shapes keep their memory. Copied are bool (Arrow packs bits), text
+(NumPy stores strings one by one), bfloat16, and arrays that are not contiguous. The offsets of a block begin with 0:
+a block that is cut from a larger one has row splits of its own and shares the values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
+from dask_tfrecord.errors import SchemaError, explain_missing
+from dask_tfrecord.features import Encoded, Feature
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.rows.rows import Chunk, ChunkIterator, Rows
+
+with explain_missing("Arrow, DataFrames and Parquet need", "pyarrow", "arrow"):
+    import pyarrow as pa
+
+
+def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
+    """Return the Arrow schema of columns.
+
+    Each field has metadata: `feature` and `feature_class`, `dtype` (NumPy's name), `shape` of a row as JSON (-1 for a
+    length that differs between rows), and `class_names` as JSON if they are known. The metadata of the schema has
+    `dask_tfrecord.features.schema`, the JSON of `Schema`.
+    """
+    for name in schema:
+        if "\0" in name:
+            raise SchemaError(
+                f"column {name!r}: Arrow ends names at a zero byte: give another name to its feature, or by map_blocks"
+            )
+    fields = [
+        pa.field(name, arrow_type(feature, tensors=tensors), nullable=False, metadata=_metadata(schema, name))
+        for name, feature in schema.items()
+    ]
+    return pa.schema(fields, metadata={"dask_tfrecord.features.schema": schema.to_json()})
+
+
+def _metadata(schema: Schema, name: str) -> dict[str, str]:
+    feature = schema[name]
+    own = feature.value_shape if feature.own_shapes and isinstance(feature, Encoded) else ()
+    shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
+    dtype = feature.item_dtype
+    metadata = {
+        "feature": repr(feature),
+        "feature_class": type(feature).__name__,
+        "dtype": "text" if dtype.kind == "T" else "bytes" if feature.is_bytes else dtype.name,
+        "shape": json.dumps(shape),
+    }
+    if name in schema.classes:
+        metadata["class_names"] = json.dumps(schema.classes[name], ensure_ascii=False)
+    return metadata
+
+
+def arrow_type(feature: Feature, *, tensors: bool = True) -> pa.DataType:
+    """Return the Arrow type of a column."""
+    value = _value_type(feature.item_dtype)
+    shape: tuple[int, ...] = feature.item_shape
+    if feature.item_dtype.kind == "c":
+        shape = (*shape, 2)
+    if feature.own_shapes:
+        data, sizes = pa.large_list(fixed_type(value, shape)), pa.list_(pa.int64(), feature.own_shapes)
+        arrays = pa.struct([pa.field("data", data), pa.field("shape", sizes)])
+        return pa.large_list(arrays) if feature.ragged_rank else arrays
+    # pyarrow reads no tensors of bool.
+    is_number = pa.types.is_integer(value) or pa.types.is_floating(value)
+    if tensors and is_number and not feature.ragged_rank and len(shape) > 1 and 0 not in shape:
+        return pa.fixed_shape_tensor(value, shape)
+    made = fixed_type(value, shape)
+    for _ in range(feature.ragged_rank):
+        made = pa.large_list(made)
+    return made
+
+
+def fixed_type(value: pa.DataType, shape: tuple[int, ...]) -> pa.DataType:
+    """Return the type of arrays of one shape: nested lists of fixed sizes, or lists if there are no values."""
+    if 0 in shape:
+        return pa.large_list(value)
+    for size in reversed(shape):
+        value = pa.list_(value, size)
+    return value
+
+
+def _value_type(dtype: np.dtype[Any]) -> pa.DataType:
+    if dtype.kind == "T":
+        return pa.large_string()
+    if dtype.kind == "O":
+        return pa.large_binary()
+    return pa.from_numpy_dtype(number_dtype(dtype))
+
+
+def number_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of numbers in Arrow: native, float32 for bfloat16, and the parts of complex numbers."""
+    if dtype.name == "bfloat16":
+        return np.dtype(np.float32)
+    if dtype.kind == "c":
+        return np.dtype(f"f{dtype.itemsize // 2}")
+    return dtype.newbyteorder("=")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMaker:
+    """Conversion of chunks to record batches; it pickles."""
+
+    schema: Schema
+    tensors: bool = True  # the tensor type for shapes of several axes; otherwise nested lists
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """Schema of the batches."""
+        return arrow_schema(self.schema, tensors=self.tensors)
+
+    def __call__(self, chunk: Chunk, number: int = 0) -> pa.RecordBatch:
+        """Convert a chunk."""
+        return self.from_blocks(chunk.blocks)
+
+    def from_blocks(self, blocks: Mapping[str, Block]) -> pa.RecordBatch:
+        """Convert blocks of the same number of rows."""
+        schema = self.arrow
+        arrays = [_array(blocks[field.name], field.type) for field in schema]
+        # pyarrow would cast arrays of other types.
+        for field, array in zip(schema, arrays, strict=True):
+            assert array.type == field.type, f"{field.name!r}: expected {field.type}; got {array.type}"
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def check_columns(self, rows: int | None) -> None:
+        """Raise if rows have no column: a record batch without columns has no rows."""
+        if not self.schema and rows != 0:
+            raise SchemaError("rows without a column cannot be record batches: select one column or more")
+
+
+def _array(block: Block, kind: pa.DataType) -> pa.Array:
+    """Convert a block to an array of a type."""
+    if isinstance(block, RaggedBlock):
+        return _list_array(block.row_splits, _array(block.values, kind.value_type), kind)
+    if isinstance(block, ArraysBlock):
+        data = _list_array(block.row_splits, _array(block.values, kind[0].type.value_type), kind[0].type)
+        arrays = [data, _array(block.shapes, kind[1].type)]
+        return pa.StructArray.from_arrays(arrays, fields=[kind[0], kind[1]])
+    if isinstance(kind, pa.BaseExtensionType):
+        rows, size = block.shape[0], kind.storage_type.list_size
+        storage = pa.Array.from_buffers(kind.storage_type, rows, [None], children=[_values(block)])
+        assert len(storage.values) == rows * size
+        return pa.ExtensionArray.from_storage(kind, storage)
+    return _nested(_values(block), len(block), kind)
+
+
+def _nested(values: pa.Array, rows: int, kind: pa.DataType) -> pa.Array:
+    """Nest flat values in lists of fixed sizes."""
+    if pa.types.is_large_list(kind):
+        # Rows of no values.
+        return _list_array(np.zeros(rows + 1, np.int64), values, kind)
+    if not pa.types.is_fixed_size_list(kind):
+        return values
+    inner = _nested(values, rows * kind.list_size, kind.value_type)
+    return pa.Array.from_buffers(kind, rows, [None], children=[inner])
+
+
+def _list_array(splits: NDArray[np.int64], values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(splits) - 1, [None, _buffer(splits)], children=[values])
+
+
+def _values(block: NDArray[Any] | BytesBlock) -> pa.Array:
+    """Return the values of a dense block as a flat array."""
+    if isinstance(block, BytesBlock):
+        count = math.prod(block.shape)
+        return pa.Array.from_buffers(pa.large_binary(), count, [None, _buffer(block.splits), _buffer(block.values)])
+    flat = np.ascontiguousarray(block).reshape(-1)
+    if flat.dtype.kind == "T":
+        return pa.array(flat.tolist(), pa.large_string())
+    dtype = number_dtype(flat.dtype)
+    if flat.dtype.kind == "c":
+        flat = flat.astype(flat.dtype.newbyteorder("="), copy=False).view(dtype)
+    flat = flat.astype(dtype, copy=False)
+    if dtype.kind == "b":
+        return pa.array(flat)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(dtype), len(flat), [None, _buffer(flat)])
+
+
+def _buffer(array: NDArray[Any]) -> pa.Buffer:
+    # The buffer protocol does not support dates.
+    array = array.view(np.int64) if array.dtype.kind in "mM" else array
+    return pa.py_buffer(np.ascontiguousarray(array))
+
+
+class ArrowBatches(ChunkIterator[pa.RecordBatch]):
+    """Iterator of record batches, one per chunk, decoded ahead.
+
+    It is closed at its end, by `close`, by ``with``, and when it is deleted. It exports itself as an Arrow stream too,
+    which reads the remaining batches.
+
+    Parameters
+    ----------
+    rows : Rows
+        The rows.
+    tensors : bool
+        Use the tensor type for shapes of several axes; otherwise nested lists.
+    """
+
+    def __init__(self, rows: Rows, tensors: bool) -> None:
+        make = BatchMaker(rows.schema, tensors)
+        make.check_columns(rows.nrows)
+        self._schema = make.arrow
+        super().__init__(rows, rows.names, make)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the batches."""
+        return self._schema
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Export the remaining batches by the PyCapsule protocol.
+
+        Parameters
+        ----------
+        requested_schema : PyCapsule, optional
+            Types that the consumer prefers; columns are cast to them.
+
+        Raises
+        ------
+        ValueError, pyarrow.ArrowException
+            If the names differ, or Arrow has no such cast.
+        """
+        return pa.RecordBatchReader.from_batches(self._schema, self._until_end()).__arrow_c_stream__(requested_schema)
+
+    def _until_end(self) -> Iterator[pa.RecordBatch]:
+        # A consumer that stops early releases the stream, which closes this generator.
+        with closing(self):
+            yield from self
+
+
+def to_dataframe(rows: Rows) -> Any:
+    """Return a dask DataFrame; `Dataset.to_dataframe` documents it."""
+    with explain_missing("DataFrames need", "pandas", "arrow"):
+        import dask.dataframe
+    make = BatchMaker(rows.schema, tensors=False)
+    make.check_columns(rows.nrows)
+    # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.
+    chunks = rows.chunks(rows.names).to_delayed(optimize_graph=False).ravel().tolist()
+    borders, divisions = rows.borders, None
+    starts = [0] * len(chunks)
+    if borders is not None and borders[-1]:
+        # Divisions ascend, so chunks without rows have no partition.
+        kept = [number for number, size in enumerate(rows.sizes) if size]
+        chunks, starts = [chunks[number] for number in kept], [int(borders[number]) for number in kept]
+        divisions = (*starts, int(borders[-1]) - 1)
+    # A persisted data set has the names of the lazy one, and dask would take one DataFrame for the other.
+    name = f"tfrecord-dataframe-{uuid.uuid4().hex}"
+    convert = dask.delayed(_partition, traverse=False)
+    shared = dask.delayed(make, name=f"{name}-schema", traverse=False)
+    parts = [
+        convert(chunk, shared, start, dask_key_name=(name, number))
+        for number, (chunk, start) in enumerate(zip(chunks, starts, strict=True))
+    ]
+    meta = _frame(make.arrow.empty_table(), 0)
+    return dask.dataframe.from_delayed(parts, meta=meta, divisions=divisions, prefix="tfrecord")
+
+
+def _partition(chunk: Chunk, make: BatchMaker, start: int) -> Any:
+    return _frame(pa.Table.from_batches([make(chunk)]), start)
+
+
+def _frame(table: pa.Table, start: int) -> Any:
+    """Convert a table to a pandas DataFrame whose index continues from `start`."""
+    import pandas
+
+    frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
+    frame.index = pandas.RangeIndex(start, start + table.num_rows)
+    return frame

@@ -1,0 +1,430 @@
+"""Count, index, verify and repair the records of shards, in tasks on the active scheduler."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, chain, pairwise, starmap
+from typing import Any
+
+import dask
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
+from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
+from dask_tfrecord.records.framing import detected_compression
+from dask_tfrecord.records.index import (
+    SUFFIX,
+    ByteSplit,
+    Run,
+    ShardIndex,
+    begins_with_header,
+    even_splits,
+    index_shard,
+    join_entries,
+    split_entries,
+    write_sidecars,
+)
+from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.collection import Collection
+from dask_tfrecord.rows.dask_private import active_client
+from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, is_displayed, report_progress
+from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.listing import Sidecar, find_shards, find_sidecars
+from dask_tfrecord.shards.objects import StoredFile, check_files, directory_of, remove_abandoned
+from dask_tfrecord.shards.registry import normalize_compression
+from dask_tfrecord.shards.shard import Shard, Shards
+from dask_tfrecord.shards.streams import ACCESS_SUFFIX
+
+# Shards of one task: small files share a task.
+_TASK_SHARDS = 64
+
+_log = logging.getLogger(__name__)
+
+
+def build_index(
+    urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[str, ...]:
+    """Write an index next to each shard, so that opening does not scan the shards.
+
+    ``FILE.idx`` has a line per record with the offset of its header and the length of the whole record: the format of
+    ``tfrecord2idx`` of DALI and vahidk, whose readers accept it. Offsets of a gzip shard refer to the decompressed
+    stream, and ``FILE.gzidx``, in the format of indexed_gzip, holds access points at which decompression can start.
+    Shards are read in parallel on the active scheduler.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
+        ``"infer"`` detects compression by the first bytes, not by the file name.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    tuple of str
+        Paths of the written files, in the order of the shards. Each file replaces an older one atomically.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found.
+    CorruptRecordError
+        If a shard is damaged. No index is written for it.
+    IncompleteStoreError
+        If a written file is missing afterwards or has another size.
+    TFRecordError
+        If a shard is gzip and indexed_gzip is not installed (``pip install "dask-tfrecord[gzip-index]"``), if it is
+        zlib, which can only be read from its start, or if it is on a web server.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> [path.rpartition("/")[2] for path in dtf.build_index("train-*.tfrecord")]
+    ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
+    """
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    return tuple(redact_url(path) for files, _ in write_indexes(shards) for path in files)
+
+
+def write_indexes(shards: Shards) -> list[tuple[dict[str, int], int]]:
+    """Write the sidecars of listed shards as `write_sidecars` does; see `build_index`."""
+    calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
+    remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
+    written: list[tuple[dict[str, int], int]] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
+    sizes = {path: StoredFile(size) for files, _ in written for path, size in files.items()}
+    check_files(sizes, shards.storage_options)
+    return written
+
+
+def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
+    """Count the records of shards and find index entries; return the shards with their detected compression, too."""
+    access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
+    shards = replace(shards, access=tuple(access))
+    found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
+    costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
+    groups = list(group_by_size(costs))
+    splits = _splits(shards, [side is None for side in found])
+    calls: list[partial[Any]] = []
+    for group in groups:
+        if group.start in splits:
+            plain = _plain(shards[group.start])
+            calls += [partial(split_entries, plain, split, check_crc=check_crc) for split in splits[group.start]]
+        else:
+            calls.append(partial(_count, shards[group], found[group], check_crc))
+    began = time.monotonic()
+    results = iter(compute_with_progress(calls, "Counting records"))
+    indexes: list[ShardIndex] = []
+    for group in groups:
+        parts = splits.get(group.start)
+        if parts is None:
+            indexes += next(results)
+        else:
+            entries = [next(results) for _ in parts]
+            indexes.append(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc))
+    if _log.isEnabledFor(logging.INFO):
+        cached = len(found) - found.count(None) - sum(each.stale is not None for each in indexes)
+        records, seconds = sum(each.count for each in indexes), time.monotonic() - began
+        read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
+        _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
+    if found.count(None) and time.monotonic() - began > limits().display_delay:
+        _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
+    _warn(indexes)
+    return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
+
+
+def index_entries_of_shards(
+    shards: Shards, counts: Sequence[int], *, check_crc: bool = True
+) -> tuple[Shards, list[ShardIndex]]:
+    """Find index entries of shards whose counts are known, as `index_shards`, from sidecars only.
+
+    A sidecar takes precedence over the count. A shard without a sidecar has one index entry, its start.
+    """
+    sidecars = find_sidecars(shards, SUFFIX)
+    found = [(number, side) for number, side in enumerate(sidecars) if side is not None]
+    start = np.zeros(1, np.int64)
+    known = zip(counts, shards.sizes.tolist(), strict=True)
+    indexes = [ShardIndex(count, start, start, size, None) for count, size in known]
+    if not found:
+        return shards, indexes
+    shards = replace(shards, access=tuple(side is not None for side in find_sidecars(shards, ACCESS_SUFFIX)))
+    calls = []
+    for group in group_by_size([side.file.size for _, side in found]):
+        numbers, sides = zip(*found[group], strict=True)
+        calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc))
+    counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
+    _warn(counted)
+    kinds = [shards.compression] * len(shards)
+    for (number, _), each in zip(found, counted, strict=True):
+        indexes[number], kinds[number] = each, each.compression
+    return shards.resolved(kinds, [index.access for index in indexes]), indexes
+
+
+def find_unsplittable(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
+    """Find the compressed shards larger than `nbytes`, which can only be read from their start."""
+    unsplittable = np.zeros(len(shards), bool)
+    numbers = np.flatnonzero(shards.sizes > nbytes)
+    if numbers.size and shards.compression == "infer":
+        calls = [partial(detected_compression, shards[number]) for number in numbers.tolist()]
+        unsplittable[numbers] = [each is not None for each in compute_with_progress(calls, "Inspecting shards")]
+    elif shards.compression is not None:
+        unsplittable[numbers] = True
+    return unsplittable
+
+
+def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
+    """Split the wanted shards that are large enough for several tasks and uncompressed."""
+    numbers = np.flatnonzero((shards.sizes > 2 * limits().count_task_nbytes) & wanted)
+    if not numbers.size:
+        return {}
+    unsplittable = find_unsplittable(shards, 2 * limits().count_task_nbytes)
+    numbers = numbers[~unsplittable[numbers]]
+    # A damaged first header is reported at once; the tasks of splits would search all bytes first.
+    calls = [partial(begins_with_header, _plain(shards[number])) for number in numbers.tolist()]
+    held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
+    return {
+        number: even_splits(int(shards.sizes[number]), limits().count_task_nbytes) for number in numbers[held].tolist()
+    }
+
+
+def _plain(shard: Shard) -> Shard:
+    return replace(shard, compression=None)
+
+
+def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[ShardIndex]:
+    pairs = zip(shards, sidecars, strict=True)
+    return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
+
+
+def _write(shards: Shards) -> list[tuple[dict[str, int], int]]:
+    return [write_sidecars(shard) for shard in shards]
+
+
+def _warn(indexes: Sequence[ShardIndex]) -> None:
+    stale = [each.stale for each in indexes if each.stale is not None]
+    if stale:
+        more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""
+        warn_caller(f"{stale[0]}{more}. The records were counted again; `dask-tfrecord index` writes a new index")
+
+
+def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
+    """Return slices of shards that share a task."""
+    before = [0, *accumulate(costs)]
+    limit = before, limits().count_task_nbytes
+    return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
+
+
+def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: Any) -> list[Any]:
+    """Call functions on the active scheduler and show progress; the first call in order determines the error.
+
+    Each function gets the values `common` as its first arguments. They are sent once to each worker.
+    """
+    active_client()
+    name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
+    attempts, end = Attempts(), f"{name}-all"
+    nodes = [dask.delayed(value, name=f"{name}-{number}", traverse=False) for number, value in enumerate(common)]
+    keys = [node.key for node in nodes]
+    # A plain graph: a `Delayed` for each of many thousand calls would take minutes.
+    tasks: dict[Any, Any] = {
+        (name, number): (_call_and_report, attempts, number, call, *keys) for number, call in enumerate(calls)
+    }
+    graph = {**tasks, end: (list, list(tasks))}
+    for node in nodes:
+        graph |= dict(node.__dask_graph__())
+    with ProgressBar(label, len(tasks)) as bar, follow_tasks(name, lambda *_: bar.advance()):
+        results: list[Any] = dask.compute(Delayed(end, graph))[0]
+    raise_first(results)
+    return results
+
+
+def _call_and_report(attempts: Attempts, number: int, call: partial[Any], *common: Any) -> Any:
+    result = attempts.call(number, partial(call, *common))
+    report_progress()
+    return result
+
+
+class Attempts:
+    """Calls in an order, whose first error in that order is raised, not the first that a thread meets.
+
+    Threads share the object. Other processes have copies, so that later calls are not skipped there.
+    """
+
+    def __init__(self) -> None:
+        self._failed: list[int] = []
+
+    def call(self, number: int, function: Callable[[], Any]) -> Any:
+        """Return the result, or the error of the call; skip calls after the failed ones."""
+        if self._failed and number > min(self._failed):
+            return None
+        try:
+            return function()
+        except TFRecordError as error:
+            self._failed.append(number)
+            return error
+
+
+def raise_first(results: Iterable[Any]) -> None:
+    """Raise the first error among the results of `Attempts`."""
+    for result in results:
+        if isinstance(result, TFRecordError):
+            raise result
+
+
+def _hint(text: str) -> None:
+    _log.info("%s", text)
+    if is_displayed():
+        sys.stderr.write(f"{text}\n")
+
+
+# Records from which features are inferred.
+SAMPLE = 256
+
+
+def verify(
+    urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    compression: str | None = "infer",
+    storage_options: Mapping[str, Any] | None = None,
+) -> DamageReport:
+    """Check all records of a collection: both CRCs, and every byte between records.
+
+    Shards are read completely, in parallel on the active scheduler, with constant memory. A truncated header at the end
+    of a file is reported as damage; TensorFlow drops it silently.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
+        ``"infer"`` detects compression by the first bytes, not by the file name.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    DamageReport
+        Intact records and lost ranges of bytes of each file, with the reason. The number of lost records is known if
+        their headers are intact or an index exists (`build_index`). Damage does not raise.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> dtf.verify("train-*.tfrecord")
+    2 files, 20 records, no damage
+    """
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    return DamageReport(tuple(check_shards(shards)))
+
+
+def intact_records(shards: Shards) -> tuple[Collection, tuple[ShardReport, ...]]:
+    """Check all records of shards; return the intact ones, and a report on each shard."""
+    reports = tuple(check_shards(shards))
+    shards = shards.resolved([report.compression for report in reports], [False] * len(shards))
+    return Collection.from_reports(shards, reports), reports
+
+
+def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) -> None:
+    """Log what is lost, if anything is."""
+    if any(report.lost for report in reports):
+        total = DamageReport(tuple(reports)).total
+        _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
+
+
+def intact_runs(shards: Shards) -> Callable[[int], Iterator[Run]]:
+    """Return a function that checks a shard, and returns the runs of its intact records."""
+
+    def runs_of(number: int) -> Iterator[Run]:
+        return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
+
+    return runs_of
+
+
+def runs_of_shard(collection: Collection, number: int) -> Iterator[Run]:
+    """Return the runs of the records of a shard."""
+    return collection.runs(*collection.starts[number : number + 2].tolist())
+
+
+def check_shards(shards: Shards) -> list[ShardReport]:
+    """Check all records of listed shards; see `verify`."""
+    found = find_sidecars(shards, SUFFIX)
+    calls = [partial(_check, shards[part], found[part]) for part in group_by_size(shards.sizes.tolist())]
+    return list(chain.from_iterable(compute_with_progress(calls, "Checking records")))
+
+
+def _check(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardReport]:
+    reports = []
+    for shard, sidecar in zip(shards, sidecars, strict=True):
+        report = check_shard(shard)
+        if report.lost and sidecar is not None:
+            report = count_lost_records(report, sidecar)
+        reports.append(report)
+    return reports
+
+
+def repair(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    compression: str | None = "same",
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+) -> ShardReport:
+    """Copy the intact records of a damaged file to a new file.
+
+    Records are copied byte for byte. The new file replaces an older one atomically. ``TARGET.damage.json`` next to it
+    reports the damage.
+
+    Parameters
+    ----------
+    source : str or os.PathLike
+        Damaged file, which is not modified.
+    target : str or os.PathLike
+        New file; its directory must exist.
+    compression : {"same", None, "gzip", "zlib", "zstd"}
+        Compression of the new file; ``"same"`` keeps that of the damaged file.
+    storage_options, target_options : mapping, optional
+        Options of the fsspec file systems of the two files.
+
+    Returns
+    -------
+    ShardReport
+        Report on the damaged file.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If the file is not found.
+    TFRecordError
+        If `source` names several files or is the same file as `target`.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> report = dtf.repair("train-00000-of-00002.tfrecord", "repaired.tfrecord")
+    >>> report.records, report.lost
+    (10, ())
+    """
+    compression = normalize_compression(compression, "same")
+    shards = find_shards(source, storage_options=storage_options)
+    if len(shards) > 1:
+        raise TFRecordError(f"repair takes one file; {os.fspath(source)} names {len(shards):,}")
+    (report,) = check_shards(shards)
+    repair_shard(shards[0], report, target, compression=compression, storage_options=target_options)
+    return report

@@ -1,0 +1,115 @@
+"""Bound the memory of a conversion by that of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dask.utils import format_bytes
+
+from dask_tfrecord.errors import plural
+from dask_tfrecord.rows.workers import Workers
+
+# Measured: memory of reading, codecs and allocators, which does not depend on unit sizes; memory after the imports.
+_OVERHEAD_NBYTES = 100 << 20
+_IMPORTS_NBYTES = 200 << 20
+# Measured: memory of a task in dask. The overhead above covers about 5,000 tasks.
+_TASK_NBYTES = 8 << 10
+_FEW_TASKS_NBYTES = 40 << 20
+# Copies of a unit in memory while it is written: decoded, encoded, in transfer; a Zarr shard is assembled as well.
+_COPIES, _SHARDED_COPIES = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Estimated peak memory of a worker, term by term.
+
+    Attributes
+    ----------
+    threads : int
+        Concurrent tasks.
+    copies : int
+        Copies of a write unit in memory while it is written: 3, or 4 for units of Zarr shards.
+    unit : str
+        Kind of the largest unit: ``"rows"`` or the name of a flat array.
+    unit_nbytes : int
+        Decoded bytes of that unit.
+    other_units_nbytes : int
+        Decoded bytes of the units of other arrays that the same task fills at the same time.
+    read_nbytes : int
+        Decoded bytes of the rows that a task has read and not yet written.
+    overhead_nbytes : int
+        Memory of reading, codecs and the allocator; plus that of many tasks where the process holds them.
+    imports_nbytes : int
+        Memory of a worker before the conversion begins.
+    """
+
+    threads: int
+    copies: int
+    unit: str
+    unit_nbytes: int
+    other_units_nbytes: int
+    read_nbytes: int
+    overhead_nbytes: int = _OVERHEAD_NBYTES
+    imports_nbytes: int = _IMPORTS_NBYTES
+
+    @property
+    def peak_nbytes(self) -> int:
+        """Peak memory of a worker in bytes."""
+        task = self.copies * self.unit_nbytes + self.other_units_nbytes + self.read_nbytes
+        return self.imports_nbytes + self.overhead_nbytes + self.threads * task
+
+    @classmethod
+    def from_units(
+        cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int, *, together: bool
+    ) -> MemoryBudget:
+        """Estimate the memory of a number of tasks from the sizes of the write units.
+
+        `units` holds the decoded bytes of each kind of unit, and whether it is a Zarr shard. A task has read rows of
+        `read_nbytes` that are not yet written. It fills a unit of each kind `together`, or a single unit.
+        """
+        costs = {name: nbytes * (_SHARDED_COPIES if sharded else _COPIES) for name, (nbytes, sharded) in units.items()}
+        unit = max(costs, key=costs.__getitem__)
+        nbytes, sharded = units[unit]
+        task_nbytes = max(0, tasks * _TASK_NBYTES - _FEW_TASKS_NBYTES) if workers.schedules else 0
+        copies = _SHARDED_COPIES if sharded else _COPIES
+        others = sum(size for size, _ in units.values()) - nbytes if together else 0
+        return cls(workers.threads, copies, unit, nbytes, others, read_nbytes, _OVERHEAD_NBYTES + task_nbytes)
+
+    def arithmetic(self) -> str:
+        """Return the estimate as a sum with all terms."""
+        threads = plural(self.threads, "thread")
+        others = f"{format_bytes(self.other_units_nbytes)} other units + " if self.other_units_nbytes else ""
+        return (
+            f"{format_bytes(self.imports_nbytes)} imports + {format_bytes(self.overhead_nbytes)} reading and codecs + "
+            f"{threads} * ({self.copies} * {format_bytes(self.unit_nbytes)} unit of {self.unit} + {others}"
+            f"{format_bytes(self.read_nbytes)} rows in hand) = {format_bytes(self.peak_nbytes)}"
+        )
+
+    def terms(self) -> list[tuple[str, int, int]]:
+        """Return the terms of the estimate: what each is, how many times it is counted, and its bytes."""
+        terms = [
+            ("imports", 1, self.imports_nbytes),
+            ("reading and codecs", 1, self.overhead_nbytes),
+            (f"unit of {self.unit}", self.threads * self.copies, self.unit_nbytes),
+            ("other units", self.threads, self.other_units_nbytes),
+            ("rows in hand", self.threads, self.read_nbytes),
+        ]
+        return [term for term in terms if term[2]]
+
+    def excess(self, memory_limit: int | None) -> str | None:
+        """Return an error message that states what to change; None if the estimate is within the limit."""
+        if memory_limit is None or self.peak_nbytes <= memory_limit:
+            return None
+        task = self.other_units_nbytes + self.read_nbytes
+        available = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
+        fits = available // (self.threads * self.copies)
+        message = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}: "
+        message += f"{self.arithmetic()}. "
+        if fits < 1:
+            return message + "No unit is small enough: give workers more memory or fewer threads"
+        return message + (
+            f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
+            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=), "
+            f"or give workers more memory or fewer threads"
+        )

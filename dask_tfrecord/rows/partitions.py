@@ -1,0 +1,395 @@
+"""Partitions of records of any type, read by bags and by surveys of their contents.
+
+Sizes are stored bytes, because the size of decoded payloads is unknown. Records are counted only if necessary.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, pairwise
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import dask
+import dask.local
+import numpy as np
+from dask.base import tokenize
+
+from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
+from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
+from dask_tfrecord.features.inference.payload_type import detect_payload_type
+from dask_tfrecord.features.inference.report import Records, Report, RunsOf, survey_sample
+from dask_tfrecord.features.inference.survey import survey
+from dask_tfrecord.features.message_types import MessageType
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.records.framing import detected_compression
+from dask_tfrecord.records.index import Run, ShardIndex, full_run, iterate_payloads, scan_shard
+from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
+from dask_tfrecord.rows.collection import Collection
+from dask_tfrecord.rows.counting import Attempts, compute_with_progress, intact_runs, raise_first
+from dask_tfrecord.rows.read import checked_chunks, chunk_size, count_records
+from dask_tfrecord.shards.listing import find_shards
+from dask_tfrecord.shards.shard import Shard, Shards
+
+if TYPE_CHECKING:
+    import dask.bag
+
+
+Runs = tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPartition:
+    """Records that one task reads."""
+
+    runs: Runs
+    token: str  # derived from all shards: dask would need long to tokenise every run
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+
+def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[RecordPartition]:
+    """Split shards into partitions, in order, by `chunks` of `read_tfrecord`, with sizes in stored bytes.
+
+    An int or a size counts the records of all shards; ``"auto"`` counts those of large uncompressed shards, which it
+    splits.
+    """
+    wanted = checked_chunks(chunks, True)
+    size = chunk_size()
+    partitions = _runs(shards, wanted, size, check_crc)
+    token = tokenize(shards, wanted, size, len(partitions))
+    return [RecordPartition(runs, f"{token}-{number}") for number, runs in enumerate(partitions)]
+
+
+def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: bool) -> list[Runs]:
+    if wanted == "shard":
+        return [(full_run(shard),) for shard in shards]
+    if wanted == "auto":
+        return _joined(list(_split_large(shards, size, check_crc)))
+    collection = count_records(shards, "auto", check_crc)
+    if isinstance(wanted, int):
+        borders = borders_by_rows(collection.nrows, wanted)
+    else:
+        borders = _borders(collection, float(wanted), coalesce=True)
+    return [tuple(collection.runs(start, stop)) for start, stop in pairwise(borders.tolist())]
+
+
+def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]:
+    """Yield partitions of shards; split uncompressed shards larger than `size`."""
+    large = np.flatnonzero(shards.sizes > size).tolist()
+    calls = [partial(_index, shards[number], check_crc) for number in large]
+    indexes = dict(zip(large, compute_with_progress(calls, "Scanning shards"), strict=True))
+    for number, shard in enumerate(shards):
+        index = indexes.get(number)
+        if index is None:
+            yield (full_run(shard),)
+            continue
+        collection = Collection.from_indexes(shards[number : number + 1], [index])
+        for start, stop in pairwise(_borders(collection, size, coalesce=False).tolist()):
+            yield tuple(collection.runs(start, stop))
+
+
+def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
+    """Scan a shard; return None if it is compressed, because it can only be read from its start."""
+    return None if detected_compression(shard) is not None else scan_shard(shard, check_crc=check_crc)
+
+
+def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    stored = collection.nbytes.astype(np.float64)
+    # Each part of a shard without access points would decompress the shard from its start.
+    unsplittable = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)
+    stored[unsplittable] = np.minimum(stored, size)[unsplittable]
+    return borders_by_bytes(collection, stored / np.maximum(collection.counts, 1), size, coalesce=coalesce)
+
+
+def _joined(partitions: list[Runs]) -> list[Runs]:
+    """Join neighbouring partitions if there are more than `MOST_CHUNKS`."""
+    step = math.ceil(len(partitions) / MOST_CHUNKS)
+    if step <= 1:
+        return partitions
+    return [tuple(chain.from_iterable(partitions[start : start + step])) for start in range(0, len(partitions), step)]
+
+
+def read_bag(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    decode: Callable[[bytes], Any] | None = None,
+    *,
+    chunks: str | int = "auto",
+    compression: str | None = "infer",
+    check_crc: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> dask.bag.Bag:
+    """Open records of any kind as a dask bag.
+
+    For payloads other than Examples: JSON, protobuf messages, tf.Events or any bytes. `read_tfrecord` is faster for
+    arrays.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        Shards, as for `read_tfrecord`.
+    decode : callable, optional
+        Function from a payload (`bytes`) to a value, called on the workers. By default the payload is the value. Values
+        are pickled between processes: messages of `dask_tfrecord.messages` can be pickled, protobuf messages of classes
+        that are created at run time elsewhere cannot.
+    chunks : "auto", "shard", int or str, default "auto"
+        Records per partition. ``"auto"``: one partition per shard; uncompressed shards larger than dask's
+        ``array.chunk-size`` are split, and neighbours are joined past 20,000 partitions. ``"shard"``: exactly one
+        partition per shard. An int: that many records, across shards. A size such as ``"64 MiB"``: shards are split and
+        joined to that many stored bytes, but compressed shards are never split. An int or a size counts all records.
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
+        ``"infer"`` detects compression by the first bytes, not by the file name.
+    check_crc : bool, default True
+        Check both CRCs of every record that is read.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    dask.bag.Bag
+        Values in the order of the records. A partition is read record by record, so reductions and filters hold one
+        payload at a time.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found. It is a `FileNotFoundError` too.
+    CorruptRecordError
+        If a record is damaged: when it is read, or now if records have to be counted.
+    FeatureError
+        During computation, if `decode` fails. The error names the record; its cause is the exception of `decode`,
+        except between processes.
+    ValueError
+        If an argument has an invalid value.
+
+    Examples
+    --------
+    >>> bag = dtf.read_bag("train-*.tfrecord", decode=len)
+    >>> bag.npartitions
+    2
+    >>> bag.take(3)
+    (266, 269, 272)
+    """
+    # `inspect_records` needs no bags.
+    from dask.bag import from_sequence
+
+    if decode is not None and not callable(decode):
+        raise ValueError(f"decode is a function of a payload, or None; got {decode!r:.100}")
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    parts = record_partitions(shards, chunks, check_crc)
+    # dask materialises the values of a partition only when they leave a task.
+    bag = from_sequence(parts, partition_size=1)
+    values: dask.bag.Bag = bag.map(_values, decode=decode, check_crc=check_crc).flatten()
+    return values
+
+
+def _values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+    """Yield the values of a partition."""
+    with closing(iterate_payloads(part.runs, check_crc=check_crc)) as records:
+        for location, payload in records:
+            if decode is None:
+                yield payload
+                continue
+            try:
+                value = decode(payload)
+            except Exception as error:
+                # The cause is lost between processes, so the message includes its text.
+                name = getattr(decode, "__qualname__", None) or repr(decode)
+                raise FeatureError(
+                    f"decode ({name}) raised {error!r:.300} on a payload of {plural(len(payload), 'byte')}, which "
+                    f"looks like {detect_payload_type(payload)}",
+                    location,
+                ) from error
+            yield value
+
+
+# Surveys that one task merges.
+_MERGED = 16
+
+
+def infer_schema(
+    urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    sample: int | None = 256,
+    compression: str | None = "infer",
+    errors: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Schema:
+    """Infer the features of Examples, SequenceExamples or ExampleListWithContexts from a sample of the records.
+
+    A feature with the same number of values, at least one, in every sampled record becomes a `FixedLenFeature`. A
+    feature that is missing in a record, or has different numbers of values, becomes a `VarLenFeature`. A feature list
+    whose steps all have the same number of values becomes a `FixedLenSequenceFeature`, others a `VarLenFeature`. Bytes
+    stay bytes: text, images and arrays are not decoded. Defaults are not inferred. A later record that does not match
+    the schema raises an error.
+
+    Parameters
+    ----------
+    urlpath : path, URL, glob, directory, template, or a list of these
+        Shards, as for `read_tfrecord`.
+    sample : int or None, default 256
+        Number of records to read, from the beginnings of up to eight shards that are evenly spread over the
+        collection. None reads all records; see `inspect_records`.
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
+        Compression of the shards; ``"infer"`` detects it by the first bytes.
+    errors : {"raise", "skip"}
+        Handling of damaged records: ``"skip"`` passes them over, and checks all records of the shards that are read.
+    storage_options : mapping, optional
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    Schema
+        Features sorted by name. The repr lists in how many records each feature was set; `Schema.sampling` has these
+        numbers, and keys that no record set. `Schema.report` has all findings, with suggestions for bytes:
+        ``print(schema.report)``.
+
+    Raises
+    ------
+    FeatureError
+        If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error names the detected
+        type and a reader for it.
+    SchemaError
+        If a feature holds values of two kinds, or there are no records. `inspect_records` reports these cases.
+    CorruptRecordError
+        If a sampled record is damaged, and ``errors="raise"``; CRCs are always checked.
+    ShardNotFoundError
+        If no shard is found.
+
+    Examples
+    --------
+    >>> dtf.infer_schema("train-*.tfrecord")
+    Schema of 4 features, inferred from 20 records of 2 shards
+    feature  class            dtype  shape  present
+    image    FixedLenFeature  bytes  ()     20 of 20
+    label    FixedLenFeature  int64  ()     20 of 20
+    text     FixedLenFeature  bytes  ()     20 of 20
+    tokens   VarLenFeature    int64  (-1,)  20 of 20
+    """
+    return inspect_records(
+        urlpath, sample=sample, compression=compression, errors=errors, storage_options=storage_options
+    ).schema
+
+
+def inspect_records(
+    urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
+    *,
+    sample: int | None = 256,
+    message: Any = None,
+    compression: str | None = "infer",
+    errors: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Report:
+    """Report the contents of Examples, SequenceExamples or ExampleListWithContexts, including conflicts.
+
+    Of other protobuf messages, the report lists the fields of the type `message`: the dtype of each column, in how many
+    records the field is set, and the numbers of its values in a record. It counts unknown fields, and records that
+    cannot be read as this message. Without `message`, it lists field numbers and the types that fit.
+
+    Of Examples, the report lists for each feature in how many records it is set, the numbers of its values, its kinds
+    with their shards, and the detected content of bytes: images, tensors, text, arrays of one size. Content is
+    suggested if all values agree, and never assumed.
+
+    With ``sample=None`` shards are read in parallel on the active scheduler, with constant memory. protobuf parses
+    records under the GIL, so use ``dask.config.set(scheduler="processes")`` or a cluster instead of threads.
+
+    Parameters
+    ----------
+    urlpath, sample, compression, errors, storage_options
+        As in `infer_schema`.
+    message : message class, Descriptor or str, optional
+        Type of the records, as for `read_tfrecord`, if they are other protobuf messages.
+
+    Returns
+    -------
+    Report
+        Prints as a table with a spec to paste into code; `to_json` is for programs, and `schema` is the result of
+        `infer_schema`.
+
+    Raises
+    ------
+    FeatureError
+        If a record is not a protobuf message, or the records are of several message types. With `message`, the report
+        has the errors.
+    SchemaError
+        If the type of the messages cannot be found.
+    CorruptRecordError
+        If a sampled record is damaged, and ``errors="raise"``.
+    ShardNotFoundError
+        If no shard is found.
+
+    Examples
+    --------
+    >>> dtf.inspect_records("train-*.tfrecord", sample=None)
+    Report on 20 Examples of 2 shards
+    feature  kind   present   values  looks like
+    image    bytes  20 of 20  1       192 bytes each
+    label    int64  20 of 20  1
+    text     bytes  20 of 20  1       text
+    tokens   int64  20 of 20  0 to 9
+    """
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
+        raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
+    if errors not in ("raise", "skip"):
+        raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
+    found = None if message is None else MessageType.of(message)
+    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
+    return inspect_shards(shards, sample, found, None if errors == "raise" else intact_runs(shards))
+
+
+def inspect_shards(
+    shards: Shards, sample: int | None, message: MessageType | None = None, runs_of: RunsOf | None = None
+) -> Report:
+    """Report on listed shards, or on the runs of each of them; see `inspect_records`."""
+    take: Callable[[Records], Any] = survey
+    report: Callable[..., Report] = Report.from_survey
+    if message is not None:
+        take, report = partial(survey_messages, message=message), MessageSurvey.report
+    if sample is not None:
+        return report(survey_sample(shards, sample, take, runs_of), shards.paths)
+    if runs_of is None:
+        partitions = record_partitions(shards, "auto", True)
+    else:
+        token = uuid.uuid4().hex
+        partitions = [RecordPartition(tuple(runs_of(number)), f"{token}-{number}") for number in range(len(shards))]
+    attempts = Attempts()
+    found: Sequence[Any] = [
+        dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part, take))
+        for number, part in enumerate(partitions)
+    ]
+    while len(found) > 1:
+        groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
+        found = [dask.delayed(_merged, pure=False)(group) for group in groups]
+    (whole,) = dask.compute(*found) if found else (take([]),)
+    raise_first([whole])
+    return report(whole, shards.paths)
+
+
+def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:
+    with closing(iterate_payloads(part.runs)) as records:
+        return take(records)
+
+
+def _merged(surveys: Sequence[Any]) -> Any:
+    """Merge surveys of consecutive partitions, or return the first error, which None may follow."""
+    whole = None
+    for part in surveys:
+        if part is None:
+            continue
+        if isinstance(part, TFRecordError):
+            return part
+        # Merging modifies both surveys, and the task may run again with the same objects.
+        copied = copy.deepcopy(part)
+        if whole is None:
+            whole = copied
+        else:
+            whole.merge(copied)
+    return whole

@@ -1,0 +1,529 @@
+"""`read_tfrecord`: find shards, count records, infer features and plan the chunks of a lazy `Dataset`."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from numbers import Integral
+from typing import Any
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks, wanted_schema
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural, warn_caller
+from dask_tfrecord.features import Feature
+from dask_tfrecord.features.images.codecs import require_pillow
+from dask_tfrecord.features.metadata.labels import read_labels
+from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.messages import DecodeError, SequenceExample
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import Run, iterate_payloads
+from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, ByteChunks, borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.rows.collection import Collection
+from dask_tfrecord.rows.counting import (
+    SAMPLE,
+    compute_with_progress,
+    find_unsplittable,
+    index_entries_of_shards,
+    index_shards,
+    intact_records,
+    runs_of_shard,
+    warn_of_damage,
+)
+from dask_tfrecord.rows.filters import Filters, filter_rows, where
+from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.sources import (
+    FilledSource,
+    PartitionedSource,
+    RecordSource,
+    UncountedSource,
+    decoded_ratio,
+    probe_rows,
+)
+from dask_tfrecord.rows.value_errors import ValueErrors, checked_modes
+from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.shards.listing import find_partitions, within_folders
+from dask_tfrecord.shards.shard import Shards
+
+# Stored bytes that a task reads, and that it decodes at once.
+_BLOCK_NBYTES = 4 << 20
+# Records that are searched for feature lists when some are requested.
+_EXAMPLES_PROBED = 8
+
+
+def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
+    """Give features without a length that of the longest record, counted in parallel on the active scheduler."""
+    wanted = open_lengths(schema)
+    if not wanted:
+        return schema
+    stored = np.maximum(collection.nbytes / np.maximum(collection.counts, 1), 1.0)
+    borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
+    rows = max(1, int(_BLOCK_NBYTES / stored.max()))
+    spans = pairwise(borders.tolist())
+    calls = [partial(_longest, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
+    found = compute_with_progress(calls, "Counting steps", collection, StepCounter(schema.select(wanted)))
+    lengths = {name: max(block[name] for block in found) for name in wanted}
+    counted = {name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}
+    return schema.replaced({**schema, **counted}, records=schema)
+
+
+def _longest(
+    collection: Collection, decoder: Decoder, rows: int, check_crc: bool, start: int, stop: int
+) -> dict[str, int]:
+    """Return the steps of the longest record of some rows, decoded `rows` at a time."""
+    names = tuple(decoder.columns)
+    longest = dict.fromkeys(names, 0)
+    blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
+        (collection.runs(first, min(first + rows, stop)), min(rows, stop - first), {})
+        for first in range(start, stop, rows)
+    )
+    for blocks in decode_blocks(blocks_of_runs, decoder, names, check_crc=check_crc):
+        for name, block in blocks.items():
+            longest[name] = max(longest[name], int(np.asarray(block).max(initial=0)))
+    return longest
+
+
+_log = logging.getLogger(__name__)
+
+# Ratio of decoded to stored bytes that only crafted data exceeds: smaller shards need no probe.
+_MOST_RATIO = 64
+
+
+def read_rows(
+    urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    features: Mapping[str, Feature] | str | os.PathLike[str] | None = None,
+    *,
+    sequence_features: Mapping[str, Feature] | None = None,
+    example_features: Mapping[str, Feature] | None = None,
+    message: Any = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    split: str | None = None,
+    partitioning: str | None = None,
+    chunks: str | int = "auto",
+    counts: str | Sequence[int] | None = "auto",
+    compression: str | None = "infer",
+    errors: str = "raise",
+    value_errors: Mapping[str, str] | str = "raise",
+    fill_values: Mapping[str, Any] | None = None,
+    check_crc: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Rows:
+    """Open TFRecord shards as lazy dask arrays.
+
+    Parameters
+    ----------
+    urlpath : str, os.PathLike or list of these
+        Path, fsspec URL, glob, directory, ``name@8`` or ``name-?????-of-00008`` template, or a list of these. Shards
+        are in natural order; a list keeps its order. A directory written by TensorFlow Datasets (``…/mnist/3.0.1``, or
+        ``…/mnist`` with a single version) is read by its metadata.
+    features : mapping of str to feature, Schema, str or os.PathLike, optional
+        Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
+        schema file, as for `Schema.read` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
+        `to_tfrecord` stored next to the shards of an xarray Dataset, or features inferred from the first records of
+        some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
+    sequence_features : mapping of str to feature, optional
+        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
+        context. The number of steps is column ``NAME.lengths``.
+    example_features : mapping of str to feature, optional
+        Features of each item of the ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` are then those of
+        the context. Feature ``KEY`` becomes the column ``examples/KEY``, with a row of items per record: a
+        `FixedLenFeature` of shape ``s`` a ragged one of shape ``(-1, *s)``, a `VarLenFeature` nested rows. An item that
+        lacks a key takes the ``default_value``. ``ds.explode("examples")`` returns one row per item. Excludes
+        `sequence_features`.
+    message : message class, Descriptor or str, optional
+        Type of the records if they are other protobuf messages than Examples: a generated class, its descriptor,
+        ``"file.desc:package.Message"`` (of a set that ``protoc --include_imports --descriptor_set_out`` wrote), or
+        ``"file.proto:package.Message"``, which needs ``pip install 'dask-tfrecord[proto]'``. `features` are then
+        `ProtoFeature`; by default all fields are columns, named by their paths. Fields of a repeated message are a
+        group, whose columns have a row of items per record. Fields that the type lacks are skipped.
+    columns : sequence of str, optional
+        Names of the features to read; by default all.
+    filters : list of tuple or list of list of tuple, optional
+        Conditions of the rows to keep, as for `Dataset.where`: ``[("label", "==", 3)]``. Their columns need not be in
+        `columns`. Unless ``counts=None``, they are read now, so that the number of rows is exact.
+    split : str, optional
+        Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
+        ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
+    partitioning : {None, "hive"}
+        ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, such as ``date=2024-01-31``, as
+        Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each
+        once. It cannot be combined with ``counts=None`` or `value_errors`.
+    chunks : "auto", "shard", int or str, default "auto"
+        Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds dask's ``array.chunk-size`` are
+        split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
+        many rows, across shards. A size such as ``"64 MiB"``: shards are split and joined to that many decoded bytes.
+    counts : "auto", "scan", sequence of int or None, default "auto"
+        Records per shard. ``"auto"`` takes counts from TFDS metadata or from an index next to the shard
+        (`build_index`), and scans the record headers of other shards in parallel on the active scheduler. ``"scan"``
+        scans all shards. Metadata are checked when the end of a shard is read. A sequence of counts is checked for each
+        shard that is read: at its end, or by scanning its headers once per process. None counts nothing: chunks have
+        unknown sizes, uncompressed shards are split by bytes, and each task finds its first record by the CRC of the
+        header.
+    compression : {"infer", None, "gzip", "zlib", "zstd"}
+        ``"infer"`` detects compression by the first bytes, not by the file name.
+    errors : {"raise", "skip", "fill"}
+        Handling of records with damaged framing or CRCs. ``"skip"`` drops them. ``"fill"`` replaces them by rows of
+        default values: as many as were lost if an index tells (see `build_index`), else one per damaged range of bytes.
+        Both check all records now, in parallel on the active scheduler, so that the number of rows is exact; they
+        cannot be combined with ``check_crc=False``, ``counts=None`` or a sequence of counts. `verify` reports the
+        damage. An intact record that does not match the features always raises, unless `value_errors` accepts it.
+    value_errors : {"raise", "fill", "mark", "skip"} or mapping of str to these, default "raise"
+        How to handle values that have the right kind and number but can't be decoded: a truncated JPEG, bytes of the
+        wrong length for a `RawFeature`, text that isn't UTF-8. Give one word for all columns, or a mapping by column.
+        ``"skip"`` leaves out the rows of these values. ``"fill"`` replaces them by fill values, and with them the same
+        row of the other columns in a ragged `group`; ``"mark"`` also adds a column ``NAME.valid``, False for filled
+        values. The columns are decoded now, in parallel on the active scheduler, so that the number of rows is exact;
+        with `filters`, the compared columns come first, and the others are decoded for the rows that remain. A log
+        entry gives the number of values that were filled or left out, and the first error. It cannot be combined with
+        ``counts=None``.
+    fill_values : mapping of str to value, optional
+        Values of the rows that ``errors="fill"`` and `value_errors` fill, for columns whose feature lacks a
+        ``default_value``, or to override it.
+    check_crc : bool, default True
+        Check both CRCs of every record that is read.
+    storage_options : mapping, optional
+        Options of the fsspec file system. ``{"store": store}``, with a store of obstore, reads paths in that store.
+
+    Returns
+    -------
+    Dataset
+        Lazy. Only if chunks are cut by size and rows are ragged, a few records are decoded now, and the columns of
+        `filters` if there are any.
+
+    Raises
+    ------
+    ShardNotFoundError
+        If no shard is found. It is a `FileNotFoundError` too.
+    SchemaError
+        If features cannot be inferred, a column or split does not exist, a column has no value for lost rows, a
+        filter does not fit its column, or the type of the messages or a path in it cannot be found.
+    CorruptRecordError
+        If a record header is damaged or a shard is truncated, and ``errors="raise"``.
+    ValueError
+        If an argument has an invalid value.
+
+    Examples
+    --------
+    >>> import dask_tfrecord as dtf
+    >>> ds = dtf.read_tfrecord("train-*.tfrecord")
+    >>> ds["label"].mean().compute() >= 0
+    np.True_
+    """
+    # Arguments are checked before files are opened.
+    rows_or_bytes = checked_chunks(chunks, counts is not None)
+    _check_columns(columns)
+    tolerated = checked_modes(value_errors, counts)
+    _check_errors(errors, tolerated, fill_values, check_crc, counts)
+    _check_partitioning(partitioning, tolerated, counts)
+    if filters is not None:
+        Filters.parse(filters)
+    if partitioning is not None:
+        urlpath = within_folders(urlpath, storage_options)
+    found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
+    partitions = {} if partitioning is None else find_partitions(found.shards)
+    given = wanted_schema(features, sequence_features, example_features, message, storage_options)
+    # Filters may test columns that are not read, and directories are columns too.
+    whole = filters is not None or bool(partitions)
+    picked = None if whole else columns
+    if errors != "raise":
+        rows = _plan_chunks(_intact_source(found, given, picked, errors, fill_values), found, rows_or_bytes, partitions)
+    else:
+        schema, known = _schema(found, given, picked, None), found.counts(counts)
+        if known is None:
+            rows = _open_uncounted(found, schema, check_crc, rows_or_bytes)
+        else:
+            source = _counted_source(found, schema, known, check_crc, is_given=known is counts)
+            rows = _plan_chunks(source, found, rows_or_bytes, partitions)
+    if tolerated != "raise":
+        return _tolerant(rows, tolerated, fill_values, columns, filters)
+    kept = rows if filters is None else where(rows, filters)
+    return kept.select_columns(columns) if whole and columns is not None else kept
+
+
+def _tolerant(
+    rows: Rows,
+    modes: Mapping[str, str] | str,
+    fill_values: Mapping[str, Any] | None,
+    columns: Sequence[str] | None,
+    filters: Sequence[Any] | None,
+) -> Rows:
+    """Handle values that can't be decoded, first in the columns that filters compare."""
+    assert isinstance(rows.source, RecordSource | FilledSource)
+    wanted = tuple(rows.schema) if columns is None else tuple(columns)
+    if filters is None:
+        return ValueErrors.parse(rows.source.decoder, modes, fill_values, wanted).apply(rows, wanted)
+    mask = Filters.parse(filters).resolve(rows.schema)
+    tolerance = ValueErrors.parse(rows.source.decoder, modes, fill_values, {*wanted, *mask.columns})
+    kept = filter_rows(tolerance.apply(rows, mask.columns), mask, mask.columns)
+    kept = tolerance.apply(kept, [name for name in wanted if name not in mask.columns])
+    marks = [name for name in kept.schema if name.removesuffix(".valid") in wanted and name not in rows.schema]
+    return kept.select_columns([*wanted, *marks])
+
+
+def _intact_source(
+    found: ResolvedPath,
+    given: Schema | None,
+    columns: Sequence[str] | None,
+    errors: str,
+    fill_values: Mapping[str, Any] | None,
+) -> RecordSource | FilledSource:
+    """Check all records, and return the intact ones, with rows for the lost ones if they are filled."""
+    collection, reports = intact_records(found.shards)
+    warn_of_damage(collection.shards, reports, errors)
+    schema = _count_lengths(collection, _schema(found, given, columns, collection), True)
+    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
+    source = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
+    found.check(source.collection.counts)
+    return source
+
+
+def _counted_source(
+    found: ResolvedPath, schema: Schema, counts: str | Sequence[int], check_crc: bool, *, is_given: bool
+) -> RecordSource:
+    """Count records without damage; `is_given` if the user specified the counts, and not the metadata."""
+    if is_given or isinstance(counts, str):
+        collection = count_records(found.shards, counts, check_crc)
+    else:
+        # Counts of the metadata are enough to plan chunks; indexes add index entries.
+        collection = Collection.from_indexes(
+            *index_entries_of_shards(found.shards, _checked_counts(counts, found.shards), check_crc=check_crc)
+        )
+    found.check(collection.counts)
+    _warn_of_examples(collection, schema)
+    schema = _count_lengths(collection, schema, check_crc)
+    return RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
+
+
+def _warn_of_examples(collection: Collection, schema: Schema) -> None:
+    """Warn if feature lists are read from records that have none, whose rows have no steps."""
+    if not schema.sequence_features or not collection.nrows:
+        return
+    number = min(_EXAMPLES_PROBED, collection.nrows)
+    with closing(iterate_payloads(collection.runs(0, number), check_crc=False)) as payloads:
+        try:
+            records = [SequenceExample.FromString(payload) for _, payload in payloads]
+        except (DecodeError, UnicodeDecodeError, TFRecordError):
+            return  # the error of whoever reads the rows
+    if not any(record.feature_lists.feature_list for record in records):
+        names = [name for name in schema.sequence_features if any(name in each.context.feature for each in records)]
+        advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
+        warn_caller(
+            f"{collection.shards.summary}: the first {plural(number, 'record')} have no feature lists, so rows of "
+            f"sequence_features have length 0{advice}"
+        )
+
+
+def open_lengths(schema: Schema) -> dict[str, Feature]:
+    """Return the features without a length."""
+    return {name: feature for name, feature in schema.items() if feature.needs_length}
+
+
+def _plan_chunks(
+    source: RecordSource | FilledSource,
+    found: ResolvedPath,
+    chunks: str | int | float,
+    partitions: Mapping[str, Sequence[str]],
+) -> Rows:
+    """Plan the chunks of all rows; a part of a split keeps the borders that its shards have."""
+    rows = found.rows
+    if rows is not None and isinstance(chunks, int):
+        source, rows = source.select(rows), None
+    borders = _borders(source, chunks)
+    _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
+    every = Rows.of_source(PartitionedSource.from_values(source, partitions) if partitions else source, borders)
+    return every if rows is None else every.select(rows)
+
+
+def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Rows:
+    if found.rows is not None:
+        raise ValueError("a part of a split needs counted records: counts=None reads whole splits only")
+    shards = found.shards
+    for name, feature in open_lengths(schema).items():
+        raise SchemaError(
+            f"feature {name!r}: counts=None counts no lengths: specify length= of {feature}, or open with counts='auto'"
+        )
+    plan = Decoder(schema)
+    size = chunks if isinstance(chunks, float) else chunk_size()
+    small = len(shards) <= MOST_CHUNKS and shards.sizes.max() * _MOST_RATIO <= size
+    if chunks == "shard" or (chunks == "auto" and small):
+        byte_chunks = ByteChunks.by_shard(shards)
+    else:
+        ratio = decoded_ratio(shards, plan, check_crc)
+        unsplittable = find_unsplittable(shards, size / ratio)
+        byte_chunks = ByteChunks.by_size(shards, ratio, size, unsplittable, coalesce=chunks != "auto")
+    source = UncountedSource(byte_chunks, plan, check_crc)
+    _log_opened(shards, "uncounted", len(byte_chunks.borders) - 1, schema)
+    return Rows.of_source(source, None, len(byte_chunks.borders) - 1)
+
+
+def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        nbytes = f"{int(shards.sizes.sum()):,}"
+        parts = plural(len(shards), "shard"), nbytes, records, plural(len(schema), "feature"), plural(nchunks, "chunk")
+        _log.info("opened %s: %s of %s bytes, %s records of %s, %s", shards.summary, *parts)
+
+
+def chunk_size() -> float:
+    """Return dask's size of a chunk in bytes."""
+    return parse_size(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
+
+
+def _check_columns(columns: Sequence[str] | None) -> None:
+    if isinstance(columns, str):
+        raise SchemaError(f"columns is a list of names; got the string {columns!r}: write columns=[{columns!r}]")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise SchemaError(f"columns are picked once each; got {list(columns)}")
+
+
+def _check_partitioning(
+    partitioning: str | None, tolerated: Mapping[str, str] | str, counts: str | Sequence[int] | None
+) -> None:
+    if partitioning not in (None, "hive"):
+        raise ValueError(f"partitioning is None or 'hive'; got {partitioning!r}")
+    if partitioning is not None and counts is None:
+        raise ValueError("partitioning='hive' needs counted records: it cannot be combined with counts=None")
+    if partitioning is not None and tolerated != "raise":
+        raise ValueError("partitioning='hive' cannot be combined with value_errors: filter the rows by a function")
+
+
+def _check_errors(
+    errors: str,
+    tolerated: Mapping[str, str] | str,
+    fill_values: Mapping[str, Any] | None,
+    check_crc: bool,
+    counts: str | Sequence[int] | None,
+) -> None:
+    if errors not in ("raise", "skip", "fill"):
+        raise ValueError(f"errors is 'raise', 'skip' or 'fill'; got {errors!r}")
+    modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
+    if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:
+        raise ValueError(f"fill_values are for errors='fill' or value_errors='fill'; got errors={errors!r}")
+    if errors == "raise":
+        return
+    if not check_crc:
+        raise ValueError(f"errors={errors!r} finds damage by CRCs: it cannot be combined with check_crc=False")
+    if counts is None:
+        raise ValueError(f"errors={errors!r} needs counted records: it cannot be combined with counts=None")
+    if not isinstance(counts, str):
+        raise ValueError(
+            f"errors={errors!r} counts the intact records: counts is 'auto' or 'scan'; got {counts!r:.100}"
+        )
+
+
+def _schema(
+    found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, intact: Collection | None
+) -> Schema:
+    """Return the schema of the caller, the metadata, the labels of an xarray Dataset, or inference."""
+    if given is None:
+        schema = found.schema()
+        if not schema:
+            labels = read_labels(found.shards[0])
+            if labels is not None and labels.schema:
+                schema = labels.schema
+            else:
+                schema = found.with_classes(_inferred(found.shards, intact))
+        return schema if columns is None else schema.select(columns)
+    given = given if columns is None else given.select(columns)
+    # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
+    for name, feature in given.items():
+        if feature.is_image:
+            try:
+                require_pillow()
+            except ImportError as error:
+                raise ImportError(f"feature {name!r} is {feature}: {error}", name="PIL") from error
+    return given
+
+
+def _inferred(shards: Shards, intact: Collection | None) -> Schema:
+    # Imported here: inference loads protobuf, which a known schema does not need.
+    from dask_tfrecord.features.inference.report import infer_examples, sample_records
+
+    runs_of = None if intact is None else partial(runs_of_shard, intact)
+    return infer_examples(sample_records(shards, SAMPLE, runs_of), shards)
+
+
+def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) -> Collection:
+    """Count the records of shards in parallel on the active scheduler, or check the counts of the user."""
+    if not isinstance(counts, str):
+        return Collection.from_counts(shards, _checked_counts(counts, shards))
+    if counts not in ("auto", "scan"):
+        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r}")
+    return Collection.from_indexes(*index_shards(shards, sidecars=counts == "auto", check_crc=check_crc))
+
+
+def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
+    try:
+        numbers = [operator.index(count) for count in counts]
+    except TypeError:
+        raise ValueError(f"counts is 'auto', 'scan', a sequence of ints or None; got {counts!r:.100}") from None
+    if len(numbers) != len(shards):
+        raise ValueError(f"counts is one number of records per shard, {len(shards):,} of them; got {len(numbers):,}")
+    if min(numbers, default=0) < 0:
+        raise ValueError(f"counts must not be negative; got {min(numbers)}")
+    # A shard with a count of 0 is never read, so a wrong count is only found here.
+    for number in np.flatnonzero((np.array(numbers, np.int64) == 0) & (shards.sizes > 0)).tolist():
+        with Window(shards[number]) as window:
+            if not window.exhausted:
+                raise CorruptRecordError(
+                    "expected no records, found bytes: the specified count is wrong",
+                    Location(shards.paths[number], 0, 0),
+                )
+    return numbers
+
+
+def checked_chunks(chunks: object, counted: bool) -> str | int | float:
+    """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
+    valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
+    if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):
+        raise ValueError(valid)
+    if chunks in ("auto", "shard"):
+        return str(chunks)
+    if not isinstance(chunks, str):
+        if not counted:
+            raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
+        if chunks < 1:
+            raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
+        return int(chunks)
+    nbytes = parse_size(chunks)
+    if nbytes is None:
+        raise ValueError(valid)
+    if nbytes < 1:
+        raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
+    return nbytes
+
+
+def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
+    collection = source.collection
+    if isinstance(chunks, int):
+        return borders_by_rows(len(source.rows), chunks)
+    if chunks == "shard":
+        return distinct(collection.starts)
+    if isinstance(chunks, float):
+        return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
+    return borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False)
+
+
+def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
+    """Estimate decoded bytes per row of each shard: exact for dense columns, else by the ratio of the first rows."""
+    collection = source.collection
+    features = source.schema.values()
+    dense = sum(feature.block_dtype.itemsize * int(np.prod(feature.block_shape)) for feature in features)
+    if all(feature.block_dtype.kind not in "OT" for feature in features):
+        return np.full(len(collection.shards), float(max(dense, 1)))
+    if not collection.nrows:
+        return np.ones(len(collection.shards))
+    probed, nbytes_probed = probe_rows(source, tuple(source.schema))
+    stored = collection.nbytes / np.maximum(collection.counts, 1)
+    shard = int(np.flatnonzero(collection.counts)[0])
+    ratio = sum(nbytes_probed.values()) / max(probed, 1) / stored[shard]
+    nbytes: NDArray[np.float64] = np.maximum(stored * ratio, 1.0)
+    return nbytes

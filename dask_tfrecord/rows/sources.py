@@ -1,0 +1,1835 @@
+"""Sources: objects that read rows of columns as blocks, in any process.
+
+A source is small, picklable and tokenised. It is sent to each worker once, and its token identifies its rows.
+Rows either have numbers (`CountedRows`), or are read in chunks of any number of rows (`UncountedChunks`).
+`RecordSource` reads TFRecord shards, `FilledSource` adds rows for lost records, and `UncountedSource` reads ranges of
+bytes. `MappedSource`, `RenamedSource` and `ExplodedSource` read another source, and each has a twin for chunks.
+`PartitionedSource` adds columns of the names of directories.
+The reader of Zarr groups is in `stores/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise, repeat, tee
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from dask.base import normalize_token, tokenize
+from numpy.typing import NDArray
+
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    MemoryLimit,
+    RaggedBlock,
+    RowError,
+    allocating,
+    block_nbytes,
+    concatenate,
+    rows_of,
+    splits_of,
+    take_rows,
+    to_array,
+    union,
+    zero_rows,
+)
+from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
+from dask_tfrecord.columns.decoder import (
+    Decoder,
+    SizeDecoder,
+    Where,
+    decode,
+    decode_blocks,
+    locate_record,
+    located_error,
+    rows_of_no_fields,
+    size_decoder,
+)
+from dask_tfrecord.columns.items import ItemColumns, LengthError
+from dask_tfrecord.errors import (
+    CorruptRecordError,
+    FeatureError,
+    FeatureValueError,
+    Location,
+    MemoryLimitError,
+    SchemaError,
+    ShardChangedError,
+    UnknownFeatureError,
+    near_misses,
+    plural,
+    printable,
+    redact,
+    redact_url,
+)
+from dask_tfrecord.features import Feature, FixedLenFeature, TextFeature, VarLenFeature
+from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.dtypes import default_array
+from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.records.framing import Window
+from dask_tfrecord.records.index import (
+    ByteSplit,
+    Run,
+    SplitEntry,
+    check_count,
+    find_entry,
+    find_entry_by_walk,
+    index_entries,
+    walk,
+)
+from dask_tfrecord.rows.chunk_borders import ByteChunks, finer_borders
+from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers, row_runs
+from dask_tfrecord.rows.dask_private import to_backend, worker_memory
+from dask_tfrecord.settings import full_name, limits, read_nbytes, read_setting
+from dask_tfrecord.shards.shard import Shard, Shards
+
+# Returns memory for the flat values of a span of rows, or None. A source may ignore it.
+OutputBuffer = Callable[[tuple[int, int]], NDArray[Any] | None]
+# Output of each column: an array that is filled, or an output buffer for flat values of rows that differ in size.
+Outputs = Mapping[str, NDArray[Any] | OutputBuffer]
+
+_SETTING = "decode.memory-limit"
+# Rows that are read to estimate their size: borders of spans, and decoded bytes after which the probe stops.
+_PROBE_CUTS = (0, 1, 4, 16, 64)
+_PROBE_NBYTES = 8 << 20
+# Share of the memory of a worker that one column of a block may take.
+_SHARE = 0.5
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class Source:
+    """Rows that are read on demand, in any process: `CountedRows` by their numbers, or `UncountedChunks`."""
+
+    __slots__ = ()
+
+    # Attributes of all sources, which are fields of some classes and properties of others.
+    if TYPE_CHECKING:
+
+        @property
+        def schema(self) -> Schema:
+            """Schema of the columns."""
+
+        @property
+        def columns(self) -> tuple[str, ...]:
+            """Columns of the inner source that are read."""
+
+    @property
+    def inner(self) -> Source | None:
+        """Source whose rows this source changes."""
+        return None
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the rows as JSON values, for the repr and for attributes of stores."""
+        return {} if self.inner is None else self.inner.origin
+
+    @property
+    def shards(self) -> Shards | None:
+        """TFRecord shards that hold the rows, if any."""
+        return None if self.inner is None else self.inner.shards
+
+    @property
+    def derivation(self) -> object:
+        """Identity of what this source changes in the rows of the inner one, except for functions."""
+        return None
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Columns of images of one shape that `CountedRows.encoded` can read as bytes."""
+        return {}
+
+
+class CountedRows(Source, ABC):
+    """Rows with known numbers, so that any of them can be read.
+
+    An example of three records, whose column "x" holds 5, 7 and 9: ``read(["x"], slice(1, 3))`` returns 7 and 9,
+    ``read(["x"], [2, 0])`` returns 9 and 5, and ``read_spans(["x"], [(0, 1), (1, 3)])`` yields 5, then 7 and 9.
+    ``select([2, 0])`` is a source of two rows, 9 and 5, whose row 0 is the record 2, as ``locate(0, "x")`` reports.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def rows(self) -> RowNumbers:
+            """Numbers of the stored rows that are rows of this source."""
+
+    @property
+    def nrows(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
+
+    @property
+    def inner(self) -> CountedRows | None:
+        """Source whose rows this source changes."""
+        return None
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 if rows are not items."""
+        return 0 if self.inner is None else self.inner.most_items
+
+    @abstractmethod
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows of some columns in one pass: those of a slice, a list of ints or a mask.
+
+        Arrays of `out` are filled and returned for dense columns.
+        """
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows ``start`` to ``stop`` of each span, read in one pass if spans ascend.
+
+        A span is taken from `spans` when its rows are requested, so that sizes may follow from the rows before. Arrays
+        of `out` are filled span by span from their start. An `OutputBuffer` is called before each span.
+        """
+        return (self.read(names, key, into) for key, into in parts(spans, out))
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows of `key` that a mask of tested columns keeps."""
+        return _kept(partial(self.read, key=key), names, where)
+
+    @abstractmethod
+    def select(self, key: Any) -> CountedRows:
+        """Return a source of the selected rows."""
+
+    def measure(self) -> CountedRows:
+        """Return a source of the same rows for callers that need sizes only: values of ragged rows may be zeros."""
+        return self
+
+    def keeps_values(self, names: Sequence[str]) -> bool:
+        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        return True
+
+    def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
+        """Return those of some ragged columns from which the row lengths of all of them follow."""
+        return names
+
+    def encoded(self, names: Sequence[str]) -> CountedRows:
+        """Return a source of the same rows that does not decode the `images` in `names`: it reads their bytes."""
+        return self
+
+    def with_memory_limit(self, nbytes: int) -> CountedRows:
+        """Return a source of the same rows that raises `MemoryLimitError` for larger columns of a block, if it can."""
+        return self
+
+    def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return chunk borders for some columns that are read without the others; `borders` are those of all."""
+        return borders
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
+        return borders if self.inner is None else self.inner.refine(borders, nbytes)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of rows as text, for errors; `key` is that of `read`."""
+        if self.inner is not None:
+            return self.inner.describe(key)
+        rows, place = row_numbers(pick_rows(self.rows, key)), self.origin.get("store", "rows in memory")
+        return f"{place}: rows {rows.min()} to {rows.max()}" if rows.size else f"{place}: no rows"
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of row `start` + `row`, for errors: file, record and byte, or the store and its row."""
+        if self.inner is not None:
+            return self.inner.locate(row, feature, start)
+        return Location(self.origin.get("store", "rows in memory"), int(self.rows[start + row]), feature=feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of ranges of rows, of shape (n, 2); None if they are not read from shards."""
+        return None if self.inner is None else self.inner.cost(spans)
+
+
+class UncountedChunks(Source, ABC):
+    """Chunks whose number of rows is unknown until they are read.
+
+    An example of three records in two ranges of bytes: ``read_chunk(["x"], 0)`` returns the records whose headers begin
+    in the first range, say 5 and 7, and ``read_chunk(["x"], 1)`` returns the other, 9.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read all rows of a chunk of some columns in one pass."""
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk that a mask of tested columns keeps."""
+        return _kept(partial(self.read_chunk, number=number), names, where)
+
+    @abstractmethod
+    def describe_chunk(self, number: int) -> str:
+        """Return the files and bytes, or the rows, of a chunk as text, for errors."""
+
+
+class DerivedRows(CountedRows):
+    """Rows of another source, `source`, which the class changes."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def source(self) -> CountedRows:
+            """Source whose rows are changed."""
+
+    @property
+    def inner(self) -> CountedRows:
+        """Source whose rows are changed."""
+        return self.source
+
+    def with_memory_limit(self, nbytes: int) -> CountedRows:
+        """Limit the blocks of the source."""
+        return self._of(self.source.with_memory_limit(nbytes))
+
+    def _of(self, source: CountedRows) -> CountedRows:
+        """Return the same changes of another source."""
+        own: Any = self
+        changed: CountedRows = replace(own, source=source)
+        return changed
+
+
+class SameRows(DerivedRows):
+    """Rows of another source by the numbers that they have there, by default made of all of its columns."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> RowNumbers:
+        """Rows of the source."""
+        return self.source.rows
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the source."""
+        return tuple(self.source.schema)
+
+    def select(self, key: Any) -> CountedRows:
+        """Return a source of the selected rows."""
+        return self._of(self.source.select(key))
+
+    def measure(self) -> CountedRows:
+        """Measure the source."""
+        return self._of(self.source.measure())
+
+
+class DerivedChunks(UncountedChunks):
+    """Chunks of another source, `source`, which the class changes."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def source(self) -> UncountedChunks:
+            """Source whose chunks are changed."""
+
+    @property
+    def inner(self) -> UncountedChunks:
+        """Source whose chunks are changed."""
+        return self.source
+
+    def describe_chunk(self, number: int) -> str:
+        """Describe the chunk of the source."""
+        return self.source.describe_chunk(number)
+
+
+AnySource = CountedRows | UncountedChunks
+
+
+def _kept(read: Callable[[Sequence[str]], dict[str, Block]], names: Sequence[str], where: Where) -> dict[str, Block]:
+    tested, mask = where
+    blocks = read(tuple(dict.fromkeys([*tested, *names])))
+    kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
+    return {name: take_rows(blocks[name], kept) for name in names}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowChunks(UncountedChunks):
+    """Counted rows in chunks, for readers of chunks."""
+
+    source: CountedRows
+    borders: NDArray[np.int64]
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.RowChunks", self.source, self.borders))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the rows."""
+        return self.source.schema
+
+    @property
+    def inner(self) -> CountedRows:
+        """Source of the rows."""
+        return self.source
+
+    @property
+    def derivation(self) -> object:
+        """Borders of the chunks."""
+        return tuple(self.borders.tolist())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns."""
+        return tuple(self.source.schema)
+
+    def _key(self, number: int) -> slice:
+        return slice(*self.borders[number : number + 2].tolist())
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read the rows of a chunk."""
+        return self.source.read(names, self._key(number))
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk that a mask of tested columns keeps."""
+        return self.source.read_where(names, self._key(number), where)
+
+    def describe_chunk(self, number: int) -> str:
+        """Return the rows of a chunk as text, for errors."""
+        return self.source.describe(self._key(number))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSource(CountedRows):
+    """Rows of chunks that are read whole, whose borders are known.
+
+    An example of three rows in two chunks, with borders 0, 2, 3: rows 1 to 2 are the last one of chunk 0 and all of
+    chunk 1.
+    """
+
+    schema: Schema
+    borders: Sequence[int]  # first row of each chunk, and the end of the last one; rows before the first can't be read
+    read_chunk: Callable[[Sequence[str], int], Mapping[str, Block]]
+    rows: RowNumbers  # numbers of the rows of this source
+
+    @classmethod
+    def of_all(
+        cls, schema: Schema, borders: Sequence[int], read_chunk: Callable[[Sequence[str], int], Mapping[str, Block]]
+    ) -> ChunkSource:
+        """Read all rows, by their numbers."""
+        return cls(schema, borders, read_chunk, range(borders[-1]))
+
+    def select(self, key: Any) -> ChunkSource:
+        """Return a source of the selected rows."""
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows, from the chunks that contain them alone."""
+        rows = pick_rows(self.rows, key)
+        if isinstance(rows, range) and rows.step == 1:
+            return join_into([self._range(names, rows.start, rows.stop)], out)
+        # A row that is selected twice is read once.
+        ascending, order = np.unique(row_numbers(rows), return_inverse=True)
+        blocks_of: dict[str, list[Block]] = {name: [zero_rows(self.schema[name])] for name in names}
+        cuts = np.searchsorted(ascending, self.borders)
+        for number, (low, high) in enumerate(pairwise(cuts.tolist())):
+            if low < high:
+                blocks = self.read_chunk(names, number)
+                for name in names:
+                    blocks_of[name].append(take_rows(blocks[name], ascending[low:high] - self.borders[number]))
+        return join_into([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
+
+    def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
+        blocks_of: dict[str, list[Block]] = {name: [] for name in names}
+        for number, (first, past) in enumerate(pairwise(self.borders)):
+            if max(start, first) < min(stop, past):
+                blocks = self.read_chunk(names, number)
+                for name in names:
+                    blocks_of[name].append(rows_of(blocks[name], max(start, first) - first, min(stop, past) - first))
+        return {name: concatenate(blocks or [zero_rows(self.schema[name])]) for name, blocks in blocks_of.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordSource(CountedRows):
+    """Rows of TFRecord shards whose records are counted."""
+
+    collection: Collection
+    decoder: Decoder
+    rows: RowNumbers  # numbers of the rows in the collection
+    check_crc: bool
+    token: str  # identity of the attributes above
+    most_nbytes: int | None = None  # limit of the bytes of a column of a block, if lower than the setting
+
+    @classmethod
+    def from_collection(
+        cls, collection: Collection, decoder: Decoder, rows: RowNumbers, check_crc: bool
+    ) -> RecordSource:
+        """Create a source and its token."""
+        # Index entries follow from the shards; counts may be those of the user.
+        token = tokenize(collection.shards, collection.starts, decoder, rows, check_crc)
+        return cls(collection, decoder, rows, check_crc, token)
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.decoder.columns
+
+    @property
+    def shards(self) -> Shards:
+        """Shards of the collection."""
+        return self.collection.shards
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions, and the schema of the records."""
+        return {**shards_origin(self.collection.shards), "schema": json.loads(self.decoder.schema.to_json())}
+
+    def measure(self) -> RecordSource:
+        """Return a source of the same rows that counts the values of ragged rows without decoding them."""
+        # Every task calls this, so the token is not computed from all shards again.
+        return replace(self, decoder=size_decoder(self.decoder), token=f"{self.token}-sized")
+
+    def keeps_values(self, names: Sequence[str]) -> bool:
+        """Return whether reading some columns holds values in memory: False if only row splits are held."""
+        return not isinstance(self.decoder, SizeDecoder) or self.decoder.keeps_values(names)
+
+    def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
+        """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""
+        if self.decoder.schema.message_type is None:
+            return names
+        chosen: dict[str, str] = {}
+        for name in names:
+            column = self.decoder.decoders[name]
+            first = chosen.setdefault(column.groups[0] if column.groups else name, name)
+            if column.prepare is None and self.decoder.decoders[first].prepare is not None:
+                chosen[column.groups[0]] = name
+        return tuple(chosen.values())
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the records."""
+        schema, columns = self.decoder.schema, self.decoder.columns
+        found = schema.context_features
+        if schema.message_type is not None:
+            # A feature has the path of a field, and its column is the image.
+            found = {name: columns[name] for name in schema if name in columns}
+        return {name: each for name, each in found.items() if each.is_image and not each.own_shapes}
+
+    def encoded(self, names: Sequence[str]) -> RecordSource:
+        """Return a source that reads the bytes of images, one or any number per record."""
+        schema = self.decoder.schema
+        context, single = schema.context_features, FixedLenFeature((), "bytes")
+        if schema.message_type is not None:
+            fields: Mapping[str, Any] = context
+            features = schema.replaced({**schema, **{name: replace(fields[name], values=single) for name in names}})
+        else:
+            stored = {name: VarLenFeature("bytes") if context[name].ragged_rank else single for name in names}
+            features = Schema(
+                {**context, **stored},
+                schema.sampling,
+                sequence_features=schema.sequence_features,
+                example_features=schema.example_features,
+            )
+        source = RecordSource.from_collection(self.collection, Decoder(features), self.rows, self.check_crc)
+        return replace(source, most_nbytes=self.most_nbytes)
+
+    def with_memory_limit(self, nbytes: int) -> RecordSource:
+        """Return a source of the same rows with a lower memory limit."""
+        return replace(self, most_nbytes=nbytes)
+
+    def select(self, key: Any) -> RecordSource:
+        """Return a source of the selected rows."""
+        return RecordSource.from_collection(self.collection, self.decoder, pick_rows(self.rows, key), self.check_crc)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of rows as text, for errors."""
+        return describe_rows(self.collection, pick_rows(self.rows, key), "record")
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add borders at index entries."""
+        return finer_borders(self.collection, self.rows, borders, nbytes)
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the file, the record and its byte, which is searched."""
+        (run,) = row_runs(self.collection, pick_rows(self.rows, slice(start + row, start + row + 1)))
+        return locate_record(run, run.first, feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of rows, estimated between index entries."""
+        return self.collection.stored_nbytes(self.rows, spans)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows of some columns; only those records are decoded."""
+        rows = pick_rows(self.rows, key)
+        ascending: RowNumbers = rows
+        order: NDArray[np.int64] | None = None
+        runs: Iterable[Run] | None = None
+        if len(rows) == 1:
+            runs = [self.collection.pick(int(rows[0]))]
+        elif not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
+            runs = self.collection.unordered(row_numbers(rows))
+            if runs is None:
+                # A record that is selected twice is decoded once.
+                ascending, order = np.unique(rows, return_inverse=True)
+        into = out if order is None else None
+        blocks = decode(
+            self._runs(ascending) if runs is None else self._checked(runs),
+            self.decoder,
+            names,
+            rows=len(ascending),
+            check_crc=self.check_crc,
+            out=into,
+            limit=memory_limit(self.most_nbytes),
+        )
+        if order is None:
+            return blocks
+        return join_into([{name: take_rows(block, order) for name, block in blocks.items()}], out)
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Decode the tested columns, and the others for the records that are kept, in one pass."""
+        rows = pick_rows(self.rows, key)
+        if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
+            return CountedRows.read_where(self, names, key, where)
+        runs, limit = self._runs(rows), memory_limit(self.most_nbytes)
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span; each shard is opened once if rows ascend."""
+        if not (isinstance(self.rows, range) and self.rows.step > 0):
+            return (self.read(names, key, into) for key, into in parts(spans, out))
+        everything = self.rows == range(self.collection.nrows)
+        runs = (
+            (self._runs(self.rows[key], everything=everything), key.stop - key.start, into)
+            for key, into in parts(spans, out)
+        )
+        limit = memory_limit(self.most_nbytes)
+        return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
+
+    def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[Run]:
+        """Yield runs of ascending rows, and check them."""
+        return self._checked(row_runs(self.collection, rows), everything=everything)
+
+    def _checked(self, runs: Iterable[Run], *, everything: bool = False) -> Iterator[Run]:
+        """Yield runs; check counts of the user if no run reaches the end of the shard."""
+        for run in runs:
+            if run.total is not None and not everything:
+                check_count(run.shard, run.total, check_crc=self.check_crc)
+            yield run
+
+
+def parts(spans: Iterable[tuple[int, int]], out: Outputs | None) -> Iterator[tuple[slice, dict[str, NDArray[Any]]]]:
+    """Yield each span as a slice, with the slices of output arrays or the output buffers of its rows."""
+    done = 0
+    for start, stop in spans:
+        filled = slice(done, done + stop - start)
+        into = {
+            name: into[filled] if isinstance(into, np.ndarray) else into((start, stop))
+            for name, into in (out or {}).items()
+        }
+        yield slice(start, stop), {name: memory for name, memory in into.items() if memory is not None}
+        done = filled.stop
+
+
+def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
+    """Return the shards and records of rows as text."""
+    if not len(rows):
+        return f"no {noun}s"
+    first, last = (rows[0], rows[-1]) if isinstance(rows, range) else (rows.min(), rows.max())
+    first, last = min(int(first), int(last)), max(int(first), int(last))
+    shards = np.searchsorted(collection.starts, [first, last], side="right") - 1
+    path, other = (Location(collection.shards.paths[shard]) for shard in shards)
+    starts = collection.starts[shards]
+    start, stop = first - int(starts[0]), last - int(starts[1])
+    some = "" if last - first + 1 == len(rows) else f"{len(rows):,} of the {noun}s: "
+    if path != other:
+        return f"{some}{path}: {noun} {start} to {other}: {noun} {stop}"
+    return f"{some}{path}: {noun} {start}" if start == stop else f"{some}{path}: {noun}s {start} to {stop}"
+
+
+def join_into(parts: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
+    """Concatenate parts of rows, in the output arrays for dense columns."""
+    joined: dict[str, Block] = {}
+    for name, block in parts[0].items():
+        array = None if out is None else out.get(name)
+        if array is None or not isinstance(block, np.ndarray):
+            # Flat values are not copied: an output buffer is only an offer.
+            joined[name] = concatenate([part[name] for part in parts])
+        elif parts[1:]:
+            joined[name] = np.concatenate([part[name] for part in parts], out=array)
+        else:
+            if block.ctypes.data != array.ctypes.data:
+                array[:] = block
+            joined[name] = array
+    return joined
+
+
+def shards_origin(shards: Shards) -> Mapping[str, Any]:
+    """Return files, sizes and versions; URLs are without credentials."""
+    return {
+        "files": list(map(redact_url, shards.paths)),
+        "sizes": shards.sizes.tolist(),
+        "versions": list(shards.versions),
+    }
+
+
+def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Read a few rows of a source, fewer if they are large; return their number, and decoded bytes by column.
+
+    If a value can't be decoded, probe the next rows; the read of its row raises the error.
+    """
+    rows, found = 0, dict.fromkeys(names, 0)
+    cuts = [min(cut, source.nrows) for cut in _PROBE_CUTS]
+    # Values of ragged rows are not decoded: small records may decode to large ones.
+    measured = source.measure()
+    for start, stop in (*pairwise(cuts), *pairwise(range(1, cuts[-1] + 1))):
+        if start == stop or (rows and stop - start == 1):
+            continue
+        try:
+            [blocks] = measured.read_spans(names, [(start, stop)])
+        except FeatureValueError:
+            continue
+        found = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in found.items()}
+        rows += stop - start
+        if sum(found.values()) >= _PROBE_NBYTES:
+            break
+    return rows, found
+
+
+class GrowingSpans:
+    """Consecutive spans of rows, each of about `nbytes` as estimated by the span before; `span` is the last one."""
+
+    def __init__(self, start: int, stop: int, rows: int, nbytes: float, most_rows: float = float("inf")) -> None:
+        self.span = (start, start)
+        self.rows = rows  # of the next span
+        self._stop, self._nbytes, self._most_rows = stop, nbytes, most_rows
+
+    def __bool__(self) -> bool:
+        return self.span[1] < self._stop
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        while self:
+            self.span = self.span[1], min(self.span[1] + self.rows, self._stop)
+            yield self.span
+
+    def adapt(self, nbytes: float) -> None:
+        """Size the next span by the decoded bytes of the last one; sizes grow slowly."""
+        row_nbytes = max(nbytes / (self.span[1] - self.span[0]), 1.0)
+        self.rows = max(1, int(min(self._nbytes / row_nbytes, 4 * self.rows, self._most_rows)))
+
+    def retry(self) -> None:
+        """Divide the last span, which exceeded a memory limit, into smaller ones."""
+        start, stop = self.span
+        self.span, self.rows = (start, start), max(1, (stop - start) // 8)
+
+
+def memory_limit(most: int | None = None) -> MemoryLimit | None:
+    """Return the memory limit of one column of a block, at most that of the caller; None without limit."""
+    given = read_setting(_SETTING)
+    if given == "auto":
+        memory = worker_memory() or _machine_memory()
+        nbytes = None if memory is None else int(memory * _SHARE)
+    elif given is None:
+        nbytes = None
+    else:
+        nbytes = read_nbytes(_SETTING, ", 'auto' or None")
+    known = [each for each in (nbytes, most) if each is not None]
+    return MemoryLimit(min(known), full_name(_SETTING)) if known else None
+
+
+@cache
+def _machine_memory() -> int | None:
+    """Return the memory of the machine, or of its control group if lower."""
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in _CGROUPS:
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdecimal():
+            found.append(int(text))
+    return min(found, default=None)
+
+
+# Stored bytes of the records that are decoded to estimate the ratio of decoded to stored bytes.
+_RATIO_NBYTES = 256 << 10
+# Bytes read beyond a split: the last record of most splits ends within them.
+_READ_PAST_SPLIT_NBYTES = 64 << 10
+# Assumed ratio of decompressed to compressed bytes.
+_INFLATION = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UncountedSource(UncountedChunks):
+    """Rows of TFRecord shards that are not counted, in chunks of any number of rows."""
+
+    chunks: ByteChunks
+    decoder: Decoder
+    check_crc: bool
+
+    def __dask_tokenize__(self) -> object:
+        chunks = (self.chunks.shards, self.chunks.borders)
+        return normalize_token(("dask_tfrecord.UncountedSource", chunks, self.decoder, self.check_crc))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.decoder.columns
+
+    @property
+    def shards(self) -> Shards:
+        """Shards of all chunks."""
+        return self.chunks.shards
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions."""
+        return shards_origin(self.shards)
+
+    def describe_chunk(self, number: int) -> str:
+        """Return the files and ranges of bytes of a chunk as text, for errors."""
+        parts = [
+            str(Location(shard.path)) + ("" if split is None else f": records from byte {split.start} to {split.stop}")
+            for shard, split in self.chunks.byte_ranges(number)
+        ]
+        return " to ".join(dict.fromkeys([parts[0], parts[-1]])) if parts else "no records"
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read all rows of a chunk."""
+        return self._read(names, number, None)
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Decode the tested columns, and the others for the records that are kept, in one pass."""
+        if set(names) <= set(where[0]):
+            return UncountedChunks.read_chunk_where(self, names, number, where)
+        return self._read(names, number, where)
+
+    def _read(self, names: Sequence[str], number: int, where: Where | None) -> dict[str, Block]:
+        ranges = list(self.chunks.byte_ranges(number))
+        entries = [
+            SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=self.check_crc)
+            for shard, split in ranges
+        ]
+        try:
+            return self._decode(names, ranges, entries, where)
+        except ShardChangedError:
+            raise
+        except (CorruptRecordError, FeatureError):
+            if all(entry is None or entry.record is not None for entry in entries):
+                raise
+        # The first header that was found may lie in a payload, and record numbers are unknown. A walk from the start of
+        # the shard determines both.
+        certain = [SplitEntry(0, 0) if split is None else find_entry_by_walk(shard, split) for shard, split in ranges]
+        return self._decode(names, ranges, certain, where)
+
+    def first(self, names: Sequence[str], rows: int) -> dict[str, Block]:
+        """Read the first rows, or all if there are fewer; only the headers of their shards up to there are walked."""
+        runs = []
+        for shard in self.chunks.shards:
+            if rows <= 0:
+                break
+            count = 0
+            with Window(shard) as window:
+                for step in walk(window, check_crc=self.check_crc):
+                    count = min(step.first + step.count, rows)
+                    if count == rows:
+                        break
+            if count:
+                runs.append(Run(shard, 0, count, 0, 0, shard.size, ends_shard=False))
+            rows -= count
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+
+    def _decode(
+        self,
+        names: Sequence[str],
+        ranges: Sequence[tuple[Shard, ByteSplit | None]],
+        entries: Sequence[SplitEntry | None],
+        where: Where | None,
+    ) -> dict[str, Block]:
+        runs = [
+            _run(shard, split, entry)
+            for (shard, split), entry in zip(ranges, entries, strict=True)
+            if entry is not None and (split is None or entry.offset < split.stop)
+        ]
+        limit = memory_limit()
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
+
+
+def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
+    """Estimate the ratio of decoded to stored bytes, at least 1, from the first records of the collection."""
+    shard = next((shard for shard in shards if shard.size), None)
+    if shard is None:
+        return 1.0
+    with Window(shard, stop=_RATIO_NBYTES) as window:
+        nbytes = index_entries(window, stop=_RATIO_NBYTES, check_crc=check_crc).nbytes
+        stored = nbytes if window.compression is None else nbytes / _INFLATION
+    if not stored:  # compressed and empty
+        return 1.0
+    run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
+    # Values are not decoded: small records may decode to large ones.
+    sizes = size_decoder(decoder)
+    blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
+    return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
+
+
+def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
+    past = shard.size if split is None else min(shard.size, split.stop + _READ_PAST_SPLIT_NBYTES)
+    record = entry.record or 0
+    return Run(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSource(CountedRows):
+    """Rows of intact records, with filled rows in place of lost ones."""
+
+    source: RecordSource  # of the intact records
+    collection: Collection  # with lost records included, for planning chunks
+    fillers: Mapping[str, Block]  # fill value of each column, as a block of one row
+    lost: NDArray[np.int64]  # numbers of the filled rows, ascending, among all rows
+    rows: RowNumbers  # numbers of the rows of this source among all rows
+    token: str  # identity of the attributes above
+
+    @classmethod
+    def from_reports(
+        cls, source: RecordSource, reports: Sequence[ShardReport], fill_values: Mapping[str, Any] | None
+    ) -> FilledSource:
+        """Insert rows for lost records: as many as are known, else one per damaged range of bytes."""
+        intact = source.collection
+        lost, rows = [], 0
+        starts = [0]
+        for start, report in zip(intact.starts[:-1].tolist(), reports, strict=True):
+            before = splits_of(report.counts)
+            gap_indices = np.searchsorted(report.starts, [gap.start for gap in report.lost])
+            for gap, index in zip(report.lost, gap_indices.tolist(), strict=True):
+                number = 1 if gap.records is None else gap.records
+                lost.append(np.arange(number) + (start + int(before[index]) + rows))
+                rows += number
+            starts.append(start + report.records + rows)
+        collection = replace(intact, starts=np.array(starts, np.int64))
+        numbers = np.concatenate([np.zeros(0, np.int64), *lost])
+        return cls._create(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
+
+    @classmethod
+    def _create(
+        cls,
+        source: RecordSource,
+        collection: Collection,
+        filling: Mapping[str, Block],
+        lost: NDArray[np.int64],
+        rows: RowNumbers,
+    ) -> FilledSource:
+        values = {name: np.asarray(block).tolist() for name, block in filling.items()}
+        return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decoder of the records."""
+        return self.source.decoder
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.source.schema
+
+    @property
+    def shards(self) -> Shards:
+        """Shards of the collection."""
+        return self.collection.shards
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions."""
+        return self.source.origin
+
+    def select(self, key: Any) -> FilledSource:
+        """Return a source of the selected rows."""
+        return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
+
+    def measure(self) -> FilledSource:
+        """Return a source of the same rows whose ragged values are not decoded."""
+        return self._create(self.source.measure(), self.collection, self.fillers, self.lost, self.rows)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and rows as text, for errors; row numbers include filled rows."""
+        return describe_rows(self.collection, pick_rows(self.rows, key), "row")
+
+    def with_memory_limit(self, nbytes: int) -> FilledSource:
+        """Limit the memory of blocks of intact records."""
+        return replace(self, source=self.source.with_memory_limit(nbytes))
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the file of a row and its number there, filled rows included."""
+        number, starts = int(self.rows[start + row]), self.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(self.shards.paths[shard], number - int(starts[shard]), feature=feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of rows, estimated between index entries."""
+        return self.collection.stored_nbytes(self.rows, spans)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read the intact records among some rows and fill the others."""
+        rows = row_numbers(pick_rows(self.rows, key))
+        lost_before = np.searchsorted(self.lost, rows)
+        is_intact = np.ones(len(rows), bool)
+        inside = lost_before < len(self.lost)
+        is_intact[inside] = self.lost[lost_before[inside]] != rows[inside]
+        records = (rows - lost_before)[is_intact]
+        if is_intact.all():
+            return self.source.read(names, records, out)
+        blocks = self.source.read(names, records)
+        order = np.full(len(rows), len(records))
+        order[is_intact] = np.arange(len(records))
+        filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
+        return join_into([filled], out)
+
+
+def fillers(
+    decoder: Decoder,
+    fill_values: Mapping[str, Any] | None,
+    names: Iterable[str] | None = None,
+    option: str = "errors='fill'",
+) -> dict[str, Block]:
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
+
+    `names` are the columns, by default all; `option` is the argument that needs them, for errors.
+    """
+    given = dict(fill_values or {})
+    for name in given:
+        if name not in decoder.decoders:
+            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
+    rows = {}
+    for name in decoder.decoders if names is None else names:
+        column = decoder.decoders[name]
+        if name not in given and decoder.schema.message_type is not None:
+            rows[name] = _row_of_no_fields(decoder, name, option)
+        else:
+            rows[name] = _row(name, column.feature, given[name] if name in given else _default(name, column, option))
+    return rows
+
+
+def _row_of_no_fields(decoder: Decoder, name: str, option: str) -> Block:
+    try:
+        return rows_of_no_fields(decoder, name)
+    except SchemaError as error:
+        raise SchemaError(_no_value(name, option, str(error))) from error
+
+
+def _no_value(name: str, option: str, reason: str) -> str:
+    what = "lost records" if option.startswith("errors") else "what can't be decoded"
+    return (
+        f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "
+        f"{option.partition('=')[0]}='skip'"
+    )
+
+
+def _default(name: str, column: ColumnDecoder, option: str) -> Any:
+    if column.scope == "item":
+        return []  # defaults are those of items, and a lost record has none
+    value = getattr(column.parsed, "default_value", None)
+    if value is None or name != column.source:
+        raise SchemaError(_no_value(name, option, f"{column.parsed} has no default_value"))
+    return value
+
+
+def _row(name: str, feature: Feature, value: Any) -> Block:
+    owner = f"fill_values: column {name!r}"
+    if feature.ragged_rank or feature.own_shapes:
+        return conform(feature, [value], owner)
+    shape = (1, *feature.block_shape)
+    try:
+        if feature.block_dtype.kind in "OT":
+            row = np.broadcast_to(np.asarray(value, object), shape)
+        else:
+            row = default_array(value, feature.block_dtype, shape)
+            exact = np.asarray(value)
+            if feature.block_dtype.kind in "iub" and (row != exact).any():
+                raise SchemaError(f"{owner}: {value!r:.100} does not fit into {feature.block_dtype}")
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"{owner}: {value!r:.100} is not a value of {feature} ({error})") from error
+    return conform(feature, row, owner)
+
+
+BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mapped(Source):
+    """Blocks of another source, passed through a function."""
+
+    source: Source
+    columns: tuple[str, ...]  # that the function is called with
+    function: BlockFunction
+    schema: Schema  # of the blocks that it returns
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.MappedSource", self.source, self.columns, self.function, self.schema))
+
+    @property
+    def derivation(self) -> object:
+        """Input columns of the function, and its result."""
+        return self.columns, self.schema
+
+    def _call(self, blocks: Mapping[str, Block], names: Sequence[str], describe: Callable[[], str]) -> dict[str, Block]:
+        with note_rows_on_error(describe):
+            return apply(self.function, blocks, self.schema, names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionedSource(SameRows):
+    """Rows of records, with columns of text that are the same for all records of a shard.
+
+    An example of shards with two and one records and the values "mon" and "tue": the rows are "mon", "mon" and "tue",
+    and no shard is read for them.
+    """
+
+    source: RecordSource | FilledSource
+    partitions: Mapping[str, NDArray[Any]]  # text of each shard, by column
+    schema: Schema
+
+    @classmethod
+    def from_values(cls, source: RecordSource | FilledSource, values: Mapping[str, Sequence[str]]) -> PartitionedSource:
+        """Add the values of each shard; a column of the records with one of these names is a SchemaError."""
+        for name in values:
+            if name in source.schema:
+                raise SchemaError(
+                    f"{name!r} is a feature of the records and the name of directories: leave out "
+                    f"partitioning='hive', or read the others by features="
+                )
+        texts = {name: np.array(texts, np.dtypes.StringDType()) for name, texts in values.items()}
+        columns = {**source.schema, **dict.fromkeys(values, TextFeature())}
+        schema = source.schema.replaced(columns, records=source.schema.records)
+        return cls(source, texts, schema)
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.PartitionedSource", self.source, self.derivation))
+
+    @property
+    def derivation(self) -> object:
+        """Values by column."""
+        return [(name, texts.tolist()) for name, texts in self.partitions.items()]
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the source."""
+        return self.source.images
+
+    def encoded(self, names: Sequence[str]) -> PartitionedSource:
+        """Return a source that reads images of the records as bytes."""
+        source = self.source.encoded(self._own(names))
+        assert isinstance(source, RecordSource | FilledSource)
+        return replace(self, source=source, schema=self.schema.replaced({**self.schema, **source.schema}))
+
+    def _joined(self, names: Sequence[str], blocks: Mapping[str, Block], key: Any) -> dict[str, Block]:
+        """Return the blocks of the records, and the text of the shards of the rows of `key`."""
+        made = dict(blocks)
+        if wanted := [name for name in names if name in self.partitions]:
+            numbers = row_numbers(pick_rows(self.rows, key))
+            shards = np.searchsorted(self.source.collection.starts, numbers, side="right") - 1
+            made |= {name: self.partitions[name][shards] for name in wanted}
+        return {name: made[name] for name in names}
+
+    def _own(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in self.partitions)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows; the shards are opened only for columns of the records."""
+        own = self._own(names)
+        into = {name: array for name, array in (out or {}).items() if name in own}
+        blocks = self.source.read(own, key, into) if own else {}
+        return join_into([self._joined(names, blocks, key)], out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span, read in one pass."""
+        own = self._own(names)
+        spans, again = tee(spans)
+        into = {name: array for name, array in (out or {}).items() if name in own}
+        read = self.source.read_spans(own, spans, into) if own else ({} for _ in spans)
+        for blocks, (key, filled) in zip(read, parts(again, out), strict=True):
+            yield join_into([self._joined(names, blocks, key)], filled)
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows that a mask keeps; without columns of directories, the records test it."""
+        if self.partitions.keys().isdisjoint([*names, *where[0]]):
+            return self.source.read_where(names, key, where)
+        return _kept(partial(self.read, key=key), names, where)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedSource(_Mapped, SameRows):
+    """Rows of another source, passed through a function block by block."""
+
+    source: CountedRows
+
+    def measure(self) -> CountedRows:
+        """Return this source: its function needs the values."""
+        return self
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows and call the function on them."""
+        return join_into([self._call(self.source.read(self.columns, key), names, partial(self.describe, key))], out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span; the function is called once per span."""
+        spans, again = tee(spans)
+        for blocks, (key, into) in zip(self.source.read_spans(self.columns, spans), parts(again, out), strict=True):
+            yield join_into([self._call(blocks, names, partial(self.describe, key))], into)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappedChunks(_Mapped, DerivedChunks):
+    """Chunks of another source, passed through a function."""
+
+    source: UncountedChunks
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read a chunk and call the function on it."""
+        return self._call(self.source.read_chunk(self.columns, number), names, partial(self.describe_chunk, number))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Renamed(Source):
+    """Columns of another source under new names."""
+
+    source: Source
+    names: Mapping[str, str]  # of the columns of the source, by the new ones
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.RenamedSource", self.source, list(self.names.items())))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that have names here."""
+        return tuple(self.names.values())
+
+    @property
+    def derivation(self) -> object:
+        """New names, and those of the source."""
+        return tuple(self.names.items())
+
+    def _own(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self.names[name] for name in names)
+
+    def _renamed(self, blocks: Mapping[str, Block], names: Iterable[str]) -> dict[str, Block]:
+        return {name: blocks[self.names[name]] for name in names}
+
+    def _own_where(self, where: Where) -> Where:
+        tested, mask = where
+        return self._own(tested), lambda blocks: mask(self._renamed(blocks, tested))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RenamedSource(_Renamed, SameRows):
+    """Rows of another source, with new names of columns."""
+
+    source: CountedRows
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the source."""
+        found = self.source.images
+        return {new: found[name] for new, name in self.names.items() if name in found}
+
+    def encoded(self, names: Sequence[str]) -> RenamedSource:
+        """Return a source that reads images of the source as bytes."""
+        source = self.source.encoded(self._own(names))
+        schema = self.schema.replaced({new: source.schema[name] for new, name in self.names.items()})
+        return replace(self, source=source, schema=schema)
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location in the source, with its name of the feature."""
+        return self.source.locate(row, self.names.get(feature, feature), start)
+
+    def _out(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        return None if out is None else {self.names[name]: array for name, array in out.items()}
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows of the source."""
+        return self._renamed(self.source.read(self._own(names), key, self._out(out)), names)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the rows of each span of the source."""
+        for blocks in self.source.read_spans(self._own(names), spans, self._out(out)):
+            yield self._renamed(blocks, names)
+
+    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+        """Read the rows of the source that a mask of tested columns keeps."""
+        return self._renamed(self.source.read_where(self._own(names), key, self._own_where(where)), names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RenamedChunks(_Renamed, DerivedChunks):
+    """Chunks of another source, with new names of columns."""
+
+    source: UncountedChunks
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read a chunk of the source."""
+        return self._renamed(self.source.read_chunk(self._own(names), number), names)
+
+    def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
+        """Read the rows of a chunk of the source that a mask of tested columns keeps."""
+        return self._renamed(self.source.read_chunk_where(self._own(names), number, self._own_where(where)), names)
+
+
+@contextmanager
+def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
+    """Add a note with the rows to an exception that the function of `map_blocks` or `where` raises.
+
+    The exception keeps its class, so that callers can catch it. Notes survive pickling.
+    """
+    try:
+        yield
+    except Exception as error:
+        note = printable(redact(f"{method}: the function failed on {describe()}"))
+        # A function may raise the same object again.
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def apply(
+    function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
+) -> dict[str, Block]:
+    """Call a user's function on blocks and check the result against its schema."""
+    rows = {len(block) for block in blocks.values()}
+    result = function(UserBlocks(blocks))
+    if not isinstance(result, Mapping):
+        raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+    missing = [name for name in schema if name not in result]
+    if missing:
+        raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+    conformed: dict[str, Block] = {}
+    for name in names:
+        given = result.as_read(name, schema[name]) if isinstance(result, UserBlocks) else result[name]
+        conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
+    for name, block in conformed.items():
+        if rows and len(block) not in rows:
+            raise SchemaError(
+                f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of {name!r}"
+            )
+    return conformed
+
+
+class UserBlocks(dict[str, Any]):
+    """Blocks as functions of users get them: NumPy arrays, and `RaggedBlock` for ragged rows.
+
+    Rows of bytes become objects when the function asks for them: that takes longer than decoding them, and the threads
+    of a process take turns to do it. Methods without a name convert all blocks. So does code in C that copies a dict:
+    it calls `__getitem__`, because this class has an `__iter__` of its own.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        block = super().__getitem__(name)
+        if isinstance(block, BytesBlock | ArraysBlock):
+            block = self[name] = to_array(block)
+        return block
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def _convert(self) -> None:
+        for name in self:
+            self[name]
+
+    # As of a dict.
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        self._convert()
+        return super().__eq__(dict(other) if isinstance(other, UserBlocks) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        self._convert()
+        return super().__repr__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a block, or the default."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a block, after adding the default if it is missing."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove and return a block, or return the default."""
+        if name in self:
+            self[name]
+        return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the last block with its name."""
+        self._convert()
+        return super().popitem()
+
+    def values(self) -> Any:
+        """Return a view of all blocks."""
+        self._convert()
+        return super().values()
+
+    def items(self) -> Any:
+        """Return a view of all names and blocks."""
+        self._convert()
+        return super().items()
+
+    def as_read(self, name: str, feature: Feature) -> Any:
+        """Return a block; the one that was read, if nothing asked for it and it has the form of the feature."""
+        block = super().__getitem__(name)
+        unasked = isinstance(block, BytesBlock | ArraysBlock) and same_form(feature_of(block, name), feature)
+        return block if unasked else self[name]
+
+
+@dataclass(frozen=True, slots=True)
+class OnBackend:
+    """Function of `map_blocks` whose numbers are arrays of a backend of dask, such as CuPy."""
+
+    function: BlockFunction
+    backend: str
+
+    def __call__(self, blocks: dict[str, Any]) -> Mapping[str, Any]:
+        """Move the blocks, and call the function; `host_array` copies its results back."""
+        move = to_backend(self.backend)
+        return self.function({name: _moved(block, move) for name, block in blocks.items()})
+
+    @property
+    def __wrapped__(self) -> BlockFunction:
+        """Function of the user, which fingerprints compare."""
+        return self.function
+
+
+def _moved(block: Any, move: Callable[[Any], Any]) -> Any:
+    if isinstance(block, RaggedBlock):
+        values = _moved(block.values, move)
+        return block if values is block.values else RaggedBlock(values, _moved(block.row_splits, move))
+    return move(block) if isinstance(block, np.ndarray) and block.dtype.kind in "biufc" else block
+
+
+def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
+    """Call the function on empty blocks to infer its output."""
+    blocks = dict(UserBlocks({name: zero_rows(schema[name]) for name in columns}))
+    # A block that is returned unchanged keeps its feature, which objects do not determine.
+    known = {id(block): schema[name] for name, block in blocks.items()}
+    try:
+        made = function(dict(blocks))
+    except Exception as error:
+        unknown = unknown_column(error, columns)
+        remedy = "give template={name: array without rows, or a feature class}"
+        raise ValueError(
+            f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
+            f"{unknown or remedy}"
+        ) from error
+    for name, block in made.items() if isinstance(made, Mapping) else ():
+        if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
+            raise SchemaError(
+                f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
+                f"gets. blocks['label'] * 2 has one value per row, and so has blocks['box'].sum(axis=1) of a column of "
+                f"shape (n, 4)"
+            )
+        if blocks and hasattr(block, "shape") and len(block):
+            raise SchemaError(
+                f"the function of map_blocks got blocks of no rows, which are tried to learn its dtypes, and returned "
+                f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
+            )
+    return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def unknown_column(error: Exception, columns: Iterable[str]) -> str:
+    """Return what to do about the KeyError of a function that looks up another column; no text for other errors."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(name, str) or name in columns:
+        return ""
+    return f"it is called with no column {name!r}{near_misses(name, columns)}"
+
+
+def mapped_schema(made: Any, own: Schema) -> Schema:
+    """Return the schema of the output of a function that is called with the columns of `own`, from a template.
+
+    An array states no class: if its dtype and shape match the column of the same name, the column keeps its class. A
+    Schema also states groups and names of classes.
+    """
+    if not isinstance(made, Mapping):
+        raise SchemaError(
+            f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}: return "
+            f"{{'name': array}}"
+        )
+    features: dict[str, Feature] = {}
+    for name, like in made.items():
+        stated = isinstance(like, Feature)
+        owner = f"map_blocks returned {name!r}"
+        found = like if stated else feature_of(host_array(like, owner), owner)
+        kept = not stated and name in own and same_form(found, own[name])
+        features[name] = own[name] if kept else found
+    classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
+    if isinstance(made, Schema):
+        return Schema(features, classes={**classes, **made.classes}, groups=made.groups)
+    return Schema(features, classes=classes)
+
+
+# Records between two cumulative counts.
+_GROUP = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemCounts:
+    """Number of items of each record."""
+
+    lengths: NDArray[Any]  # items of each record, in the smallest dtype
+    starts: NDArray[np.int64]  # items before every 1024th record, and the number of items
+
+    @classmethod
+    def from_lengths(cls, lengths: NDArray[Any]) -> ItemCounts:
+        """Count the items before some of the records."""
+        sums = np.add.reduceat(lengths, np.arange(0, len(lengths), _GROUP), dtype=np.int64) if len(lengths) else lengths
+        return cls(lengths, splits_of(sums))
+
+    def splits(self, first: int, past: int) -> NDArray[np.int64]:
+        """Return the items before the records `first` to `past`."""
+        group = first // _GROUP
+        before = int(self.starts[group]) + int(self.lengths[group * _GROUP : first].sum(dtype=np.int64))
+        return before + splits_of(self.lengths[first:past])
+
+    def before(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the items before some records."""
+        return self.splits(0, len(self.lengths))[records]
+
+    def records_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first record of a range of items, and the end of its records."""
+        first, last = self.locate(np.array([start, stop - 1]))[0].tolist()
+        return first, last + 1
+
+    def locate(self, items: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the record of each item, and the number of the item in its record."""
+        low = int(np.searchsorted(self.starts, items.min(), side="right")) - 1
+        high = int(np.searchsorted(self.starts, items.max(), side="right"))
+        splits = self.splits(low * _GROUP, min(high * _GROUP, len(self.lengths)))
+        # Records without items share their split with the next one.
+        found = np.searchsorted(splits, items, side="right") - 1
+        return found + low * _GROUP, items - splits[found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Exploded(Source):
+    """Items of the records of another source."""
+
+    source: Source
+    item_columns: ItemColumns
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns of items."""
+        return self.item_columns.schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of records that are read."""
+        return tuple(self.item_columns.records)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the records, without their schema: items are other rows."""
+        kept = {name: value for name, value in self.source.origin.items() if name != "schema"}
+        return {**kept, **self.item_columns.origin}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedChunks(_Exploded, DerivedChunks):
+    """Items of the chunks of another source."""
+
+    source: UncountedChunks
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.item_columns, None, None))
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items."""
+        return self.item_columns, None
+
+    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
+        """Read the items of all records of a chunk."""
+        blocks = self.source.read_chunk(self.item_columns.needed(names, counted=False), number)
+        try:
+            lengths = self.item_columns.check_lengths(blocks, None)
+        except LengthError as error:
+            where = f"{self.describe_chunk(number)}: row {error.row} of the chunk"
+            raise FeatureError(f"{where}: feature {error.name!r} " + error.message) from None
+        return self.item_columns.items(names, blocks, lengths, self.item_columns.rows(lengths), 0, None)
+
+
+class _RecordReader:
+    """Reader of consecutive items that decodes each record once, in one pass over the source of the records.
+
+    An example of three records with 2, 3 and 1 items, read in spans of 4 items: the first span reads records 0 and 1,
+    and keeps record 1, because one of its items is left. The second span takes that item and reads record 2.
+    """
+
+    def __init__(self, source: CountedRows, names: Sequence[str]) -> None:
+        self._span = (0, 0)
+        # A source takes a span when its rows are requested: the one that `read` has just set.
+        self._blocks = source.read_spans(names, self._spans()) if names else repeat(dict[str, Block]())
+        # The last record if some of its items are left, or -1.
+        self.kept_record = -1
+        self.kept_blocks: Mapping[str, Block] = {}
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        while True:
+            yield self._span
+
+    def read(self, start: int, stop: int) -> dict[str, Block]:
+        """Read the records `start` to `stop`."""
+        self._span = start, stop
+        return next(self._blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedSource(_Exploded, DerivedRows):
+    """Items of the rows of another source.
+
+    An example of three records with 2, 0 and 3 items: items 1 to 3 are the last one of record 0 and the first one of
+    record 2, so these two records are decoded.
+    """
+
+    source: CountedRows
+    counts: ItemCounts  # items of each row of `source`
+    rows: RowNumbers  # numbers of the items that are rows of this source, among all items of `source`
+    sized: CountedRows | None = None  # source of the same records that is read where sizes are enough, if any
+
+    def __dask_tokenize__(self) -> object:
+        # Counts follow from the records.
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.item_columns, self.rows, self.sized))
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items, and the items that are rows."""
+        return self.item_columns, self.rows
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
+        return 0 if self.item_columns.encoded else int(self.counts.lengths.max(initial=0))
+
+    def measure(self) -> ExplodedSource:
+        """Return a source of the same items; values are zeros where all columns that are read vary in size."""
+        return replace(self, sized=self.source.measure())
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the items, without windows of images."""
+        item_columns = self.item_columns
+        names = [
+            name for name in item_columns.encoded if item_columns.window is None or name in item_columns.unwindowed
+        ]
+        return {name: each for name in names if (each := item_columns.item_schema[name]).is_image}
+
+    def encoded(self, names: Sequence[str]) -> ExplodedSource:
+        """Return a source that reads the bytes of images."""
+        return replace(self, item_columns=self.item_columns.undecoded(names))
+
+    def with_memory_limit(self, nbytes: int) -> ExplodedSource:
+        """Limit the blocks of records."""
+        sized = None if self.sized is None else self.sized.with_memory_limit(nbytes)
+        return replace(self, source=self.source.with_memory_limit(nbytes), sized=sized)
+
+    def _source_of(self, names: Sequence[str]) -> CountedRows:
+        """Return the source of the records to read: dense items need the values of ragged rows."""
+        return self.source if self.sized is None or self.item_columns.needs_values(names) else self.sized
+
+    def select(self, key: Any) -> ExplodedSource:
+        """Return a source of the selected items."""
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of items as text, for errors."""
+        items = row_numbers(pick_rows(self.rows, key))
+        return self.source.describe(union(self.counts.locate(items)[0]) if items.size else slice(0))
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of the record of an item."""
+        record = int(self.counts.locate(np.array([self.rows[start + row]]))[0][0])
+        return self.source.locate(record, feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of the records that hold ranges of items."""
+        found = np.zeros_like(spans)
+        for number, (start, stop) in enumerate(spans.tolist()):
+            items = row_numbers(self.rows[start:stop])
+            if items.size:
+                found[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
+        return self.source.cost(found)
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add the borders that the source adds to those of the records of all items."""
+        rows, counts = self.rows, self.counts
+        if not (isinstance(rows, range) and rows.step == 1) or not len(rows):
+            return borders
+        first, past = counts.records_of(rows.start, rows.stop)
+        records = self.source.refine(np.array([first, past]), nbytes)
+        before = counts.splits(first, past)[records - first] - rows.start
+        return union(borders, before[(before > borders[0]) & (before < borders[-1])])
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read items; only the records that hold them are decoded."""
+        counts = self.counts
+        items = pick_rows(self.rows, key)
+        if not len(items):
+            return join_into([{name: zero_rows(self.schema[name]) for name in names}], out)
+        needed = self.item_columns.needed(names, counted=True)
+        if isinstance(items, range) and items.step == 1:
+            first, past = counts.records_of(items.start, items.stop)
+            splits, records = counts.splits(first, past), slice(first, past)
+            picked = slice(items.start - int(splits[0]), items.stop - int(splits[0]))
+            # The values of whole records are decoded to their places.
+            whole = picked == slice(0, int(splits[-1] - splits[0]))
+            offered = self.item_columns.flat_outputs(out or {}) if whole else {}
+            lengths = np.diff(splits)
+            blocks = self._source_of(names).read(needed, records, offered) if needed else {}
+            self._lengths(blocks, lengths, records)
+            return join_into([self._items(names, blocks, lengths, picked, first, out)], out)
+        numbers, within = counts.locate(row_numbers(items))
+        # A record with several of the items is decoded once.
+        ascending, order = np.unique(numbers, return_inverse=True)
+        lengths = counts.lengths[ascending].astype(np.int64)
+        blocks = self._source_of(names).read(needed, ascending) if needed else {}
+        self._lengths(blocks, lengths, ascending)
+        positions = splits_of(lengths)[order] + within
+        return join_into([self._items(names, blocks, lengths, positions, ascending, out)], out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the items of each span; a record that consecutive spans divide is decoded once."""
+        rows = self.rows
+        if not (isinstance(rows, range) and rows.step == 1):
+            yield from (self.read(names, key, into) for key, into in parts(spans, out))
+            return
+        needed = self.item_columns.needed(names, counted=True)
+        reader = _RecordReader(self._source_of(names), needed)
+        for key, into in parts(spans, out):
+            if key.start == key.stop:
+                yield join_into([{name: zero_rows(self.schema[name]) for name in names}], into)
+            else:
+                yield join_into(self._read_span(names, rows.start + key.start, rows.start + key.stop, reader), into)
+
+    def _read_span(self, names: Sequence[str], start: int, stop: int, reader: _RecordReader) -> list[dict[str, Block]]:
+        """Return a range of items in one or two parts; the reader keeps the last record if more of its items follow."""
+        first, past = self.counts.records_of(start, stop)
+        between = first + (first == reader.kept_record)
+        made: list[dict[str, Block]] = []
+        for begin, end in ((first, between), (between, past)):
+            if begin == end:
+                continue
+            splits = self.counts.splits(begin, end)
+            lengths = np.diff(splits)
+            if begin == reader.kept_record:
+                blocks = reader.kept_blocks
+            else:
+                blocks = reader.read(begin, end)
+                self._lengths(blocks, lengths, slice(begin, end))
+            picked = slice(max(start - int(splits[0]), 0), int(min(stop, splits[-1]) - splits[0]))
+            made.append(self._items(names, blocks, lengths, picked, begin))
+        if stop == splits[-1]:
+            reader.kept_record, reader.kept_blocks = -1, {}
+            return made
+        if end - begin > 1:
+            blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
+        reader.kept_record, reader.kept_blocks = past - 1, blocks
+        return made
+
+    def _items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        out: Mapping[str, NDArray[Any]] | None = None,
+    ) -> dict[str, Block]:
+        decode = partial(self._decode_images, out or {}, lengths, first_record)
+        return self.item_columns.items(names, blocks, lengths, picked, first_record, decode)
+
+    def _decode_images(
+        self,
+        out: Mapping[str, NDArray[Any]],
+        lengths: NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        name: str,
+        files: Block,
+        picked: slice | NDArray[np.int64],
+    ) -> Block:
+        feature = self.item_columns.item_schema[name]
+        assert isinstance(files, BytesBlock)
+        assert isinstance(self.source, RecordSource)
+        limit = memory_limit(self.source.most_nbytes)
+        # Windows of images have more axes.
+        array = out.get(name)
+        into = array if array is not None and array.shape == (len(files), *feature.item_shape) else None
+        try:
+            if limit is not None:
+                limit.check_rows(len(files), feature)
+            with allocating(name, feature):
+                return feature.assemble(Decoded.of(files)._replace(out=into))
+        except RowError as error:
+            record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
+            number = first_record + record if isinstance(first_record, int) else int(first_record[record])
+            raise located_error(error, self.source.locate(number, name)) from None
+
+    def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
+        """Check the row lengths of blocks of the source's rows `key`, and return them."""
+        try:
+            return self.item_columns.check_lengths(blocks, expected)
+        except LengthError as error:
+            raise length_error(error, self.source, key) from None
+
+
+def length_error(error: LengthError, source: CountedRows, key: Any) -> FeatureError | MemoryLimitError:
+    """Return the public error of a row of a source whose columns differ in length, with its record."""
+    row = int(row_numbers(pick_rows(range(source.nrows), key))[error.row])
+    return located_error(error, source.locate(row, error.name), kind=FeatureError)
+
+
+def read_lengths(source: CountedRows, item_columns: ItemColumns, start: int, stop: int) -> NDArray[Any]:
+    """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
+    names = source.without_equal_lengths(tuple(dict.fromkeys(map(item_columns.lengths_of, item_columns.group))))
+    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
+    for blocks in source.measure().read_spans(names, spans):
+        try:
+            found.append(item_columns.check_lengths(blocks, None))
+        except LengthError as error:
+            raise length_error(error, source, slice(*spans.span)) from None
+        # Sources that do not count without decoding hold the values of these rows.
+        spans.adapt(sum(map(block_nbytes, blocks.values())))
+    lengths = np.concatenate(found)
+    return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))

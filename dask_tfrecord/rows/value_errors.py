@@ -1,0 +1,279 @@
+"""Find values that can't be decoded, in one pass when a data set is opened, then fill them or leave out their rows.
+
+The tasks that find these rows change nothing, and the source keeps the row numbers. So it reads the same rows however
+often a task runs, and never decodes or counts a refused value again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from dask.base import normalize_token
+from numpy.typing import NDArray
+
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
+from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
+from dask_tfrecord.features import FixedLenFeature
+from dask_tfrecord.features.listed import lengths
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.rows.counting import compute_with_progress
+from dask_tfrecord.rows.rows import Rows, files_of
+from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, SameRows, fillers, join_into
+from dask_tfrecord.settings import limits
+
+_log = logging.getLogger(__name__)
+
+MODES = ("raise", "fill", "mark", "skip")
+# Decoded bytes of the rows that are checked together; if this fails, the refused value is searched among them.
+_SPAN_NBYTES = 1 << 20
+# Feature of a column of marks: True where another column has the value of the record.
+_VALID = FixedLenFeature((), "bool")
+
+
+def checked_modes(value_errors: Any, counts: Any) -> Mapping[str, str] | str:
+    """Check the argument `value_errors`, before files are opened."""
+    modes = value_errors.values() if isinstance(value_errors, Mapping) else (value_errors,)
+    for mode in modes:
+        if mode not in MODES:
+            raise ValueError(
+                f"value_errors is {', '.join(map(repr, MODES))}, or one of them by column; got {value_errors!r:.100}"
+            )
+    if counts is None and any(mode != "raise" for mode in modes):
+        raise ValueError(
+            f"value_errors={value_errors!r:.100} needs counted records: it cannot be combined with counts=None"
+        )
+    found: Mapping[str, str] | str = dict(value_errors) if isinstance(value_errors, Mapping) else value_errors
+    return found
+
+
+@dataclass(slots=True)
+class _Refused:
+    """Rows of some columns whose values can't be decoded, and the first error."""
+
+    rows: dict[str, list[int]] = field(default_factory=dict)  # by the feature of the schema
+    first: FeatureValueError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueErrors:
+    """Handling of values that can't be decoded, by column of a decoder."""
+
+    decoder: Decoder
+    modes: Mapping[str, str]  # of the columns that may refuse values, without "raise"
+    fillers: Mapping[str, Block]  # rows of one value
+
+    @classmethod
+    def parse(
+        cls,
+        decoder: Decoder,
+        given: Mapping[str, str] | str,
+        fill_values: Mapping[str, Any] | None,
+        names: Collection[str] | None,
+    ) -> ValueErrors:
+        """Apply the argument of a user to some columns of a decoder, by default all."""
+        columns = decoder.decoders
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in columns:
+                    raise UnknownFeatureError(f"value_errors: no column {name!r}{near_misses(name, tuple(columns))}")
+        modes = {name: given.get(name, "raise") if isinstance(given, Mapping) else given for name in columns}
+        modes = {
+            name: mode
+            for name, mode in modes.items()
+            if mode != "raise"
+            and columns[name].refuses_values
+            and columns[name].assembler is not lengths
+            and (names is None or name in names)
+        }
+        filled = dict.fromkeys(
+            each for name, mode in modes.items() if mode != "skip" for each in _companions(decoder, name)
+        )
+        values = dict(fill_values or {})
+        for name in filled:
+            column = columns[name]
+            # A row without items: the fields of a group keep one number of items in every record.
+            if name not in values and (column.scope != "value" or decoder.columns.group_of(name) is not None):
+                values[name] = [] if column.feature.ragged_rank else 0
+        made = fillers(decoder, values, filled, f"value_errors={given!r}") if filled else {}
+        for name in (name for name, mode in modes.items() if mode == "mark"):
+            if f"{name}.valid" in columns:
+                raise SchemaError(f"value_errors='mark' adds a column {name + '.valid'!r}, which the records have")
+        return cls(decoder, modes, made)
+
+    def apply(self, rows: Rows, names: Iterable[str]) -> Rows:
+        """Check some columns of all rows now; fill the values that are refused, and leave rows out."""
+        checked = tuple(name for name in names if name in self.modes)
+        read = rows.counted_source
+        if not checked or read is None:
+            return rows
+        # Without rows, the columns of marks exist all the same.
+        refused = _find_refused(rows, checked) if rows.nrows else _Refused()
+        numbers = {name: np.array(refused.rows.get(name, ()), np.int64) for name in checked}
+        skipped = [numbers[name] for name in checked if self.modes[name] == "skip"]
+        left_out = union([], *skipped)
+        _report(rows, refused, numbers, len(left_out))
+        source = self._filled(read, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
+        if source is not read:
+            rows = Rows.of_source(source, rows.borders)
+        if not len(left_out):
+            return rows
+        return rows.select(np.delete(np.arange(rows.nrows or 0), left_out))
+
+    def _filled(self, source: CountedRows, refused: Mapping[str, NDArray[np.int64]]) -> CountedRows:
+        marks = {f"{name}.valid": name for name in refused if self.modes[name] == "mark"}
+        spread: dict[str, NDArray[np.int64]] = {}
+        for name, numbers in refused.items():
+            for each in _companions(self.decoder, name) if len(numbers) else ():
+                spread[each] = union(spread.get(each, numbers), numbers)
+        if not marks and not spread:
+            return source
+        schema = source.schema
+        if marks:
+            schema = schema.replaced({**schema, **dict.fromkeys(marks, _VALID)}, records=schema.records)
+        return ToleratedSource(source, {name: self.fillers[name] for name in spread}, spread, marks, schema)
+
+
+def _companions(decoder: Decoder, name: str) -> list[str]:
+    """Return the columns whose rows are filled together: of one feature, or of one group."""
+    column, group = decoder.decoders[name], decoder.columns.group_of(name)
+    in_group = () if group is None else decoder.columns.groups[group]
+    return [each for each, other in decoder.decoders.items() if other.source == column.source or each in in_group]
+
+
+def _find_refused(rows: Rows, names: tuple[str, ...]) -> _Refused:
+    """Read all rows of some columns, in a task for each chunk; the order of the chunks decides which error is first."""
+    assert rows.borders is not None
+    calls = [partial(_search, start=start, stop=stop) for start, stop in pairwise(rows.borders.tolist())]
+    total = _Refused()
+    for each in compute_with_progress(calls, "Checking values", rows.source, names):
+        total.first = total.first or each.first
+        for name, numbers in each.rows.items():
+            total.rows.setdefault(name, []).extend(numbers)
+    return total
+
+
+def _search(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> _Refused:
+    """Return the refused values of a range of rows."""
+    refused = _Refused()
+    spans = GrowingSpans(start, stop, limits().probe_rows, _SPAN_NBYTES)
+    while spans:
+        try:
+            for blocks in source.read_spans(names, spans):
+                spans.adapt(sum(map(block_nbytes, blocks.values())))
+        except FeatureValueError:
+            _divide(source, names, *spans.span, refused)
+    return refused
+
+
+def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
+    """Search for the refused values in rows that contain some, by halving the rows."""
+    if stop - start == 1:
+        left = names
+        while left:
+            try:
+                source.read(left, slice(start, stop))
+            except FeatureValueError as error:
+                refused.first = refused.first or error
+                feature = None if error.place is None else error.place.feature
+                failed = [name for name in left if _is_of(source, name, feature)]
+                if not failed:
+                    raise
+                for name in failed:
+                    refused.rows.setdefault(name, []).append(start)
+                left = tuple(name for name in left if name not in failed)
+            else:
+                return
+        return
+    middle = (start + stop) // 2
+    for part in ((start, middle), (middle, stop)):
+        try:
+            source.read(names, slice(*part))
+        except FeatureValueError:
+            _divide(source, names, *part, refused)
+
+
+def _is_of(source: Any, name: str, feature: str | None) -> bool:
+    """Return whether a feature that raised an error is that of the column."""
+    while not hasattr(source, "decoder"):
+        source = source.inner
+    return feature in (name, source.decoder.decoders[name].source)
+
+
+def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int64]], left_out: int) -> None:
+    """Log how many values are refused, if any is."""
+    counts = [f"{name!r} in {plural(len(each), 'record')}" for name, each in numbers.items() if len(each)]
+    if counts:
+        outcome = f"; {plural(left_out, 'row')} left out" if left_out else ""
+        text = "%s: values that can't be decoded: %s%s; the first: %s"
+        _log.warning(text, files_of(rows.origin), ", ".join(counts), outcome, refused.first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToleratedSource(SameRows):
+    """Rows of another source, with fill values in place of those that it refuses to decode."""
+
+    source: CountedRows
+    fillers: Mapping[str, Block]  # fill value of each column with refused values, as a block of one row
+    refused: Mapping[str, NDArray[np.int64]]  # their numbers, ascending, among the rows of the source
+    marks: Mapping[str, str]  # columns of whether values are valid, and the columns that they are about
+    schema: Schema
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.ToleratedSource", self.source, self.derivation))
+
+    @property
+    def derivation(self) -> object:
+        """Refused values, their fill values, and the columns that mark them."""
+        filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
+        return filling, {name: each.tolist() for name, each in self.refused.items()}, dict(self.marks)
+
+    def select(self, key: Any) -> ToleratedSource:
+        """Return a source of the selected rows."""
+        picks = pick_rows(range(self.nrows), key)
+        refused = {name: _positions(each, picks) for name, each in self.refused.items()}
+        return replace(self, source=self.source.select(key), refused=refused)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read rows; columns with refused values among them are read without those rows, and filled."""
+        picks = pick_rows(range(self.nrows), key)
+        refused = {name: _positions(each, picks) for name, each in self.refused.items()}
+        # Columns with the same refused rows are read together.
+        together: dict[tuple[int, ...], list[str]] = {}
+        for name in names:
+            if name not in self.marks:
+                together.setdefault(tuple(refused[name].tolist()) if name in refused else (), []).append(name)
+        blocks: dict[str, Block] = {}
+        for lost, columns in together.items():
+            if not lost:
+                blocks |= self.source.read(columns, key, out)
+                continue
+            order = np.arange(len(picks)) - np.searchsorted(lost, np.arange(len(picks)), side="right")
+            rest = np.delete(row_numbers(picks), lost)
+            order[list(lost)] = len(rest)
+            read = self.source.read(columns, rest)
+            filled = {name: take_rows(concatenate([read[name], self.fillers[name]]), order) for name in columns}
+            blocks |= join_into([filled], out)
+        for name in names:
+            if name in self.marks:
+                valid = np.ones(len(picks), bool)
+                valid[refused.get(self.marks[name], np.zeros(0, np.int64))] = False
+                blocks |= join_into([{name: valid}], out)
+        return {name: blocks[name] for name in names}
+
+
+def _positions(numbers: NDArray[np.int64], picks: RowNumbers) -> NDArray[np.int64]:
+    """Return the positions of some ascending row numbers among picked rows."""
+    if isinstance(picks, range) and picks.step > 0:
+        first, past = np.searchsorted(numbers, [picks.start, picks.stop])
+        inside = numbers[first:past] - picks.start
+        positions: NDArray[np.int64] = inside[inside % picks.step == 0] // picks.step
+        return positions
+    return np.flatnonzero(np.isin(row_numbers(picks), numbers))

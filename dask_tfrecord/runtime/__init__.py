@@ -1,1 +1,0 @@
-"""Active dask scheduler: workers and memory, progress, cancellation."""

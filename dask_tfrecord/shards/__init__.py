@@ -1,0 +1,1 @@
+"""Bytes of shards: listing, ranges, compressions, decompressed streams, and objects of stores."""

@@ -1,0 +1,89 @@
+"""gzip and zlib: members of deflate data, inflated by isal where it is installed.
+
+gzip: https://www.rfc-editor.org/rfc/rfc1952. zlib: https://www.rfc-editor.org/rfc/rfc1950.
+"""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from dask_tfrecord.shards.compressions import ShardCompression
+
+# Libraries that inflate, the fastest first. They differ in the damage that they find: where one value is inflated at
+# once, zlib decides on what isal refuses.
+INFLATERS: tuple[ModuleType, ...] = (zlib,)
+with suppress(ImportError):
+    from isal import isal_zlib
+
+    INFLATERS = (isal_zlib, zlib)
+
+_MAGIC = b"\x1f\x8b"
+# Parameter `wbits` of zlib that selects the format.
+_GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 31, 15, -15
+
+# CRC and size at the end of a gzip member.
+TRAILER = 8
+
+
+class Inflater:
+    """Decompressor of one member, or of raw deflate data after the bytes of a window."""
+
+    def __init__(self, wbits: int, window: bytes = b"") -> None:
+        self._inflater: Any = INFLATERS[0].decompressobj(wbits=wbits, **({"zdict": window} if window else {}))
+        self._tail = b""
+
+    @classmethod
+    def within_member(cls, window: bytes) -> Inflater:
+        """Return an inflater of raw data, which reads neither header nor trailer of the member."""
+        return cls(_RAW_BITS, window)
+
+    @property
+    def eof(self) -> bool:
+        """True after the end of the member."""
+        return bool(self._inflater.eof)
+
+    @property
+    def needs_input(self) -> bool:
+        """False if input is left."""
+        return not self._tail
+
+    @property
+    def unused_data(self) -> bytes:
+        """Input after the end of the member."""
+        return bytes(self._inflater.unused_data)
+
+    def decompress(self, data: bytes | memoryview, max_length: int = -1, /) -> bytes:
+        """Inflate up to `max_length` bytes; raise ValueError for damaged data."""
+        try:
+            inflated: bytes = self._inflater.decompress(self._tail or data, max(0, max_length))
+        except (zlib.error, INFLATERS[0].error) as error:
+            raise ValueError(str(error)) from error
+        self._tail = self._inflater.unconsumed_tail
+        return inflated
+
+
+def _is_zlib(head: bytes) -> bool:
+    """Return whether the zlib header is valid and the data inflates; a damaged length may equal a header."""
+    if len(head) < 2 or head[0] & 0x8F != 0x08 or head[1] & 0x20 or int.from_bytes(head[:2], "big") % 31:
+        return False
+    try:
+        zlib.decompressobj().decompress(head)
+    except zlib.error:
+        return False
+    return True
+
+
+GZIP = ShardCompression(
+    "gzip",
+    lambda head: head.startswith(_MAGIC),
+    partial(Inflater, _GZIP_BITS),
+    partial(zlib.compressobj, wbits=_GZIP_BITS),
+    has_access_points=True,
+)
+ZLIB = ShardCompression(
+    "zlib", _is_zlib, partial(Inflater, _ZLIB_BITS), partial(zlib.compressobj, wbits=_ZLIB_BITS), joins=False
+)

@@ -1,0 +1,85 @@
+"""Compressions of shards by name.
+
+Packages add others to those of this library with `register_compression`, or by an entry point of the group
+``dask_tfrecord.compressions``, which holds on workers too.
+"""
+
+from __future__ import annotations
+
+from dask_tfrecord.plugins import Registry
+from dask_tfrecord.shards.compressions import ShardCompression
+from dask_tfrecord.shards.deflate import GZIP, ZLIB
+from dask_tfrecord.shards.zstandard import ZSTD
+
+COMPRESSIONS: Registry[ShardCompression] = Registry("dask_tfrecord.compressions", GZIP, ZLIB, ZSTD)
+
+
+def register_compression(compression: ShardCompression) -> None:
+    """Make a compression of shards known by its name, in this process.
+
+    Workers need it as well. An entry point of a package, of the group ``dask_tfrecord.compressions``, that names a
+    `ShardCompression`, makes it known in every process.
+
+    Parameters
+    ----------
+    compression : ShardCompression
+        A compression of the same name is replaced, except for those of this library.
+
+    Raises
+    ------
+    ValueError
+        If the name is that of a compression of this library, or not a lower-case identifier.
+
+    See Also
+    --------
+    ShardCompression : What a compression offers, with an example.
+    """
+    name = compression.name
+    if (
+        name in COMPRESSIONS.built_in
+        or name in ("infer", "same", "none")
+        or not (name.isidentifier() and name == name.lower())
+    ):
+        raise ValueError(f"expected an unused name in lower case for a compression; got {name!r}")
+    COMPRESSIONS.added[name] = compression
+
+
+def find_compression(name: str) -> ShardCompression:
+    """Return a compression by its name; raise ValueError if it is unknown in this process."""
+    for compression in COMPRESSIONS:
+        if compression.name == name:
+            return compression
+    raise ValueError(
+        f"compression {name!r} is not registered in this process; register_compression does it for one process, and a "
+        f"package with an entry point of the group {COMPRESSIONS.group!r} for all"
+    )
+
+
+def has_access_points(name: str) -> bool:
+    """Return whether a file can be read from points within it, given by a sidecar."""
+    return find_compression(name).has_access_points
+
+
+def useless_index(name: str) -> str:
+    """Return the reason that shards of a compression have no index."""
+    others = " or ".join(each.name for each in COMPRESSIONS if each.has_access_points)
+    return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
+
+
+def detect(head: bytes) -> str | None:
+    """Return the name of the compression that the first bytes of a file begin."""
+    return next((compression.name for compression in COMPRESSIONS if compression.is_start(head)), None)
+
+
+def normalize_compression(compression: object, *others: str) -> str | None:
+    """Check and normalise a `compression` argument: None, the name of a compression in any case, or one of `others`.
+
+    An empty string is None, as for `tf.io.TFRecordWriter`. Raises ValueError for another value.
+    """
+    name = compression.lower() if isinstance(compression, str) else compression
+    if name is None or name == "":
+        return None
+    if isinstance(name, str) and (name in others or any(name == known.name for known in COMPRESSIONS)):
+        return name
+    accepted = [*map(repr, others), "None", *(repr(known.name) for known in COMPRESSIONS)]
+    raise ValueError(f"compression is one of {', '.join(accepted)}; got {compression!r}")

@@ -1,1 +1,0 @@
-"""Bytes of shards: listing, decompressed streams, and sinks for new files."""
