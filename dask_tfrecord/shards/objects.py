@@ -29,6 +29,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dask_tfrecord import _native
 from dask_tfrecord.errors import (
     IncompleteStoreError,
+    Location,
     add_path,
     add_path_to_errors,
     redact_url,
@@ -54,14 +55,36 @@ _TRIES = 10
 _CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
 # Seconds after which concurrent writers see each other's objects.
 SETTLE_SECONDS = 1.0
+# Characters of a name in an error.
+_SHOWN = 60
 
 
 class NotAFileError(OSError):
     """A name that should be a file is a directory, a pipe, a device or a link without a target."""
 
 
+# Names that leave the root, here or on another system: parents, absolute ones, drives, other separators, other URLs.
+_OUTSIDE = re.compile(r"^$|^/|(?:^|/)\.{1,2}(?:/|$)|[\\\x00]|^[A-Za-z]:|::|://")
+
+
+def is_inside(name: str) -> bool:
+    """Return whether the name of an object stays below the root of its store."""
+    return _OUTSIDE.search(name) is None
+
+
+def check_inside(name: str, root: str) -> str:
+    """Return the name of an object; raise IncompleteStoreError if it leaves the root of its store."""
+    if is_inside(name):
+        return name
+    raise IncompleteStoreError(
+        f"{name[:_SHOWN]!r} is not a name within the store: the document that holds it was damaged, or made to change "
+        f"other files",
+        Location(root),
+    )
+
+
 class Objects(Protocol):
-    """Objects by names with slashes."""
+    """Objects by names with slashes, all of them below a root; a name that leaves it raises IncompleteStoreError."""
 
     def put(self, name: str, value: bytes) -> None:
         """Write an object atomically."""
@@ -91,7 +114,11 @@ def objects_in(
 
 @dataclass(frozen=True, slots=True)
 class DirectoryObjects:
-    """Files of a directory."""
+    """Files of a directory.
+
+    The directory may be a link, but nothing below it is written or removed through one: what a link points to belongs
+    to somebody else.
+    """
 
     root: str
     # False: `put` raises FileNotFoundError if the directory does not exist.
@@ -104,14 +131,33 @@ class DirectoryObjects:
     def put_all(self, values: Mapping[str, bytes | memoryview]) -> None:
         """Write files atomically, one after the other: the GIL is released once."""
         names = list(values)
+        for folder in self._check(names) if self.makes_directory else ():
+            # A file in its place is an error of the first name that needs it.
+            with suppress(OSError):
+                make_directory(Path(folder))
         while names:
             paths = [f"{self.root}/{name}" for name in names]
             temporaries = [os.fsencode(_temporary(path)) for path in paths]
             done = _native.publish_files(temporaries, [*map(os.fsencode, paths)], [values[name] for name in names])
-            # The directory may not exist yet; or the file cannot be written, and this raises the error.
+            # Another process removed the directory, or the file cannot be written, and this raises the error.
             for name in names[done : done + 1]:
                 self.put(name, values[name])
             names = names[done + 1 :]
+
+    def _check(self, names: Iterable[str]) -> list[str]:
+        """Return the directories of names; raise an error for a name outside of the root, or behind a link."""
+        folders: dict[str, None] = {}
+        for name in names:
+            folders[check_inside(name, self.root).rpartition("/")[0]] = None
+        checked: set[str] = set()
+        for folder in folders:
+            inner = self.root
+            for part in folder.split("/") if folder else ():
+                inner = f"{inner}/{part}"
+                if inner not in checked and os.path.islink(inner):  # noqa: PTH114
+                    raise NotAFileError(errno.ELOOP, "expected a directory, this is a link to another one", inner)
+                checked.add(inner)
+        return [f"{self.root}/{folder}" for folder in folders]
 
     def create(self, name: str, value: bytes) -> bool:
         """Write a file unless it exists; return True if it was written."""
@@ -125,6 +171,7 @@ class DirectoryObjects:
 
     def _publish(self, name: str, value: bytes | memoryview, rename: Callable[[str, str], object]) -> None:
         """Write a temporary file in the directory of the target, and rename it."""
+        self._check([name])
         path = f"{self.root}/{name}"
         temporary = _temporary(path)
         for _ in range(_TRIES):
@@ -148,14 +195,14 @@ class DirectoryObjects:
         found: dict[str, bytes | None] = {}
         for name in names:
             try:
-                found[name] = _read_file(f"{self.root}/{name}")
+                found[name] = _read_file(f"{self.root}/{check_inside(name, self.root)}")
             except FileNotFoundError:
                 found[name] = None
         return found
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; None for a missing one."""
-        names = list(names)
+        names = [check_inside(name, self.root) for name in names]
         sizes = _native.file_sizes([os.fsencode(f"{self.root}/{name}") for name in names])
         found: dict[str, int | None] = dict(zip(names, sizes, strict=True))
         for name in (name for name, size in zip(names, sizes, strict=True) if size < 0):
@@ -166,8 +213,10 @@ class DirectoryObjects:
         return found
 
     def names(self, below: str) -> list[str]:
-        """List the names of all files below a path."""
-        names = []
+        """List the names of all files below a path, or of the directory if it is empty; none behind a link."""
+        names: list[str] = []
+        if below and os.path.islink(f"{self.root}/{check_inside(below, self.root)}"):  # noqa: PTH114
+            return names
         for folder, _, files in os.walk(Path(self.root, below), onerror=_raise_unless_missing):
             # A checkpoint has thousands of files: no `Path` for each.
             inside = Path(folder).relative_to(self.root).as_posix()
@@ -176,22 +225,26 @@ class DirectoryObjects:
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete files; a missing one is ignored."""
+        names = list(names)
+        self._check(names)
         for name in names:
             with suppress(FileNotFoundError):
                 os.unlink(f"{self.root}/{name}")  # noqa: PTH108
 
     def remove(self, below: str) -> None:
-        """Delete everything below a path."""
-        for folder, folders, files in os.walk(Path(self.root, below), topdown=False, onerror=_raise_unless_missing):
+        """Delete everything below a path: links themselves, and not what they point to."""
+        self._check([below])
+        path = Path(self.root, below)
+        for folder, folders, files in os.walk(
+            path if not path.is_symlink() else "", topdown=False, onerror=_raise_unless_missing
+        ):
             for name in files:
                 with suppress(FileNotFoundError):
                     os.unlink(f"{folder}/{name}")  # noqa: PTH108
             # Another copy of the same task may delete the folder first.
             for name in folders:
-                with suppress(FileNotFoundError):
-                    Path(folder, name).rmdir()
-        with suppress(FileNotFoundError):
-            Path(self.root, below).rmdir()
+                _remove_entry(Path(folder, name))
+        _remove_entry(path)
 
     def clear(self, keeps: Callable[[str], bool], first: Set[str]) -> None:
         """Delete everything except names for which `keeps` returns True.
@@ -215,6 +268,15 @@ class DirectoryObjects:
             shutil.rmtree(path)
         for path in files:
             path.unlink(missing_ok=True)
+
+
+def _remove_entry(path: Path) -> None:
+    """Remove an empty directory, a link, a file or a device; a missing one is ignored."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            path.rmdir()
+        else:
+            path.unlink()
 
 
 def _temporary(path: str) -> str:
@@ -351,7 +413,7 @@ class UrlObjects:
                 with_retries(partial(fs.rm_file, path), url, "delete the object")
 
     def _locate(self, name: str) -> tuple[str, Any, str]:
-        url = join(self.url, name)
+        url = join(self.url, check_inside(name, self.url))
         fs, path = file_system(url, self.storage_options)
         fs.invalidate_cache()
         return url, fs, path

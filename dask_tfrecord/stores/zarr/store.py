@@ -36,6 +36,7 @@ from dask_tfrecord.errors import (
     Spelled,
     TFRecordError,
     UnsupportedFormatError,
+    add_path,
     near_misses,
     printable,
     redact,
@@ -47,6 +48,7 @@ from dask_tfrecord.shards.objects import (
     SETTLE_SECONDS,
     DirectoryObjects,
     Objects,
+    check_inside,
     objects_in,
     put_if_absent,
 )
@@ -644,10 +646,11 @@ class StoreObjects:
 
         async def found() -> list[str]:
             # `list_prefix` returns keys relative to the root of the store.
-            return [key async for key in self.store.list_prefix(f"{self._key(below)}/".replace("//", "/").lstrip("/"))]
+            prefix = self._key(below) if below else self.path
+            return [key async for key in self.store.list_prefix(f"{prefix}/" if prefix else "")]
 
         try:
-            return [key[len(self._key("")) :] for key in run_sync(found())]
+            return [key[len(self.path) + 1 if self.path else 0 :] for key in run_sync(found())]
         except FileNotFoundError:
             return []
 
@@ -684,6 +687,7 @@ class StoreObjects:
                     run_sync(self.store.delete_dir(self._key(name)))
 
     def _key(self, name: str) -> str:
+        check_inside(name, str(self.store))
         return f"{self.path}/{name}" if self.path else name
 
     def _each(self, names: Iterable[str], request: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
@@ -720,11 +724,23 @@ GroupObjects = DirectoryObjects | StoreObjects
 def read_entries(array: Any, objects: GroupObjects, location: Location, start: int, stop: int) -> NDArray[Any]:
     """Read entries of an array, whose chunks or shards span all axes but the first.
 
-    Raises IncompleteStoreError if a chunk is damaged or missing.
+    Raises IncompleteStoreError if a chunk is damaged or missing; an `OSError` names the chunk.
     """
+    unit = (array.shards or array.chunks)[0]
     try:
         entries = np.asarray(array[start:stop])
     except TFRecordError:
+        raise
+    except OSError as error:
+        numbers = range(start // unit, -(-stop // unit))
+        if error.filename is None and len(numbers) > 1:
+            # The one that can't be read names itself.
+            for number in numbers:
+                read_entries(array, objects, location, number * unit, min((number + 1) * unit, array.shape[0]))
+        add_path(
+            error,
+            f"{location.file.removesuffix(f'/{array.basename}')}/{array.basename}/{chunk_key(array, start // unit)}",
+        )
         raise
     except _DAMAGED as error:
         raise IncompleteStoreError(
@@ -734,7 +750,6 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
         ) from error
     if isinstance(array.serializer, TFRecordCodec):
         return entries  # it raises for a missing chunk
-    unit = (array.shards or array.chunks)[0]
     suspects: dict[str, range] = {}
     for number in range(start // unit, -(-(start + len(entries)) // unit)):
         rows = range(number * unit, min((number + 1) * unit, array.shape[0]))
