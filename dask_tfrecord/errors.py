@@ -86,7 +86,7 @@ def repr_without_credentials(self: Any) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the type, status and message of an error without credentials, for logs and messages.
+    """Return the status and message of an error without credentials, for logs and messages, and the type of others'.
 
     The `repr` of a foreign error may hold the headers of its request.
     """
@@ -95,6 +95,10 @@ def describe_error(error: BaseException) -> str:
         url = getattr(error.request_info, "real_url", "")
         return f"{type(error).__name__}: HTTP status {getattr(error, 'status', None)} of {redact(url)}"
     text = redact(error)
+    if text and (isinstance(error, TFRecordError) or type(error) in (ValueError, TypeError)):
+        return text
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{redact(error.filename)}: {error.strerror}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

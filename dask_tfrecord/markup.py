@@ -47,7 +47,7 @@ _STYLE = f"""
 .dtf th {{ vertical-align: bottom; white-space: nowrap; max-width: none; }}
 .dtf-short {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .dtf-long {{ min-width: 18em; }}
-.dtf svg {{ display: block; color: var(--dtf-accent); overflow: visible; }}
+.dtf svg {{ display: block; max-width: none; color: var(--dtf-accent); overflow: visible; }}
 .dtf details svg {{ stroke: var(--dtf-text) !important; }}
 .dtf details svg text {{ fill: var(--dtf-text); stroke: none; }}
 .dtf summary {{ cursor: pointer; color: var(--dtf-muted); }}

@@ -22,7 +22,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from dask_tfrecord.errors import printable, redact
+from dask_tfrecord.errors import for_commands, printable, redact
 from dask_tfrecord.options import REQUIRED, LeRobotOptions, ShardOptions, options_of, summary
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.registry import COMPRESSIONS, normalize_compression
@@ -196,7 +196,7 @@ def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str,
     try:
         return parse_expressions(texts)
     except ValueError as error:
-        raise click.BadParameter(plain(str(error))) from None
+        raise click.BadParameter(plain(for_commands(error.args[0]))) from None
 
 
 def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:

@@ -252,7 +252,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             if columns is not None:
                 raise TypeError("where: columns are those of a function; filters name theirs")
             if isinstance(condition, str):
-                condition = as_stored(self.schema, parse_expression(condition))
+                condition = as_stored(self.schema, parse_expression(condition, self.schema))
             elif isinstance(condition, da.Array | np.ndarray) or _is_mask(condition):
                 raise TypeError("where takes a condition or a function: write ds.rows[mask] to keep the rows of a mask")
             mask = Filters.parse(condition).resolve(self.schema)

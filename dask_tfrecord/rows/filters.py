@@ -32,7 +32,7 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.items import row_lengths
 from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses, redact_url
-from dask_tfrecord.features import Feature, dtype_name
+from dask_tfrecord.features import dtype_name
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
@@ -176,7 +176,7 @@ def _condition(given: Any) -> Condition:
         raise ValueError(f"filter of {name!r}: the operator is one of {', '.join(_OPERATORS)}; got {comparison!r:.50}")
     if comparison in ("in", "not in"):
         if not isinstance(value, Iterable) or isinstance(value, str | bytes):
-            raise ValueError(f"filter of {name!r}: {comparison!r} takes a list of values; got {value!r:.100}")
+            raise ValueError(f"filter of {name!r}: {comparison!r} takes a list of values: write [{value!r:.100}]")
         value = tuple(value)
     return Condition(name, None, comparison, value)
 
@@ -202,7 +202,7 @@ def _resolved(condition: Condition, schema: Schema, joined: bool) -> Condition:
         )
     values = condition.value if condition.comparison in ("in", "not in") else (condition.value,)
     for value in values:
-        _check_type(name, feature, reduction, value)
+        _check_type(name, schema, reduction, value)
     return Condition(name, reduction, condition.comparison, condition.value)
 
 
@@ -213,35 +213,77 @@ def _unknown(condition: Condition, schema: Schema, joined: bool) -> UnknownFeatu
     """
     name, comparison = condition.column, condition.comparison
     message = f"filters: no column {name!r}"
+    if advice := _advice(f"{name} {comparison} {condition.value!r}", schema):
+        return UnknownFeatureError(message + ". " + advice)
     words = re.findall(r"\w[\w/]*", name)
     if words[:1] == ["not"] and words[1:2] and words[1] in schema and comparison in _NEGATED:
         rest = name.removeprefix("not").strip()
         written = _quoted(condition_text(rest, _NEGATED[comparison], condition.value))
         return UnknownFeatureError(f"{message}; write {written}")
-    column = next((word for word in words if word in schema), None)
-    if column is None or name == column or not re.search(r"[^\w/]", name):
+    computed = _computed(name, schema)
+    if name in words or not computed:
         return UnknownFeatureError(f"{message}{near_misses(name, schema)}")
-    python = re.sub(rf"(?<![\w/]){re.escape(column)}(?![\w/])", f"blocks[{column!r}]", name)
-    function = f"ds.where(lambda blocks: {python} {comparison} {condition.value!r})"
-    text = "; a condition compares a column, and a function computes from columns: "
-    error = UnknownFeatureError(message + Spelled(f"{text}write {function}", f"{text}write {function} in Python"))
+    what = "; a condition compares a column, and a function computes from columns"
+    error = UnknownFeatureError(message + _written(what, f"{computed} {comparison} {condition.value!r}"))
     if joined:
         error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
     return error
 
 
+def _computed(expression: str, schema: Schema) -> str:
+    """Return an expression of columns as one of blocks; no text if it is none."""
+    known = {"numpy", "np", "abs"}
+
+    def block(match: re.Match[str]) -> str:
+        word = match[0]
+        if word in schema:
+            return f"blocks[{word!r}]"
+        is_function = isinstance(getattr(np, word, None), np.ufunc) and word not in known
+        return f"numpy.{word}" if is_function else word
+
+    python = re.sub(r"(?<![\w/.])[^\W\d][\w/]*", block, expression)
+    try:
+        names = {each.id for each in ast.walk(ast.parse(python, mode="eval")) if isinstance(each, ast.Name)}
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return ""
+    return python if "blocks" in names and names <= {*known, "blocks"} else ""
+
+
 _NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "in": "not in", "not in": "in"}
 
 
-def _check_type(name: str, feature: Feature, reduction: str | None, value: Any) -> None:
-    dtype = feature.item_dtype
+def _check_type(name: str, schema: Schema, reduction: str | None, value: Any) -> None:
+    dtype = schema[name].item_dtype
     kind = "i" if reduction == "len" else dtype.kind
     types = {"O": bytes, "T": str, "M": np.datetime64, "m": np.timedelta64}
     expected: Any = types.get(kind, (bool, int, float, complex, np.number, np.bool_))
     if not isinstance(value, expected):
         column = "the number of its values" if reduction == "len" else dtype_name(dtype)
-        hint = f"; give {value.encode()!r}" if isinstance(value, str) and kind == "O" else ""
-        raise SchemaError(f"filters: column {name!r} is compared as {column}; got {value!r:.100}{hint}")
+        message = f"filters: column {name!r} is compared as {column}; got {value!r:.100}"
+        raise SchemaError(message + _value_advice(name, schema, kind, value))
+
+
+def _value_advice(name: str, schema: Schema, kind: str, value: Any) -> str:
+    """Say what to write for a value of another type."""
+    if value is None:
+        return ". " + _function(f"{chr(_STAND_IN)} == null", lambda _: repr(name), schema)
+    if isinstance(value, bytes) and kind == "T":
+        return f"; give {value.decode(errors='replace')!r}"
+    if kind in "OT":
+        return f"; give {str(value).encode() if kind == 'O' else str(value)!r}"
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        return ""
+    names = schema.classes.get(name, ())
+    if text in names:
+        number = names.index(text)
+        return f"; {text!r} is class {number}: write {condition_text(name, '==', number)}"
+    if names:
+        return near_misses(text, names)
+    try:
+        return f"; give {ast.literal_eval(text.title() if text.lower() in ('true', 'false') else text)!r}"
+    except (ValueError, SyntaxError):
+        return "; give a number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,64 +539,154 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
     return f"{reduction}({name})" if reduction else name, after
 
 
-def _parse(tokens: Sequence[str], whole: Sequence[str]) -> tuple[str, str, Any]:
-    text = "".join(tokens)
-    try:
-        tokens = tokens[_after_space(tokens, 0) :]
-        found = _quoted_column(tokens)
-        if found is None:
-            # The name ends at the first operator after its first token, and quotes in it are a part of it.
-            tokens = _tokens("".join(tokens), unclosed="'\"")
-            at = next(place for place in range(1, len(tokens)) if _operator(tokens, place)[0])
-            found = "".join(tokens[:at]).rstrip(), at
-        column, at = found
-        comparison, at = _operator(tokens, at)
-        return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
-        # Parentheses and operators may join several conditions.
-        is_joined = "".join(whole).strip().startswith("(") or set(_JOINING) & set(tokens)
-        advice = _advice(whole if is_joined else tokens)
-        raise ValueError(f"{text!r} is not a condition. {advice} Conditions look like {_LIKE}.") from None
+def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
+    tokens = tokens[_after_space(tokens, 0) :]
+    found = _quoted_column(tokens)
+    if found is None:
+        # The name ends at the first operator after its first token, and quotes in it are a part of it.
+        tokens = _tokens("".join(tokens), unclosed="'\"")
+        at = next(place for place in range(1, len(tokens)) if _operator(tokens, place)[0])
+        found = "".join(tokens[:at]).rstrip(), at
+    column, at = found
+    comparison, at = _operator(tokens, at)
+    return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
 
 
 # Conditions that show the forms.
 _LIKE = '"label == 3", "name == \'cat\'", "len(tokens) > 5" or "label in [1, 2]"'
-_JOINING = {"&": "and", "|": "or"}
-
-
-def _advice(tokens: Sequence[str]) -> str:
-    """Suggest how to correct a text that does not parse as a condition."""
-    text = "".join(tokens).strip()
-    if any(token in _JOINING for token in tokens):
-        joined = "".join(_JOINING.get(token, token) for token in tokens).strip()
-        used = " and ".join(f"{_JOINING[token]!r} instead of {token!r}" for token in _JOINING if token in tokens)
-        return f"Write {used}: {_quoted(_without_parentheses(joined) or joined)}."
-    if text.startswith("("):
-        plain = _without_parentheses(text)
-        return (
-            f"Leave out the parentheses: {_quoted(plain)}." if plain else f"Conditions have no parentheses: {_ORDER}."
-        )
-    left, found, right = text.partition("=")
-    if found and not right.startswith("=") and left[-1:] not in tuple("=!<>"):
-        return f"Write two signs for equality: {_quoted(f'{left.strip()} == {right.strip()}')}."
-    if "===" in text:
-        return f"Write two signs for equality: {_quoted(text.replace('===', '=='))}."
-    if match := _BETWEEN.fullmatch(text):
-        low, first, name, second, high = match.groups()
-        return f"Write two comparisons: {_quoted(f'{name} {_MIRRORED[first]} {low} and {name} {second} {high}')}."
-    if match := _WITHOUT_VALUE.fullmatch(text):
-        return f"Write a value after it: {_quoted(match[1] + (match[2] or ' == ').rstrip() + ' 3')}."
-    value = next((text.partition(f" {each} ")[2].strip() for each in ("==", "!=") if f" {each} " in text), "")
-    if value.isidentifier():
-        return f"Write text in quotes: {_quoted(text.removesuffix(value) + repr(value))}."
-    return "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\"."
-
-
-_BETWEEN = re.compile(r"([-+.\w]+)\s*(<=?|>=?)\s*([^\W\d][\w/]*)\s*(<=?|>=?)\s*([-+.\w]+)")
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# Letters that stand for texts in quotes while a text is rewritten.
+_STAND_INS, _STAND_IN = re.compile("[\ue000-\uf8ff]"), 0xE000
+_NAME = r"[^\W\d][\w/]*(?:\([^()\s]*\))?|[\ue000-\uf8ff]"
+_OPERAND = r"[-+.\w\ue000-\uf8ff]+"
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+# What SQL, pandas and C write otherwise: its pattern, what conditions have instead, and the advice.
+_REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), written, advice)
+    for pattern, written, advice in (
+        (r"\s*(&&?)\s*", " and ", "'and' instead of {!r}"),
+        (r"\s*(\|\|?)\s*", " or ", "'or' instead of {!r}"),
+        (r"\b(AND|OR|NOT|IN)\b", lambda match: match[0].lower(), ""),
+        (r"<>", "!=", "'!=' instead of '<>'"),
+        (r"=\s*([<>])", r"\1=", "'{}='"),
+        (r"\s*(?:===|(?<![=!<>~])=(?![=~]))\s*", " == ", "two signs for equality"),
+        (r"\s*;\s*$", "", ""),
+        (r"\b(?:size|count|length|cardinality)\(", "len(", "'len'"),
+        (rf"({_NAME})\.(?:len\(\)|length|size|shape\[0\])", r"len(\1)", "'len'"),
+        (rf"({_NAME})\s+between\s+({_OPERAND})\s+and\s+({_OPERAND})", r"\1 >= \2 and \1 <= \3", "two comparisons"),
+        (rf"({_NAME})\.between\(\s*({_OPERAND})\s*,\s*({_OPERAND})\s*\)", r"\1 >= \2 and \1 <= \3", "two comparisons"),
+        (rf"({_NAME})\.isin\((.*)\)", r"\1 in \2", "'in' and a list"),
+        (rf"({_NAME})\s+(?:is|eq|equals)\s+(?={_OPERAND}$)", r"\1 == ", "two signs for equality"),
+        (
+            rf"(?<![\w.])({_OPERAND})\s*(<=?|>=?)\s*({_NAME})\s*(<=?|>=?)\s*({_OPERAND})",
+            lambda match: f"{match[3]} {_MIRRORED[match[2]]} {match[1]} and {match[3]} {match[4]} {match[5]}",
+            "two comparisons",
+        ),
+        (
+            rf"(?<![\w.])([-+]?\d[\w.]*)\s*(<=?|>=?|==|!=)\s*({_NAME})(?!\w)",
+            lambda match: f"{match[3]} {_MIRRORED[match[2]]} {match[1]}",
+            "the column first",
+        ),
+        (rf"(^|\s(?:and|or)\s+)(?:not\s+|!|~)\s*({_NAME})(?=\s+(?:and|or)\s|$)", r"\1\2 == False", "a comparison"),
+        (r"(==|!=)\s*(true|false)\b", lambda match: f"{match[1]} {match[2].title()}", "True or False"),
+        (
+            r"(==|!=)\s*(?!(?:True|False|None)\b)([^\W\d]\w*)(?=\s+(?:and|or)\s|\s*$)",
+            lambda match: f"{match[1]} {match[2]!r}",
+            "text in quotes",
+        ),
+    )
+)
+# What only a function can test: NaN, parts of a text, and two columns.
+_MISSING = re.compile(
+    rf"({_NAME})(?:\s*==\s*(?:(?:np|numpy)\.)?(?:null|nan|none)|\s+is\s+(?:null|nan|none)|\.is(?:na|null|nan)\(\))|"
+    rf"is_?(?:na|null|nan)\(({_NAME})\)",
+    re.IGNORECASE,
+)
+_PRESENT = re.compile(
+    rf"({_NAME})(?:\s*!=\s*(?:(?:np|numpy)\.)?(?:null|nan|none)|\s+is\s+not\s+(?:null|nan|none)|\.not(?:na|null)\(\))",
+    re.IGNORECASE,
+)
+_PART = re.compile(
+    rf"({_NAME})(?:\.str)?[.\s]\s*(like|ilike|contains|startswith|starts_with|endswith|ends_with|match|matches|regexp?|rlike)"
+    rf"\b[\s(]*([\ue000-\uf8ff]|\w+)\)?",
+    re.IGNORECASE,
+)
+_COLUMNS = re.compile(rf"({_NAME})\s*(==|!=|<=?|>=?)\s*({_NAME})")
 # A name, or with an operator.
 _WITHOUT_VALUE = re.compile(r"((?!(?:in|not|and|or)\Z)[^\W\d][\w/]*(?:\([^()]*\))?)(\s*(?:==|!=|<=?|>=?)\s*)?")
 _ORDER = 'for "(a or b) and c" write "a and c or b and c"'
+# Longer texts are not rewritten, because patterns take a time that grows faster than the text.
+_MOST_REWRITTEN = 400
+
+
+def _advice(text: str, schema: Schema | None) -> str:
+    """Say what to write for a text that does not parse as conditions: conditions that do, or a function."""
+    if not text:
+        return f"It is empty: conditions look like {_LIKE}"
+    if len(text) > _MOST_REWRITTEN or _STAND_INS.search(text):
+        return ""
+    quoted: list[str] = []
+
+    def stand_in(token: str) -> str:
+        quoted.append(token)
+        return chr(_STAND_IN + len(quoted) - 1)
+
+    def back(plain: str) -> str:
+        return _STAND_INS.sub(lambda match: quoted[ord(match[0]) - _STAND_IN], plain)
+
+    plain = "".join(stand_in(each) if each[0] in _QUOTED and len(each) > 1 else each for each in _tokens(text))
+    plain = re.sub("`([^`]+)`", lambda match: stand_in(repr(match[1])), plain)
+    if function := _function(plain, back, schema):
+        return function
+    if match := _WITHOUT_VALUE.fullmatch(text):
+        return f"Write a value after it: {_quoted(match[1] + (match[2] or ' == ').rstrip() + ' 3')}"
+    advised: list[str] = []
+    for pattern, replacement, advice in _REWRITTEN:
+        if found := pattern.search(plain):
+            plain = pattern.sub(replacement, plain)
+            advised.append(advice.format(found[1] if found.lastindex else ""))
+    bare = _without_parentheses(plain.strip())
+    if not bare and _alternatives(back(plain)) is None:
+        return f"Conditions have no parentheses: {_ORDER}"
+    written = back(bare or plain.strip())
+    if written == text or _alternatives(written) is None:
+        return ""
+    said = " and ".join(each for each in dict.fromkeys(advised) if each)
+    said = f"Write {said}" if said else "Leave out the parentheses" if text.startswith("(") else "Write"
+    return f"{said}: {_quoted(written)}"
+
+
+def _function(plain: str, back: Callable[[str], str], schema: Schema | None) -> str:
+    """Return the advice to write a function for what conditions can't test; empty for other texts."""
+    for pattern, sign in ((_PRESENT, "~"), (_MISSING, "")):
+        if match := pattern.search(plain):
+            name = _column(back(match[1] or match[2]))
+            if schema is not None and name in schema and schema[name].item_dtype.kind not in "fcMm":
+                return f"Column {name!r} is {dtype_name(schema[name].item_dtype)}, which is never NaN or missing"
+            return _written("Conditions do not find NaN", f"{sign}numpy.isnan(blocks[{name!r}])")
+    if match := _PART.search(plain):
+        name, part = _column(back(match[1])), _column(back(match[3])).strip("%*.^$")
+        is_text = schema is not None and name in schema and schema[name].item_dtype.kind == "T"
+        value: Any = part if is_text else part.encode()
+        test = f"{value!r} in each"
+        if match[2].lower().startswith(("start", "end")):
+            test = f"each.{match[2].lower().replace('_', '')}({value!r})"
+        return _written("Conditions compare the whole text", f"[{test} for each in blocks[{name!r}]]")
+    if (match := _COLUMNS.fullmatch(plain)) and schema is not None:
+        first, second = _column(back(match[1])), _column(back(match[3]))
+        if first in schema and second in schema:
+            return _written(
+                "A condition compares a column with a value", f"blocks[{first!r}] {match[2]} blocks[{second!r}]"
+            )
+    return ""
+
+
+def _column(text: str) -> str:
+    return str(ast.literal_eval(text)) if text[0] in _QUOTED else text
+
+
+def _written(what: str, expression: str) -> str:
+    function = f"{what}: write ds.where(lambda blocks: {expression})"
+    return Spelled(function, f"{function} in Python")
 
 
 def _without_parentheses(text: str) -> str:
@@ -585,25 +717,38 @@ def condition_text(name: str, comparison: str, value: Any) -> str:
 Alternatives = list[list[tuple[str, str, Any]]]
 
 
-def parse_expression(text: str) -> Alternatives:
+def parse_expression(text: str, schema: Schema | None = None) -> Alternatives:
     """Parse conditions that ``and`` and ``or`` join, without parentheses, to alternatives of conditions.
 
     A condition is ``COLUMN OP VALUE``, with a VALUE in the syntax of Python. COLUMN is a name, or ``len``, ``any`` or
     ``all`` of a name. A name with an operator, a quote, " and " or " or ", or with spaces at its ends, is written like
-    text of Python: ``'log-in' == 3``, ``len("a > b") > 0``.
+    text of Python: ``'log-in' == 3``, ``len("a > b") > 0``. Errors know the columns of a schema.
     """
+    found = _alternatives(text)
+    if found is None:
+        quotes = "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\""
+        advice = _advice(text.strip(), schema) or f"Conditions look like {_LIKE}. {quotes}"
+        raise ValueError(f"{text!r:.200} is not a condition. " + advice)
+    return found
+
+
+def _alternatives(text: str) -> Alternatives | None:
+    """Return the conditions of a text; None if it has others."""
     alternatives: Alternatives = [[]]
     tokens = _tokens(text)
     start = 0
-    for at in range(1, len(tokens) - 1):
-        before, word, after = tokens[at - 1 : at + 2]
-        # The space after one word does not stand before the next one as well.
-        if word in ("and", "or") and at > start and before.isspace() and after.isspace():
-            alternatives[-1].append(_parse(tokens[start : at - 1], tokens))
-            start = at + 2
-            if word == "or":
-                alternatives.append([])
-    alternatives[-1].append(_parse(tokens[start:], tokens))
+    try:
+        for at in range(1, len(tokens) - 1):
+            before, word, after = tokens[at - 1 : at + 2]
+            # The space after one word does not stand before the next one as well.
+            if word in ("and", "or") and at > start and before.isspace() and after.isspace():
+                alternatives[-1].append(_parse(tokens[start : at - 1]))
+                start = at + 2
+                if word == "or":
+                    alternatives.append([])
+        alternatives[-1].append(_parse(tokens[start:]))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
+        return None
     return alternatives
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from support.any_columns import COMPARISONS, rows_of
 from support.commands import run
 from support.damage import flip
 from support.message_files import write_times
+from support.remedies import calls, conditions
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -502,3 +504,60 @@ def test_a_function_replaces_all_joined_conditions(tmp_path: Path) -> None:
     with pytest.raises(UnknownFeatureError, match="lambda blocks") as caught:
         dtf.read_tfrecord(tmp_path / "one").where("label > 2 or label % 2 == 0").compute()
     assert "The function replaces the whole condition" in caught.value.__notes__[-1]
+
+
+# Conditions as SQL, pandas and C write them, and the rows that the advice of their error keeps.
+OTHERWISE = {
+    "a > 0 && b < 3": [1],
+    "a>0&b<3": [1],
+    "a == 0 || b == 4": [0, 2],
+    "a = 1 AND b = 2": [1],
+    "(a = 1) && (text = 'it')": [1],
+    "a <> 1": [0, 2],
+    "a => 1": [1, 2],
+    "1 < b": [1, 2],
+    "1 < b <= 2": [1],
+    "b between 1 and 3": [1],
+    "b.between(1, 3)": [1],
+    "b.isin([2, 4])": [1, 2],
+    "b IN (2, 4) and a == 1": [1],
+    "not flag": [1],
+    "flag = true": [0, 2],
+    "text = it": [1],
+    "text == 'it' and raw == b'it' && a = 1": [1],
+    "`log-in` > 1": [1, 2],
+    "`log-in` > 1 && a < 2": [1],
+    "size(rows) > 1": [1],
+    "rows.len() > 1": [1],
+    "text == b'it'": [1],
+    "a == '1'": [1],
+    "part is null": [1],
+    "part.notna()": [0, 2],
+    "part != nan": [0, 2],
+    "part == None": [1],
+    "text like '%t'": [1],
+    "raw.str.contains('t')": [1],
+    "raw contains t": [1],
+    "text.startswith('i')": [1],
+    "a < b": [1, 2],
+    "sqrt(b) > 1": [1, 2],
+    "a + b == 3": [1],
+    "kind == 'dog'": [1],
+}
+
+
+@pytest.mark.parametrize("text", OTHERWISE)
+def test_the_advice_for_a_condition_keeps_the_rows_that_are_meant(text: str) -> None:
+    columns = {"a": [0, 1, 2], "b": [0, 2, 4], "text": ["", "it", "x"], "raw": [b"", b"it", b"x"], "kind": [0, 1, 2]}
+    columns |= {"part": np.float32([1, np.nan, 3]), "rows": [[], [1, 2], [3]], "flag": [True, False, True]}
+    ds = dtf.Dataset.from_arrays({**columns, "log-in": [1, 2, 3]})
+    ds = ds.map_blocks(dict, dtf.Schema(dict(ds.schema), classes={"kind": ["cat", "dog", "fox"]}))
+    with pytest.raises((ValueError, SchemaError)) as raised:
+        ds.where(text)
+    said = str(raised.value)
+    written = [eval(call, {"ds": ds, "numpy": np}) for call in calls(said)] + list(map(ds.where, conditions(said)))
+    if given := re.search("; give (.*)$", said):
+        written.append(ds.where(re.sub(r"(?<== )\S+$", lambda _: given[1], text)))
+    if numbered := re.search("; write (.* == .*)$|: write (.* == [0-9]*)$", said):
+        written.append(ds.where(numbered[1] or numbered[2]))
+    assert [each["a"].compute().tolist() for each in written] == [OTHERWISE[text]], said

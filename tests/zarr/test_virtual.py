@@ -727,3 +727,15 @@ def test_the_command(tmp_path: Path, urlpath: str, wanted: Columns, suffix: str)
         result = run("virtual", tmp_path / "nothing", tmp_path / name)
         assert result.exit_code == 1
         assert said in result.stderr
+
+
+def test_text_is_decoded_to_bytes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtf.to_tfrecord({"t": ["a", "näme", ""]}, tmp_path / "s.tfrecord")
+    references = dtf.virtual_zarr(tmp_path / "s.tfrecord", {"t": dtf.TextFeature()}).references()
+
+    def assemble(*_: object) -> None:
+        raise AssertionError("zarr takes bytes: text would be made of them and turned back")
+
+    monkeypatch.setattr(dtf.TextFeature, "assemble", assemble)
+    group = zarr.open_group("reference://", storage_options={"fo": references}, mode="r")
+    assert group["t"][:].tolist() == [b"a", "näme".encode(), b""]

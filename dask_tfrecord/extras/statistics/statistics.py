@@ -7,7 +7,7 @@ import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from itertools import pairwise
@@ -17,7 +17,7 @@ import dask
 import numpy as np
 
 from dask_tfrecord.errors import UnknownFeatureError, clipped, explain_missing, near_misses, plural, printable
-from dask_tfrecord.extras.statistics.summaries import SHOWN_NBYTES, ColumnStatistics, Numbers
+from dask_tfrecord.extras.statistics.summaries import EXACT_VALUES, SHOWN_NBYTES, ColumnStatistics, Numbers
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, table, time_text
@@ -56,7 +56,7 @@ def describe(rows: Rows) -> Statistics:
             groups = (parts[start : start + _MERGED] for start in range(0, len(parts), _MERGED))
             parts = [dask.delayed(_merge, pure=False)(group) for group in groups]
         columns = parts[0].compute()
-    return Statistics(columns[0].rows, tuple(columns))
+    return Statistics(columns[0].rows, tuple(columns), dict(rows.schema.classes))
 
 
 def _describe_chunk(chunk: Chunk, features: Mapping[str, Feature]) -> list[ColumnStatistics]:
@@ -81,6 +81,8 @@ class Statistics(Mapping[str, ColumnStatistics]):
         Number of rows.
     columns : tuple of ColumnStatistics
         Statistics of each column, in order.
+    classes : mapping of str to tuple of str
+        Names of classes, by column.
 
     Examples
     --------
@@ -93,6 +95,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
     nrows: int
     columns: tuple[ColumnStatistics, ...]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> ColumnStatistics:
         for column in self.columns:
@@ -108,7 +111,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
     def rows(self) -> list[tuple[str, ...]]:
         """List the columns as table rows of text, in the order of the header of the table."""
-        return [_cells(column) for column in self.columns]
+        return [_cells(column, self.classes.get(column.name, ())) for column in self.columns]
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[int]]:
         """Return header and rows without empty columns, and the numbers of the columns to align to the right."""
@@ -125,7 +128,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
     def _repr_html_(self) -> str:
         header, rows, right = self._table()
         cells = [[escape(printable(cell)) for cell in row] for row in rows]
-        pictures = [_pictures(column) for column in self.columns]
+        pictures = [_pictures(column, self.classes.get(column.name, ())) for column in self.columns]
         titled = [(name, picture, *rest) for (name, *rest), picture in zip(cells, pictures, strict=True)]
         shifted = [place + 1 for place in right]
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
@@ -362,7 +365,7 @@ def _relative(distance: float, unit: float) -> float:
     return distance / unit if unit else math.inf
 
 
-def _cells(column: ColumnStatistics) -> tuple[str, ...]:
+def _cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple[str, ...]:
     numbers, distinct = column.numbers, column.distinct
     sizes = []
     if column.lengths is not None and column.lengths.count:
@@ -387,8 +390,19 @@ def _cells(column: ColumnStatistics) -> tuple[str, ...]:
         "" if distinct is None else f"{'' if column.is_exact else '~'}{distinct:,}",
         *measured,
         "; ".join(sizes),
-        ", ".join(f"{_text(value)} ({times:,})" for value, times in shown),
+        ", ".join(f"{_text(value)} ({times:,})" for value, times in shown) or _frequent_classes(numbers, classes),
     )
+
+
+def _frequent_classes(numbers: Numbers | None, classes: Sequence[str]) -> str:
+    """Return the names of the most frequent classes with their counts, which are estimates of many values."""
+    low, high = (None, None) if numbers is None else (numbers.minimum, numbers.maximum)
+    if numbers is None or not isinstance(low, int) or not isinstance(high, int) or not 0 <= low <= high < len(classes):
+        return ""
+    # A bar for each number.
+    frequent = sorted((bar for bar in numbers.bars(high - low + 1) if bar[2]), key=lambda bar: -bar[2])
+    about = "" if numbers.count <= EXACT_VALUES else "~"
+    return ", ".join(f"{clipped(classes[at], _LETTERS)} ({about}{times:,})" for at, _, times in frequent[:_MOST_SHOWN])
 
 
 def _dtype_cell(column: ColumnStatistics) -> str:
@@ -421,17 +435,23 @@ def _text(value: bytes) -> str:
     return f"“{clipped(text, _LETTERS)}”"
 
 
-def _pictures(column: ColumnStatistics) -> str:
+def _pictures(column: ColumnStatistics, classes: Sequence[str]) -> str:
     """Draw histograms of the values and of the values per row."""
     drawn = []
     is_time = column.dtype.startswith(("datetime64", "timedelta64"))
     for numbers, label in ((column.numbers or column.sizes, ""), (column.lengths, "<small>per row</small>")):
         if numbers is not None and numbers.count:
             show = partial(_number, dtype=column.dtype) if is_time and not label else "{:,}".format
+            if classes and not label:
+                show = partial(_class_name, classes)
             short = float if is_time else _short
             bins = [(short(low), short(high), count) for low, high, count in numbers.bars(_BINS)]
             drawn.append(f"{bins_svg(bins, text=show)}{label}")
     return "".join(drawn)
+
+
+def _class_name(classes: Sequence[str], value: float) -> str:
+    return f"{classes[int(value)]} ({value:,})" if 0 <= value < len(classes) else f"{value:,}"
 
 
 def _short(value: float) -> float:

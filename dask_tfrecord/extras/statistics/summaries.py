@@ -25,7 +25,7 @@ from dask_tfrecord.features import Feature, dtype_name
 # Values that are converted to float64 at once, and sorted at once: they fit the cache of a core.
 _SLICE = 1 << 16
 # Size of a summary: points of quantiles, hashes of distinct values, counters of texts, bytes of a kept text.
-_POINTS = 1024
+EXACT_VALUES = 1024
 _HASHES = 4096
 _COUNTERS = 1024
 SHOWN_NBYTES = 256
@@ -107,7 +107,7 @@ class Numbers:
             flat = flat[np.random.default_rng(0).integers(0, flat.size, _SAMPLE)]
         ordered = np.sort(flat)
         ordered = ordered[~np.isnan(ordered)] if nan else ordered
-        number = min(len(ordered), _POINTS)
+        number = min(len(ordered), EXACT_VALUES)
         points = ordered[((np.arange(number) + 0.5) * (len(ordered) / max(1, number))).astype(np.int64)]
         return cls(
             counts,
@@ -264,11 +264,11 @@ def _within(means: Any, minima: Any, maxima: Any) -> Any:
 def _thinned(
     points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return at most `_POINTS` of ascending points, at equal distances of their weights."""
-    if len(points) > _POINTS:
+    """Return at most `EXACT_VALUES` of ascending points, at equal distances of their weights."""
+    if len(points) > EXACT_VALUES:
         ends = np.cumsum(weights)
-        at = np.searchsorted(ends, (np.arange(_POINTS) + 0.5) * (ends[-1] / _POINTS))
-        points, weights = points[at.clip(0, len(points) - 1)], np.full(_POINTS, ends[-1] / _POINTS)
+        at = np.searchsorted(ends, (np.arange(EXACT_VALUES) + 0.5) * (ends[-1] / EXACT_VALUES))
+        points, weights = points[at.clip(0, len(points) - 1)], np.full(EXACT_VALUES, ends[-1] / EXACT_VALUES)
     return points, weights
 
 

@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
 from dask_tfrecord.columns.decoder import Decoder, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError, describe_error, redact_url
-from dask_tfrecord.features import Encoded, FixedLenFeature, VarLenFeature
+from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.inference.report import Report, survey_sample
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.schema import Schema
@@ -129,6 +129,7 @@ class Opened:
         shards, rows = (shards_or_rows, None) if isinstance(shards_or_rows, Shards) else (None, shards_or_rows)
         self.name, self.cache, self.shards, self._code = name, cache, shards, code
         self.report, self._found_damage = sample
+        self.features: Mapping[str, Feature] = schema or {}
         self._decoder = None if schema is None or shards is None else Decoder(schema)
         self.message = None if schema is None or shards is None else schema.message
         # Columns: a feature may have two of them.

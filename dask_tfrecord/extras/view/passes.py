@@ -77,7 +77,7 @@ class Search(Pass):
         schema = data.schema
         if schema is None:
             raise SchemaError("filters need features, and those of these records are unknown")
-        parsed = as_stored(schema, parse_expression(expression))
+        parsed = as_stored(schema, parse_expression(expression, schema))
         self.filters = Filters.parse(parsed).resolve(schema)
         super().__init__(data, self.filters.columns)
         self.code = filtered_code(data.code, parsed)

@@ -178,10 +178,12 @@ class View:
         columns, known, report = self.columns(data), data.known, data.report
         hints = [report] if isinstance(report, str) else []
         if isinstance(report, Report):
+            # A feature that was given is read as its user wants.
             hints = [
                 f"{each.name}: {hint.what}, {hint.agreed}" + (f"; read it with {hint.feature}" if hint.feature else "")
                 for each in report.features
                 for hint in each.suggestions
+                if not data.features or data.features.get(each.name) == each.feature
             ]
         return {
             "data": self.sets.index(data),

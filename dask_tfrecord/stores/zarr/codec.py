@@ -26,7 +26,7 @@ from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, to_array, union
 from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, SchemaError, TFRecordError, plural
-from dask_tfrecord.features import Feature, ImageFeature
+from dask_tfrecord.features import Feature, ImageFeature, TextFeature
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.framing import Window
@@ -268,7 +268,7 @@ def _decoder(feature: str) -> Decoder:
     decoder = Decoder(Schema.from_json(feature))
     decoder.decoders = {
         name: replace(column, assembler=_text_as_bytes)
-        if getattr(column.specs[0], "text", False) and column.assembler is type(column.parsed).assemble
+        if column.assembler is TextFeature.assemble and getattr(column.parsed, "encoding", "") == "utf-8"
         else column
         for name, column in decoder.decoders.items()
     }

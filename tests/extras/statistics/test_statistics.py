@@ -375,3 +375,13 @@ def test_a_value_that_is_repeated_is_counted_once(make: Any) -> None:
         column = np.full(40_000, make(value), "T" if make is str else None)
         column[:7] = [make(100 + row) for row in range(7)]
         assert describe(x=column)["x"].distinct == 8
+
+
+def test_class_names_are_counted_in_text_and_in_notebooks() -> None:
+    ds = dtf.Dataset.from_arrays({"label": [0, 1, 2, 1, 1], "x": [0, 1, 2, 1, 1]})
+    named = ds.map_blocks(dict, dtf.Schema(dict(ds.schema), classes={"label": ["cat", "dog", "<fox>"]})).describe()
+    assert "dog (3), cat (1), <fox> (1)" in repr(named)
+    assert repr(named).count("dog") == 1 and "dog" not in repr(ds.describe())
+    assert "<title>dog (1): 3</title>" in named._repr_html_() and "&lt;fox&gt; (2): 1" in named._repr_html_()
+    # Jupyter would make charts as narrow as their column, and draw them over the next one.
+    assert "max-width: none" in named._repr_html_().partition(".dtf svg {")[2].partition("}")[0]

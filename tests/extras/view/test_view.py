@@ -85,12 +85,12 @@ class Page:
 def serve() -> Iterator[Serve]:
     servers = []
 
-    def start(*paths: Path | str | dtf.Dataset) -> Page:
+    def start(*paths: Path | str | dtf.Dataset, **given: Any) -> Page:
         if isinstance(paths[0], dtf.Dataset):
             servers.append(paths[0].view(memory_limit=MEMORY))
         else:
             cache = BlockCache(MEMORY)
-            sets = [open_path(str(path), cache) for path in paths]
+            sets = [open_path(str(path), cache, **given) for path in paths]
             servers.append(Server(sets))
         page = Page(servers[-1])
         for number in range(len(paths)):
@@ -303,6 +303,23 @@ def test_records_without_features_tell_what_they_are(serve: Serve, tmp_path: Pat
     assert overview["columns"] == [] and overview["message"] is None
     assert len(overview["hints"]) == 1 and "expected an Example, found" in overview["hints"][0]
     assert page.get("shard")["records"] == overview["nrows"] > 0
+
+
+def test_features_that_are_given_have_no_hints(serve: Serve, tmp_path: Path) -> None:
+    columns = {"name": ["alpha", "beta"], "other": ["gamma", "delta"], "flag": [0, 1]}
+    dtf.to_tfrecord(columns, tmp_path / "s.tfrecord")
+    features = dtf.Schema({"name": dtf.TextFeature(), "other": dtf.FixedLenFeature((), "bytes")})
+    (tmp_path / "f.json").write_text(features.to_json())
+    for given, hinted in (({}, ["flag", "name", "other"]), ({"features": str(tmp_path / "f.json")}, ["other"])):
+        hints = serve(tmp_path / "s.tfrecord", **given).get("overview")["hints"]
+        assert sorted({hint.partition(":")[0] for hint in hints}) == hinted
+
+
+def test_errors_of_a_page_are_sentences_without_classes_of_python(serve: Serve, golden: Path, tmp_path: Path) -> None:
+    page = serve(dtf.read_tfrecord(golden / "images.tfrecord"))
+    for path in ("rows?filter=a+%26%26", "rows?filter=lable+%3D%3D+3", "rows?filter=", "image?column=x&row=0"):
+        _, _, said = page.request(path)
+        assert not re.search(r"\b\w+Error\b", said.decode()), said
 
 
 def test_steps_of_an_episode(serve: Serve) -> None:
