@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -357,6 +361,77 @@ def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
     assert unchecked.arrays[0].codec.check_crc is (kind != "swapped")
 
 
+@pytest.mark.parametrize("output", ["json", "parquet", "icechunk", "earlier version"])
+@pytest.mark.parametrize(
+    ("column", "feature"), [("x", dtf.VarLenFeature("int64")), ("c", dtf.FixedLenFeature((2,), "int64", (0, 0)))]
+)
+def test_swapped_shards_are_refused_by_every_reader(
+    tmp_path: Path, output: str, column: str, feature: dtf.Feature
+) -> None:
+    """Records are intact and as long as before; the metadata are those of any shard, and appends add chunks."""
+    for number in range(2):
+        # The first two records have no values, and no chunk of values.
+        write_oracle(tmp_path / f"{number}", [example(), example(), *(example(**{column: [3, number]}) for _ in "ab")])
+    both, *parts = (
+        dtf.virtual_zarr([tmp_path / name for name in names], {column: feature}, rows_per_chunk=2)
+        for names in ("01", "0", "1")
+    )
+    options: Any = None
+    match output:
+        case "json":
+            store, component, options = "reference://", None, {"fo": both.references()}
+        case "parquet":
+            both.to_parquet(tmp_path / "refs.parquet")
+            store, component, options = "reference://", None, {"fo": by_pyarrow(tmp_path / "refs.parquet")}
+        case _:
+            repository, component = repository_of(tmp_path, both), "a"
+            first = with_chunks_in_metadata(parts[0]) if output == "earlier version" else parts[0]
+            first.to_icechunk(repository.writable_session("main"), component=component)
+            parts[1].to_icechunk(repository.writable_session("main"), component=component, append_dim="record")
+            store = repository.readonly_session("main").store
+
+    def opened() -> Any:
+        group: Any = zarr.open_group(store, mode="r", path=component, storage_options=options)
+        return group[f"{column}.values" if feature.ragged_rank else column]
+
+    assert np.ravel(opened()[:]).tolist()[-4:] == [3, 1, 3, 1]
+    data = (tmp_path / "0").read_bytes()
+    (tmp_path / "1").write_bytes(data)
+    array = opened()
+    assert np.ravel(array[: array.shape[0] // 2]).tolist()[-4:] == [3, 0, 3, 0]
+    with pytest.raises(CorruptRecordError, match="not those that the store refers to") as raised:
+        array[array.shape[0] - 1 :]
+    assert raised.value.place == Location(f"{tmp_path}/1", 2, 2 * len(example()) + 32, column)
+
+
+def with_chunks_in_metadata(virtual: VirtualZarr) -> VirtualZarr:
+    """Return references as earlier versions wrote them: the codec of each array has the checksums of its chunks."""
+    entry = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
+    arrays = []
+    for array in virtual.arrays:
+        rows = virtual.chunks["rows" if array.spec.part == "dense" else array.name]
+        chunks = np.array([tuple(row) for row in rows.tolist()], entry).tobytes()
+        arrays.append(replace(array, codec=replace(array.codec, chunks=chunks)))
+    return replace(virtual, arrays=tuple(arrays), chunks={})
+
+
+def test_metadata_do_not_grow_with_the_data(tmp_path: Path) -> None:
+    """Codecs are the same for all chunks of all shards; an append to Icechunk stores little beside what is new."""
+    features: dict[str, Any] = {"x": dtf.FixedLenFeature((), "float32"), "y": dtf.FixedLenFeature((), "int64")}
+    for number in range(2):
+        values = np.arange(40000) + number
+        dtf.to_tfrecord({"x": values.astype("f4"), "y": values}, tmp_path / f"{number}", features=features)
+    sizes, codecs = [], []
+    for rows in (4000, 4):
+        virtual = dtf.virtual_zarr(tmp_path / "0", features, rows_per_chunk=rows)
+        objects = virtual.objects(consolidated=True)
+        sizes.append(sum(len(value) for key, value in objects.items() if key.endswith("zarr.json")))
+        codecs.append([array.codec for array in virtual.arrays])
+        assert sum(map(len, objects.values())) < sizes[-1] + 200 + 10 * 40000 / rows
+    assert sizes[1] < sizes[0] + 20 and codecs[0] == codecs[1]
+    assert codecs[0] == [array.codec for array in dtf.virtual_zarr(tmp_path / "1", features).arrays]
+
+
 @pytest.mark.parametrize("output", ["json", "parquet", "icechunk", "gzip"])
 def test_errors_name_the_shard(tmp_path: Path, output: str) -> None:
     """A record that does not fit is named by its number and byte in its shard, however the group is stored."""
@@ -427,7 +502,8 @@ def test_damaged_headers_are_named_by_the_scan(golden: Path) -> None:
 def test_the_codec() -> None:
     feature = dtf.Schema({"k": dtf.VarLenFeature("int64")}).to_json()
     codec = TFRecordCodec(feature, "k", "values", chunks=b"\1\2\3\4" * 6)
-    assert TFRecordCodec.from_dict(codec.to_dict()) == codec
+    for each in (codec, replace(codec, chunks=b"")):
+        assert TFRecordCodec.from_dict(each.to_dict()) == each == pickle.loads(pickle.dumps(each))
     records = [example(k=[1, 2]), example(k=[])]
     with tempfile.TemporaryDirectory() as folder:
         write_oracle(Path(folder) / "x", records)
@@ -542,6 +618,26 @@ def test_virtualizarr(urlpath: str, registry: Any, wanted: Columns) -> None:
         assert dataset["vector"].data.manifest.nbytes > 0
     with unequal_chunks(), pytest.raises(SchemaError, match="'tokens'"):
         dtf.TFRecordParser(RAGGED, columns=["tokens"])(urlpath, registry)
+
+
+def test_shards_are_joined_by_xarray(tmp_path: Path, registry: Any) -> None:
+    """One data set for each shard, as VirtualiZarr is used; Icechunk refuses shards that change later."""
+    virtualizarr, xarray = pytest.importorskip("virtualizarr"), pytest.importorskip("xarray")
+    urls = [f"file://{write_shards(tmp_path / name, (10,))}".replace("*", "0") for name in "ab"]
+    parser = dtf.TFRecordParser({name: FEATURES[name] for name in ("label", "vector")}, rows_per_chunk=5)
+    parts = [virtualizarr.open_virtual_dataset(url, registry=registry, parser=parser) for url in urls]
+    joined = xarray.concat(parts, dim="record", coords="minimal", compat="override")
+    for url in urls:
+        os.utime(url.removeprefix("file://"), (time.time() - 100,) * 2)
+    references = dtf.virtual_zarr(tmp_path / "*" / "*.tfrecord", parser.features)
+    session = repository_of(tmp_path, references).writable_session("main")
+    joined.vz.to_icechunk(session.store, last_updated_at=datetime.now(UTC))
+    read: Any = zarr.open_group(session.store, mode="r")
+    assert read["label"][:].tolist() == [*range(10), *range(10)]
+    shard = tmp_path / "b" / "x-0.tfrecord"
+    os.utime(shard, (time.time() + 100,) * 2)
+    with pytest.raises(Exception, match=r"checksum of the object|modified"):
+        read["label"][:]
 
 
 def test_names_that_virtualizarr_does_not_find(tmp_path: Path, registry: Any) -> None:
@@ -705,6 +801,22 @@ def test_references_of_earlier_versions_are_read(tmp_path: Path) -> None:
         for name, array in wanted.items():
             assert len(array) == 6
             assert np.array_equal(group[name][:], array) and np.array_equal(dataset[name].values, array)
+
+
+def test_checksums_in_metadata_are_read(tmp_path: Path) -> None:
+    """References of versions that kept the checksum of each chunk in the metadata of each array."""
+    folder = tmp_path / "shards"
+    shutil.copytree(DATA / "virtual", folder)
+    references = json.loads((folder / "codec_chunks.json").read_text("utf-8").replace("FOLDER", str(folder)))
+    features: dict[str, Any] = {
+        "vector": dtf.FixedLenFeature((2, 2), "float32"),
+        "raw": dtf.RawFeature((4,), ">i2"),
+    }
+    wanted = dtf.read_tfrecord(f"{folder}/x-*.tfrecord", features).compute()
+    assert_group("reference://", wanted, options={"fo": references})
+    (folder / "x-0.tfrecord").write_bytes((folder / "x-1.tfrecord").read_bytes())
+    with pytest.raises(CorruptRecordError, match="not those that the store refers to"):
+        dtf.from_zarr("reference://", storage_options={"fo": references}).compute()
 
 
 # -------------------------------------------------------------------------------------------------------- the command

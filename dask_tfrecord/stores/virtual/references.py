@@ -47,7 +47,8 @@ from dask_tfrecord.stores.virtual.scan import (
 )
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_or_size
 from dask_tfrecord.stores.zarr.codec import (
-    CHUNKS,
+    CHUNKS_GROUP,
+    CHUNKS_TOGETHER,
     UNEQUAL_CHUNKS,
     TFRecordCodec,
     chunk_lengths,
@@ -76,7 +77,7 @@ class VirtualArray:
     spec : ArraySpec
         Name, shape, dtype and dimensions.
     codec : TFRecordCodec
-        The codec, with checksums and positions of the chunks.
+        The codec; the same for the chunks of all shards.
     attributes : mapping
         Attributes of the array.
     edges, files, offsets, nbytes : ndarray of int64
@@ -141,14 +142,17 @@ class StoredArray:
 
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments of `zarr.create_array`."""
-        return {
-            "shape": self.spec.shape,
-            "dtype": self.spec.dtype,
-            "chunks": (_STORED_ENTRIES, *(max(1, size) for size in self.spec.shape[1:])),
-            "compressors": [_STORED_CODEC],
-            "dimension_names": self.spec.dimensions,
-            "attributes": dict(self.attributes),
-        }
+        own = {"dimension_names": self.spec.dimensions, "attributes": dict(self.attributes)}
+        return _stored_arguments(self.entries, _STORED_ENTRIES) | own
+
+
+def _stored_arguments(entries: NDArray[Any], together: int) -> dict[str, Any]:
+    return {
+        "shape": entries.shape,
+        "dtype": entries.dtype.name,
+        "chunks": (together, *(max(1, size) for size in entries.shape[1:])),
+        "compressors": [_STORED_CODEC],
+    }
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -167,6 +171,8 @@ class VirtualZarr:
         Arrays whose chunks are in the shards.
     stored : mapping of str to StoredArray
         Arrays that are stored: row splits and shapes.
+    chunks : mapping of str to ndarray of uint64
+        What the codec compares and reports: checksum, shard, first record and first byte of each chunk.
     attributes : mapping of str to JSON values
         Attributes of the group.
     """
@@ -175,6 +181,7 @@ class VirtualZarr:
     nrecords: int
     arrays: tuple[VirtualArray, ...]
     stored: Mapping[str, StoredArray]
+    chunks: Mapping[str, NDArray[np.uint64]]
     attributes: Mapping[str, Any]
 
     def __repr__(self) -> str:
@@ -217,8 +224,14 @@ class VirtualZarr:
         """Return the objects of the store by key, without the chunks that are in the shards."""
         every: tuple[VirtualArray | StoredArray, ...] = (*self.arrays, *self.stored.values())
         arguments = {array.spec.name: array.create_arguments() for array in every}
-        entries = {name: array.entries for name, array in self.stored.items()}
-        return group_objects(arguments, entries, self.attributes, consolidated=consolidated)
+        for name, chunks in self.chunks.items():
+            arguments[f"{CHUNKS_GROUP}/{name}"] = _stored_arguments(chunks, CHUNKS_TOGETHER)
+        return group_objects(arguments, self._entries(), self.attributes, consolidated=consolidated)
+
+    def _entries(self) -> dict[str, NDArray[Any]]:
+        """Return the entries of all stored arrays, by path in the group."""
+        chunks = {f"{CHUNKS_GROUP}/{name}": each for name, each in self.chunks.items()}
+        return {**{name: array.entries for name, array in self.stored.items()}, **chunks}
 
     def to_json(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Write the references as kerchunk JSON, which readers load as a whole.
@@ -288,13 +301,15 @@ class VirtualZarr:
         fs.makedirs(root)
         try:
             metadata = {}
-            chunks: dict[str, dict[str, bytes]] = {name: {} for name in self.stored}
+            entries = self._entries()
+            chunks: dict[str, dict[int, bytes]] = {name: {} for name in entries}
             for key, value in self.objects(consolidated=True).items():
-                name, _, rest = key.partition("/")
                 if key.endswith("zarr.json"):
                     metadata[key] = _with_dotted_keys(json.loads(value))
                 else:
-                    chunks[name][rest] = value
+                    # The chunks are along the first axis.
+                    name, _, index = key.rpartition("/c/")
+                    chunks[name][int(index.partition("/")[0])] = value
             for array in self.arrays:
                 places = array.files, array.offsets, array.nbytes
                 tables = (
@@ -304,14 +319,13 @@ class VirtualZarr:
                 _write_tables(fs, f"{root}/{array.name}", tables)
                 metadata[f"{array.name}/.zarray"] = {"shape": array.grid, "chunks": [1] * len(array.grid)}
             for name, values in chunks.items():
-                # Numbers of chunks follow the "c/" of their keys, and the chunks are along the first axis.
-                ordered = [values[key] for key in sorted(values, key=lambda key: int(key.split("/")[1]))]
+                ordered = [values[number] for number in sorted(values)]
                 parts = (ordered[start : start + record_size] for start in range(0, len(ordered), record_size))
                 _write_tables(fs, f"{root}/{name}", (_parquet({"raw": part}) for part in parts))
-                grid = [len(ordered), *(1 for _ in self.stored[name].spec.shape[1:])]
+                grid = [len(ordered), *(1 for _ in entries[name].shape[1:])]
                 metadata[f"{name}/.zarray"] = {"shape": grid, "chunks": [1] * len(grid)}
-            # fsspec looks for chunks below each name: the group has none.
-            metadata["zarr.json/.zarray"] = {"shape": [0], "chunks": [1]}
+            # fsspec looks for chunks below each name: groups have none.
+            metadata |= {f"{name}/.zarray": {"shape": [0], "chunks": [1]} for name in ("zarr.json", CHUNKS_GROUP)}
             # Last, so that readers can't open an incomplete directory.
             document = {"metadata": metadata, "record_size": record_size}
             fs.pipe_file(f"{root}/.zmetadata", json.dumps(document).encode())
@@ -431,18 +445,22 @@ class VirtualZarr:
         again = sorted(set(old["source"]["files"]) & set(new["source"]["files"]))
         if again:
             raise ValueError(f"the group already refers to {again[0]}")
-        arrays, before = [], {}
+        # The numbers of the shards of this one follow those of the group.
+        shift = np.array([0, len(old["source"]["files"]), 0, 0], np.uint64)
+        chunks = {name: each + shift for name, each in self.chunks.items()}
+        arrays, before, created = [], {}, {}
         for array in self.arrays:
             found: Any = group[array.name]
             codec, edges = found.serializer, chunk_lengths(found)
-            if replace(codec, chunks=b"") != replace(array.codec, chunks=b""):
+            if replace(codec, chunks=b"") != array.codec:
                 raise SchemaError(f"array {array.name!r} has other options of the codec", target.location)
+            name = codec.array_of_chunks
+            if name in chunks and f"{CHUNKS_GROUP}/{name}" not in group:
+                # Earlier versions stored them in the metadata of each array.
+                created[name] = np.concatenate([codec.chunks_in_metadata(), chunks.pop(name)])
             before[array.name] = len(edges)
             spec = replace(array.spec, shape=(found.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
-            more = np.frombuffer(array.codec.chunks, CHUNKS).copy()
-            more["shard"] += len(old["source"]["files"])
-            codec = replace(codec, chunks=codec.chunks + more.tobytes())
-            arrays.append(replace(array, spec=spec, codec=codec, edges=np.append(edges, array.edges)))
+            arrays.append(replace(array, spec=spec, edges=np.append(edges, array.edges)))
         _check_grids(arrays, {})
         rows = np.append(_repeated(old["chunk_rows"]), _repeated(new["chunk_rows"]))
         source = {key: [*old["source"][key], *new["source"][key]] for key in ("files", "sizes", "versions")}
@@ -453,13 +471,13 @@ class VirtualZarr:
             "chunk_rows": _run_lengths(rows),
             "source": old["source"] | source,
         }
-        extended = replace(self, arrays=tuple(arrays), stored={}, attributes=stored_attribute(old | own))
-        put_objects(
-            target.store,
-            target.component,
-            extended.objects(consolidated=False),
-            {name: (array.entries, array.spec.part.startswith("row_splits")) for name, array in self.stored.items()},
-        )
+        attributes = stored_attribute(old | own)
+        extended = replace(self, arrays=tuple(arrays), stored={}, chunks=created, attributes=attributes)
+        entries: dict[str, tuple[NDArray[Any], bool]] = {
+            name: (array.entries, array.spec.part.startswith("row_splits")) for name, array in self.stored.items()
+        }
+        entries |= {f"{CHUNKS_GROUP}/{name}": (each, False) for name, each in chunks.items()}
+        put_objects(target.store, target.component, extended.objects(consolidated=False), entries)
         return before
 
 
@@ -613,7 +631,7 @@ def virtual_zarr(
     pieces = row_pieces(source, scans)
     chunks = Chunks.plan(pieces, scans, shards, rows or choose_rows(pieces, scans, size or 0))
     measured = measure_rows(shards, decoder, chunks)
-    arrays, stored = _arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
+    arrays, stored, known = _arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
     sources = {name: column.source for name, column in decoder.decoders.items()}
     _check_grids(arrays, sources, math.gcd(*(stop - first for _, first, stop in pieces[:-1])))
     own = {
@@ -627,7 +645,7 @@ def virtual_zarr(
         "schema": json.loads(schema.to_json()),
         "source": {**shards_origin(shards), "schema": json.loads(decoder.schema.to_json())},
     }
-    return VirtualZarr(files, chunks.nrecords, arrays, stored, stored_attribute(own))
+    return VirtualZarr(files, chunks.nrecords, arrays, stored, known, stored_attribute(own))
 
 
 def _arrays(
@@ -636,8 +654,8 @@ def _arrays(
     measured: Sequence[Mapping[str, Sizes]],
     compression: str | None,
     check_crc: bool,
-) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray]]:
-    """Return the arrays of the columns, those in shards and those that are stored."""
+) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray], dict[str, NDArray[np.uint64]]]:
+    """Return the arrays of the columns, those in shards and those that are stored, and the chunks of the former."""
     columns, strings = decoder.columns, with_strings(decoder.columns)
     found = [*measured, {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}]
     levels = {name: [*map(np.concatenate, zip(*(each[name][0] for each in found), strict=True))] for name in found[-1]}
@@ -649,7 +667,7 @@ def _arrays(
     )
     layout = zarr_layout(strings, chunks.nrecords, RowGrid(1, 1, 1), counts)
     splits = layout.splits_attributes(strings)
-    arrays, stored = [], {}
+    arrays, stored, known = [], {}, {}
     for spec in layout.arrays:
         name, attributes = spec.feature, array_attributes(spec, columns, {}) | splits.get(spec.name, {})
         if spec.part.startswith("row_splits"):
@@ -670,11 +688,12 @@ def _arrays(
             "rows" if spec.part == "dense" else "values",
             check_crc,
             compression,
-            chunks.of_codec()[kept].tobytes(),
         )
+        if codec.array_of_chunks not in known:
+            known[codec.array_of_chunks] = chunks.of_codec()[kept]
         places = chunks.files[kept], chunks.offsets[kept], chunks.nbytes[kept]
         arrays.append(VirtualArray(spec, codec, attributes, edges[kept], *places))
-    return tuple(arrays), stored
+    return tuple(arrays), stored, known
 
 
 def _check_grids(arrays: Sequence[VirtualArray], sources: Mapping[str, str], common: int = 0) -> None:

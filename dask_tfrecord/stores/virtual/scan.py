@@ -28,7 +28,7 @@ from dask_tfrecord.rows.sources import RecordSource, UncountedSource
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.units import check_group_lengths, flat_levels
-from dask_tfrecord.stores.zarr.codec import CHUNKS, records_checksum
+from dask_tfrecord.stores.zarr.codec import records_checksum
 from dask_tfrecord.stores.zarr.layout import with_strings
 
 # Chunks are equal if they can have at least an eighth of the requested rows; otherwise their rows differ.
@@ -142,12 +142,9 @@ class Chunks:
         """Number of records."""
         return int(self.counts.sum())
 
-    def of_codec(self) -> NDArray[Any]:
+    def of_codec(self) -> NDArray[np.uint64]:
         """Return what the codec knows of each chunk."""
-        chunks = np.empty(len(self.counts), CHUNKS)
-        for name, values in zip(CHUNKS.names or (), (self.checksums, self.files, self.first, self.begins), strict=True):
-            chunks[name] = values
-        return chunks
+        return np.stack([self.checksums, self.files, self.first, self.begins], axis=1).astype(np.uint64)
 
     def run(self, shards: Shards, number: int) -> Run:
         """Return the run of the records of a chunk."""

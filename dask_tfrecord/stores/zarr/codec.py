@@ -2,7 +2,8 @@
 
 The chunk of rows 20 to 29 is the bytes from the header of record 20 to the end of record 29. Its checksum is the CRC
 of the ten CRCs that follow the payloads. It fits no other records, and no smaller number of them, so a shard that was
-replaced by another one, or cut between two records, is an error. zarr finds the codec by its entry point.
+replaced by another one, or cut between two records, is an error. Checksums and places of chunks are an array next to
+the arrays, so that metadata do not grow with the data. zarr finds the codec by its entry point.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import base64
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,12 +34,18 @@ from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, records_in_memory
 from dask_tfrecord.rows.sources import memory_limit
 from dask_tfrecord.shards.shard import Shard
-from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, run_sync
+from dask_tfrecord.stores.zarr.array_names import array_name
+from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, array_of_document, calling_thread_loop, run_sync
 
 _PARTS = ("rows", "values")
-# A chunk: the checksum of its records, the number of its shard in the group, and the number and first byte of its first
-# record in the shard.
-CHUNKS = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
+# Group next to the arrays, with an array for those whose chunks are the same records. It has a row of four numbers for
+# each chunk: the checksum of its records, the number of its shard in the group, and the number and first byte of its
+# first record in the shard.
+CHUNKS_GROUP = ".tfrecord"
+# Rows of a chunk of such an array: 128 KiB, which a reader of some chunks requests once.
+CHUNKS_TOGETHER = 1 << 12
+# Those four numbers as earlier versions stored them, in the metadata of each array.
+_CHUNKS_BEFORE = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
 
 
 def records_checksum(crcs: NDArray[np.uint8]) -> int:
@@ -75,6 +82,42 @@ class _ReadOnlyCodec(ArrayBytesCodec):
         raise NotImplementedError
 
 
+class _StoredChunks:
+    """What a store knows of the chunks of an array; read in parts, when the first chunk of a part is decoded."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, NDArray[np.uint64]] = {}
+        self.reads: dict[tuple[Any, int], asyncio.Future[NDArray[np.uint64]]] = {}
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
+
+    async def of_chunk(self, store: Any, path: str, number: int) -> NDArray[np.uint64] | None:
+        """Return the four numbers of a chunk; None if the store has none. `path` is the array that has them."""
+        part, row = divmod(number, CHUNKS_TOGETHER)
+        found = self.parts.get(part)
+        if found is None:
+            # Chunks that are read at the same time wait for one request.
+            key = asyncio.get_running_loop(), part
+            if key not in self.reads:
+                self.reads[key] = asyncio.ensure_future(_stored_chunks(store, path, part))
+            try:
+                found = self.parts[part] = await asyncio.shield(self.reads[key])
+            finally:
+                self.reads.pop(key, None)
+        return found[row] if row < len(found) else None
+
+
+async def _stored_chunks(store: Any, path: str, part: int) -> NDArray[np.uint64]:
+    prototype = zarr.buffer.default_buffer_prototype()
+    found = await store.get(f"{path}/zarr.json", prototype)
+    document = {} if found is None else json.loads(found.to_bytes())
+    if document.get("node_type") != "array":  # VirtualiZarr's store returns the metadata of the group
+        return np.zeros((0, 4), np.uint64)
+    rows = slice(part * CHUNKS_TOGETHER, (part + 1) * CHUNKS_TOGETHER)
+    return np.asarray(await array_of_document(store, path, document).async_array.getitem(rows))
+
+
 @dataclass(frozen=True)
 class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
     """Codec from whole records to rows of one column; only for reading.
@@ -95,8 +138,8 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
     compression : {None, "gzip", "zlib", "zstd"}
         Compression of chunks, which are whole shards then.
     chunks : bytes
-        An entry of dtype `CHUNKS` for each chunk along the first axis; without any, records are not compared, and
-        errors name the chunk instead of the shard.
+        Checksums and places of chunks, in arrays that earlier versions wrote. Without these, and without the group
+        `CHUNKS_GROUP`, records are not compared, and errors name the chunk instead of the shard.
     """
 
     feature: str
@@ -105,6 +148,7 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
     check_crc: bool = True
     compression: str | None = None
     chunks: bytes = b""
+    _stored: _StoredChunks = field(default_factory=_StoredChunks, init=False, repr=False, compare=False)
 
     _writer = "its chunks are records of shards, which to_tfrecord writes; to_zarr writes values"
 
@@ -121,16 +165,31 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         return cls(feature, chunks=chunks, **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the metadata of an array."""
+        """Return the metadata of an array: the same for all shards, so that their arrays can be joined."""
         options = {
             "feature": json.loads(self.feature),
             "column": self.column,
             "part": self.part,
             "check_crc": self.check_crc,
             "compression": self.compression,
-            "chunks": base64.b64encode(self.chunks).decode(),
         }
-        return {"name": "tfrecord", "configuration": options}
+        before = {"chunks": base64.b64encode(self.chunks).decode()} if self.chunks else {}
+        return {"name": "tfrecord", "configuration": options | before}
+
+    @property
+    def _name(self) -> str:
+        """Name of the array that has the codec."""
+        return array_name(self.column) + ("" if self.part == "rows" else f".{self.part}")
+
+    @property
+    def array_of_chunks(self) -> str:
+        """Name in `CHUNKS_GROUP`: all chunks of rows are the same records; chunks of values without any are absent."""
+        return self.part if self.part == "rows" else self._name
+
+    def chunks_in_metadata(self) -> NDArray[np.uint64]:
+        """Return the four numbers of each chunk that an earlier version stored."""
+        known = np.frombuffer(self.chunks, _CHUNKS_BEFORE)
+        return np.stack([known[name].astype(np.uint64) for name in _CHUNKS_BEFORE.names or ()], axis=1)
 
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         found = self._decode(chunk_data, None, chunk_spec, None)
@@ -142,26 +201,41 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
 
     async def _decode_partial_single(self, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
+        group, number = self._place(byte_getter, len(chunk_spec.shape))
+        chunk = await self._chunk(byte_getter.store, group, number)
         data = await byte_getter.get(chunk_spec.prototype)
-        return await asyncio.to_thread(self._decode_selection, data, byte_getter, selection, chunk_spec)
+        try:
+            return await asyncio.to_thread(self._decode_selection, data, chunk, selection, chunk_spec)
+        except TFRecordError as error:
+            raise await self._in_shard(error, byte_getter, group, chunk) from None
 
     def _decode_partial_sync(self, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
-        data = byte_getter.get_sync(prototype=chunk_spec.prototype)
-        return self._decode_selection(data, byte_getter, selection, chunk_spec)
+        # zarr calls this in a thread of its own, with stores that need no loop.
+        with calling_thread_loop() as loop:
+            return loop.run_until_complete(self._decode_partial_single(byte_getter, selection, chunk_spec))
 
-    def _decode_selection(self, data: Any, byte_getter: Any, selection: Any, chunk_spec: Any) -> Any:
-        number = _chunk_number(byte_getter, len(chunk_spec.shape))
-        known = np.frombuffer(self.chunks, CHUNKS)
-        chunk = known[number] if number is not None and number < len(known) else None
-        try:
-            if data is None:
-                raise CorruptRecordError(
-                    "the store has no bytes for this chunk: the shard that it refers to is missing",
-                    Location(str(byte_getter)),
-                )
-            found = self._decode(data, chunk, chunk_spec, selection)
-        except TFRecordError as error:
-            raise self._in_shard(error, byte_getter, chunk, len(chunk_spec.shape)) from None
+    def _place(self, byte_getter: Any, axes: int) -> tuple[str, int]:
+        """Return the group and number of a chunk by its key, which is ``ARRAY/c/3/0`` or ``ARRAY/3.0``."""
+        parts = byte_getter.path.split("/")
+        inner = parts.pop().split(".") if "." in parts[-1] else [parts.pop() for _ in range(axes)][::-1]
+        # The c of a key, not an array of that name.
+        if parts[-1:] == ["c"] and (self._name != "c" or parts[-2:-1] == ["c"]):
+            parts.pop()
+        return "/".join(parts[:-1]), int(inner[0])
+
+    async def _chunk(self, store: Any, group: str, number: int) -> NDArray[np.uint64] | None:
+        """Return the checksum, shard, first record and first byte of a chunk; None if they are unknown."""
+        if self.chunks:
+            known = self.chunks_in_metadata()
+            return known[number] if number < len(known) else None
+        return await self._stored.of_chunk(store, f"{group}/{CHUNKS_GROUP}/{self.array_of_chunks}".lstrip("/"), number)
+
+    def _decode_selection(self, data: Any, chunk: Any, selection: Any, chunk_spec: Any) -> Any:
+        if data is None:
+            raise CorruptRecordError(
+                "the store has no bytes for this chunk: the shard that it refers to is missing", Location("")
+            )
+        found = self._decode(data, chunk, chunk_spec, selection)
         return chunk_spec.prototype.nd_buffer.from_numpy_array(found)
 
     def _decode(self, data: Any, chunk: Any, chunk_spec: Any, selection: Any) -> NDArray[Any]:
@@ -190,11 +264,9 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         return array[(rows, *inner, ...)].astype(dtype, copy=False)
 
     def _check_records(self, shard: Shard, chunk: Any) -> NDArray[np.int64]:
-        """Compare the records of a chunk with its checksum, or with those of all chunks; return where they end."""
+        """Compare the records of a chunk with its checksum, if that is known; return where they end."""
         ends, crcs = records_in_memory(shard)
-        known = np.frombuffer(self.chunks, CHUNKS)["checksum"]
-        expected = known if chunk is None else chunk["checksum"]
-        if self.check_crc and len(known) and records_checksum(crcs) not in np.atleast_1d(expected):
+        if self.check_crc and chunk is not None and records_checksum(crcs) != chunk[0]:
             raise CorruptRecordError(
                 f"the {plural(len(ends), 'record')} of this chunk are not those that the store refers to: the shard "
                 f"was changed, replaced or truncated; make the references again",
@@ -202,13 +274,13 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
             )
         return ends
 
-    def _in_shard(self, error: TFRecordError, byte_getter: Any, chunk: Any, axes: int) -> TFRecordError:
+    async def _in_shard(self, error: TFRecordError, byte_getter: Any, group: str, chunk: Any) -> TFRecordError:
         """Return an error whose place is that in the shard, or, if it is unknown, in the chunk."""
         place = error.place or Location("")
-        known = None if chunk is None else _shard_name(byte_getter, int(chunk["shard"]), axes)
-        if chunk is None or known is None:
+        known = None if chunk is None else await _shard_name(byte_getter.store, group, int(chunk[1]))
+        if known is None:
             return type(error)(error.message, replace(place, file=str(byte_getter)))
-        record, byte = int(chunk["record"]) + (place.record or 0), int(chunk["byte"]) + (place.offset or 0)
+        record, byte = int(chunk[2]) + (place.record or 0), int(chunk[3]) + (place.offset or 0)
         return type(error)(error.message, Location(known, record, byte, place.feature or self.column))
 
 
@@ -290,21 +362,11 @@ def _inflated(shard: Shard) -> Shard:
     return replace(shard, size=len(data), compression=None, data=data)
 
 
-def _chunk_number(byte_getter: Any, axes: int) -> int | None:
-    """Return the number of a chunk along the first axis, by the end of its key: ``c/3/0`` or ``3.0``; else None."""
-    parts = getattr(byte_getter, "path", "").replace(".", "/").split("/")[-axes:]
-    return int(parts[0]) if len(parts) == axes and parts[0].isdecimal() else None
-
-
-def _shard_name(byte_getter: Any, number: int, axes: int) -> str | None:
-    """Return the name of a shard from the attributes of the group of a chunk; None if they can't be read."""
-    # The key of a chunk: ``GROUP/ARRAY/c/3/0``, or ``GROUP/ARRAY/3.0``.
-    parts = byte_getter.path.split("/")
-    inner = 1 if "." in parts[-1] else axes
-    inner += len(parts) > inner and parts[-inner - 1] == "c"
+async def _shard_name(store: Any, group: str, number: int) -> str | None:
+    """Return the name of a shard from the attributes of a group; None if they can't be read."""
     try:
-        group = zarr.open_group(byte_getter.store, mode="r", path="/".join(parts[: -inner - 1]), zarr_format=3)
-        own: Any = group.attrs["dask_tfrecord"]
+        found = await store.get(f"{group}/zarr.json".lstrip("/"), zarr.buffer.default_buffer_prototype())
+        own = json.loads(found.to_bytes())["attributes"]["dask_tfrecord"]
         return str(json.loads(own)["source"]["files"][number])
     except Exception:
         # Raise the error of the chunk, even if the name of its shard can't be found.
@@ -374,7 +436,9 @@ def group_objects(
         warnings.simplefilter("ignore", FutureWarning)
         group = zarr.create_group(store, attributes=dict(attributes))
         for name, options in arguments.items():
-            array = group.create_array(name, **options, config=ARRAY_CONFIG)
+            folder, _, leaf = name.rpartition("/")
+            parent = group.require_group(folder) if folder else group
+            array = parent.create_array(leaf, **options, config=ARRAY_CONFIG)
             if name in entries:
                 array[...] = entries[name]
         if consolidated:
