@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.extras.batches.mixing import Pad as Pad
     from dask_tfrecord.extras.batches.mixtures import sample_from_datasets as sample_from_datasets
     from dask_tfrecord.extras.lerobot import to_lerobot as to_lerobot
+    from dask_tfrecord.extras.samples import sample_data as sample_data
     from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
     from dask_tfrecord.features import FixedLenSequenceFeature as FixedLenSequenceFeature
     from dask_tfrecord.features import FunctionFeature as FunctionFeature
@@ -75,6 +76,7 @@ _PUBLIC = {
     "dataset.reading": ("read_tfrecord",),
     "dataset.reading_zarr": ("from_zarr",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
+    "extras.samples": ("sample_data",),
     "features": (
         *("FixedLenFeature", "FixedLenSequenceFeature", "FunctionFeature", "ImageFeature", "ProtoFeature"),
         *("RaggedFeature", "RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
