@@ -102,7 +102,7 @@ class Limits:
     tasks_per_thread: int = 32
     # Decoded bytes of a chunk of arrays without chunks.
     input_chunk_nbytes: int = 64 << 20
-    # Seconds after which a page looks again for files that changed.
+    # Seconds after which a page looks again for files that changed, and tasks for a group that was replaced.
     look_again: float = 5.0
     # Seconds in which the scheduler of a cluster has to answer a command.
     scheduler_answer: float = 10.0

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 import zarr
@@ -28,6 +29,7 @@ from support.store_round_trip import CountingStore
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, UnsupportedFormatError
+from dask_tfrecord.settings import replaced_limits
 
 STEPS = (3, 0, 2, 1, 4, 0, 1)
 ROWS: dict[str, list[Any]] = {
@@ -249,6 +251,27 @@ def test_a_store_that_was_replaced_is_not_read_as_the_one_before(store: Path) ->
     back = dtf.from_zarr(store)
     dtf.to_zarr({"label": np.arange(20)[::-1]}, store, mode="w")
     with pytest.raises(IncompleteStoreError, match="open it again"):
+        back.compute()
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_tasks_of_a_process_read_metadata_once(consolidated: bool) -> None:
+    """A group in a store that was replaced is noticed when the metadata are read again."""
+    store = CountingStore(zarr.storage.MemoryStore())
+    values = {"x": np.arange(40.0), "rows": [np.arange(row % 3) for row in range(40)]}
+    dtf.to_zarr(values, store, chunks=2, consolidated=consolidated)
+    with replaced_limits(look_again=1e9), dask.config.set(scheduler="threads", num_workers=4):
+        back = dtf.from_zarr(store)
+        store.reads.clear()
+        back.compute()
+        assert back["x"].sum().compute() == 780
+        metadata = {key: count for key, count in store.reads.items() if key.endswith("zarr.json")}
+        arrays = () if consolidated else (f"{name}/zarr.json" for name in ("x", "rows.values", "rows.row_splits"))
+        assert set(metadata) == set(arrays)
+        # Threads that begin at the same time may open an array each.
+        assert max(metadata.values(), default=0) <= 4
+    dtf.to_zarr({"x": np.zeros(40)}, store, mode="w")
+    with replaced_limits(look_again=0), pytest.raises(IncompleteStoreError, match="open it again"):
         back.compute()
 
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -110,7 +113,7 @@ def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:
 
 def open_source(target: TargetGroup) -> ZarrSource:
     """Open a complete group, and compare its attributes with its arrays, or raise IncompleteStoreError."""
-    group = target.open("r")
+    group = _OpenGroup.open(target).group
     attributes = target.own_attributes(group)
     try:
         return _source(target, group, attributes)
@@ -310,25 +313,24 @@ class ZarrSource(CountedRows):
 
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
         """Read rows of some features."""
-        group = self._group()
-        return self._blocks(partial(_read, self.target, group), names, key, out)
+        return self._blocks(self._opened().read, names, key, out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
     ) -> Iterator[dict[str, Block]]:
         """Yield the rows of each span; a chunk of several consecutive spans is read once."""
-        group = self._group()
+        opened = self._opened()
         # Of a virtual group, only the rows of a range are decoded.
-        read = partial(_read, self.target, group) if self.is_virtual else _OpenArrays(self.target, group).read
+        read = opened.read if self.is_virtual else _LastChunks(opened).read
         return (self._blocks(read, names, key, into) for key, into in parts(spans, out))
 
-    def _group(self) -> Any:
-        group = self.target.open("r")
-        if self.target.own_attributes(group).get("id") != self.identity:
+    def _opened(self) -> _OpenGroup:
+        opened = _OpenGroup.current(self.target, self.identity)
+        if opened.identity != self.identity:
             raise IncompleteStoreError(
                 "the group was replaced after it was opened: open it again", self.target.location
             )
-        return group
+        return opened
 
     def _blocks(
         self, read: _Read, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None
@@ -412,32 +414,106 @@ def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
     return array
 
 
-def _read(target: TargetGroup, group: zarr.Group, name: str, start: int, stop: int) -> NDArray[Any]:
-    """Read entries of one array; `read_entries` and `_array` raise the errors."""
-    array = _array(target, group, name)
-    return read_entries(array, target.objects(group), Location(f"{target}/{name}"), start, stop)
+@dataclass(frozen=True, slots=True, eq=False)
+class _OpenGroup:
+    """Group whose metadata the tasks of a process read once, until they change."""
+
+    target: TargetGroup
+    group: zarr.Group
+    identity: Any
+    # What tells whether another run has replaced the group: the process, and its file or the time.
+    stamp: tuple[Any, ...]
+    arrays: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, target: TargetGroup) -> _OpenGroup:
+        """Read the metadata of a group, for all tasks of this process."""
+        global _groups
+        stamp = _stamp(target)
+        group = target.open("r")
+        opened = cls(target, group, target.own_attributes(group).get("id"), stamp)
+        # Replaced as a whole: threads go on with the groups that they have.
+        _groups = (opened, *(known for known in _groups if not _are_same(known.target, target)))[:_MOST_GROUPS]
+        return opened
+
+    @classmethod
+    def current(cls, target: TargetGroup, identity: str) -> _OpenGroup:
+        """Return the group; opened again if its file has changed, or, in other stores, after `look_again` seconds."""
+
+        def known() -> _OpenGroup | None:
+            same = (each for each in _groups if each.identity == identity and _are_same(each.target, target))
+            return next((each for each in same if each._is_recent()), None)
+
+        found = known()
+        if found is None:
+            with _opening:
+                found = known() or cls.open(target)
+        return found
+
+    def _is_recent(self) -> bool:
+        now = _stamp(self.target)
+        if self.target.directory is not None:
+            return now == self.stamp
+        return bool(now[0] == self.stamp[0] and now[1] - self.stamp[1] < limits().look_again)
+
+    def array(self, name: str) -> Any:
+        """Return an array of the group."""
+        if name not in self.arrays:
+            self.arrays[name] = _array(self.target, self.group, name)
+        return self.arrays[name]
+
+    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read entries of one array; `read_entries` and `_array` raise the errors."""
+        location = Location(f"{self.target}/{name}")
+        return read_entries(self.array(name), self.target.objects(self.group), location, start, stop)
 
 
-class _OpenArrays:
-    """Arrays that are read in consecutive ranges. The last chunk of each is kept for the next range."""
+# The last groups that tasks of this process have read.
+_groups: tuple[_OpenGroup, ...] = ()
+_MOST_GROUPS = 8
+# Held by a thread that opens a group; others wait for it instead of opening it too.
+_opening = threading.Lock()
 
-    def __init__(self, target: TargetGroup, group: Any) -> None:
-        self.target, self.group = target, group
-        self.sizes: dict[str, int] = {}
+
+def _are_same(one: TargetGroup, other: TargetGroup) -> bool:
+    """Return whether two locations are one; stores of a worker are copies, and stores in memory are what they are."""
+    if (one.component, one.storage_options) != (other.component, other.storage_options):
+        return False
+    first, second = one.store, other.store
+    if isinstance(first, str | zarr.storage.FsspecStore | zarr.storage.ObjectStore) and type(first) is type(second):
+        return bool(first == second)
+    return first is second
+
+
+def _stamp(target: TargetGroup) -> tuple[Any, ...]:
+    """Return the process, and the identity of the file of the group, or the time where a look costs a request."""
+    directory = target.directory
+    if directory is None:
+        return os.getpid(), time.monotonic()
+    try:
+        found = (directory / "zarr.json").stat()
+    except OSError:
+        return (os.getpid(),)
+    return os.getpid(), found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class _LastChunks:
+    """Reader of consecutive ranges. The last chunk of each array is kept for the next range."""
+
+    def __init__(self, opened: _OpenGroup) -> None:
+        self.opened = opened
         self.chunks: dict[str, tuple[int, NDArray[Any]]] = {}
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """Read entries of one array."""
-        if name not in self.sizes:
-            self.sizes[name] = self.group[name].chunks[0]
-        size = self.sizes[name]
+        size = self.opened.array(name).chunks[0]
         if stop - start >= size or stop == start:
-            return _read(self.target, self.group, name, start, stop)
+            return self.opened.read(name, start, stop)
         found = []
         for number in range(start // size, (stop - 1) // size + 1):
             first, chunk = self.chunks.get(name, (-1, None))
             if chunk is None or first != number * size:
-                first, chunk = number * size, _read(self.target, self.group, name, number * size, (number + 1) * size)
+                first, chunk = number * size, self.opened.read(name, number * size, (number + 1) * size)
                 self.chunks[name] = first, chunk
             found.append(chunk[max(start - first, 0) : stop - first])
         return found[0] if len(found) == 1 else np.concatenate(found)
