@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import struct
 import threading
 from collections import Counter
@@ -29,7 +28,6 @@ from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, al
 from dask_tfrecord.columns.message_fields import (
     MessageTables,
     columns_in_bytes,
-    leaf_paths,
     message_columns,
     message_tables,
 )
@@ -53,8 +51,7 @@ from dask_tfrecord.features.dtypes import stored_kind
 from dask_tfrecord.features.inference.payload_type import payload_error
 from dask_tfrecord.features.keys import MESSAGES, Decoded, KeyOutput, KeySpec
 from dask_tfrecord.features.listed import lengths
-from dask_tfrecord.features.message_types import MessageType
-from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, given_features, unset_keys
+from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window, framing_error
@@ -170,56 +167,6 @@ class StepCounter(Decoder):
         self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
 
 
-def wanted_schema(
-    features: Mapping[str, Any] | str | os.PathLike[str] | None,
-    sequence_features: Mapping[str, Any] | None = None,
-    example_features: Mapping[str, Any] | None = None,
-    message: Any = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Schema | None:
-    """Return the schema that the arguments of a reader describe, all fields of a message by default; None without any.
-
-    `features` may be the path of a schema file.
-    """
-    if isinstance(features, str | os.PathLike):
-        features = Schema.read(features, storage_options=storage_options)
-    if message is not None and features is None:
-        message = MessageType.of(message)
-        features = leaf_paths(message)
-    if features is None and sequence_features is None and example_features is None:
-        return None
-    if isinstance(features, Schema) and sequence_features is None and example_features is None:
-        features = _schema_of_records(features)
-    return given_features(features, sequence_features, example_features, message)
-
-
-def _schema_of_records(columns: Schema) -> Schema:
-    """Return the features of the records that columns are read from; the columns themselves if they have changed."""
-    read = columns.records
-    if read is None:
-        return columns
-    decoder = Decoder(read)
-    sources, others = dict[str, None](), list[str]()
-    for name, column in columns.items():
-        if name in decoder.columns and _uncounted(column) == _uncounted(decoder.columns[name]):
-            sources[decoder.decoders[name].source] = None
-        else:
-            others.append(name)
-    if not others:
-        return read if sources.keys() == read.keys() else read.select(name for name in read if name in sources)
-    if read.message == "Example":
-        return columns
-    raise SchemaError(
-        f"columns {', '.join(map(repr, others[:5]))} are not read from {read.message} records, which the others are: "
-        f"leave them out, as in ds[[…]].schema, or state features of the records"
-    )
-
-
-def _uncounted(feature: Any) -> Any:
-    """Return the feature without the length of the longest row, which files determine."""
-    return feature if getattr(feature, "length", None) is None else replace(feature, length=None)
-
-
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
     """Return the specs whose values are kept, or determine the sizes of rows."""
     made = column.feature
@@ -283,7 +230,7 @@ def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> di
     """Return the columns of messages in the bytes of a key, one in every record, step or item."""
     scope = schema.scope_of(name)
     steps = scope != "value"
-    key = schema.key_of(name) if feature.key is None else feature.key
+    key = schema.key_of(name)
     specs = (KeySpec(key, "bytes", ValueLayout.FIXED, steps=steps, optional=steps),)
     columns = columns_in_bytes(name, feature, specs, key, (key,) if steps else ())
     return {label: replace(column, scope=scope) for label, column in columns.items()}
@@ -924,7 +871,7 @@ def _refused_error(
 ) -> FeatureError:
     """Return the error of a feature of a record, `payload`, that does not match the schema."""
     message = f"feature {column.source!r}"
-    if spec.key != schema.key_of(column.source):
+    if spec.key not in (column.source, column.source.removeprefix(f"{ITEMS}/")):
         message += f", key {spec.key!r},"
     message += f"{_place(refused, column.scope)} {_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:

@@ -23,7 +23,7 @@ from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFea
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import MESSAGES, Scope
-from dask_tfrecord.features.schema import Schema, given_features, lengths_column, split_item_name
+from dask_tfrecord.features.schema import ITEMS, Schema, given_features, lengths_column, split_item_name
 from dask_tfrecord.features.written import KeyedValues
 
 # Initial size of the buffer for records.
@@ -209,7 +209,11 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         for name, feature in read.items():
             steps = read.has_steps(name)
             names = names_of(name, feature, steps) or ()
-            kept = all(columns[column] == read_columns.get(column, columns[column]) for column in names)
+            # Files determine the length of padded rows.
+            kept = all(
+                columns[column].padded_to(None) == read_columns.get(column, columns[column]).padded_to(None)
+                for column in names
+            )
             if kept and (not steps or read.message == message):
                 take(name, feature, steps=steps)
     for name in columns:
@@ -228,7 +232,11 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
     grouping = given if given.groups else columns
     items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]
     ragged = [name for name, feature in schema.items() if feature.ragged_rank and name not in items]
-    return schema.with_groups(grouping.groups_of(ragged))
+    groups = grouping.groups_of(ragged)
+    if message == "ExampleListWithContext":
+        # Columns that were items, and have other names now.
+        groups.pop(ITEMS, None)
+    return schema.with_groups(groups)
 
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:

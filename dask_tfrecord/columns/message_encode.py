@@ -208,10 +208,8 @@ class ExampleEncoder(Encoder):
         self._messages: dict[str, MessageEncoder] = {}
         joined: dict[tuple[str, str], list[ColumnEncoding]] = {}
         for plan in self._plans:
-            feature: Any = plan.feature
-            if feature.is_message:
-                key = plan.key if feature.key is None else feature.key
-                joined.setdefault((key, plan.scope), []).append(replace(plan, key=key))
+            if plan.feature.is_message:
+                joined.setdefault((plan.key, plan.scope), []).append(plan)
         kept = [plan for plan in self._plans if not plan.feature.is_message]
         for parts in joined.values():
             # All paths of a message are in one value.

@@ -151,8 +151,8 @@ class Feature(ABC):
         """Rows are padded to the longest, whose length is not known before records are read."""
         return False
 
-    def padded_to(self, length: int) -> Feature:
-        """Return the feature of rows that are padded to a length."""
+    def padded_to(self, length: int | None) -> Feature:
+        """Return the feature of rows that are padded to a length; None for that of the longest."""
         return self
 
     def unpadded(self) -> Feature:
@@ -253,6 +253,12 @@ class Feature(ABC):
         sizes = tuple(self.shape) if self.shape else ()
         return f"FixedLenFeature({sizes}, 'float32')", f"RawFeature({sizes}, 'float64')"
 
+    @property
+    def stored_key(self) -> str | None:
+        """Key of the records that holds the values; None for the name of the feature."""
+        key: str | None = getattr(self, "value_key", None)
+        return key
+
     # Descriptions of the records in other formats.
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
@@ -287,6 +293,10 @@ class Feature(ABC):
         labels : sequence of str or None
             Names of classes.
         """
+        name = name if self.stored_key is None else self.stored_key
+        if any(each.name == name for each in schema.feature):
+            # Another feature reads the same values.
+            return {}
         column = add_column(schema, name, self.stored)
         if self.tfmd_domain is not None:
             getattr(column, self.tfmd_domain).SetInParent()

@@ -369,8 +369,8 @@ class FixedLenSequenceFeature(Listed):
         """Return whether the length is to be counted."""
         return self.length is None
 
-    def padded_to(self, length: int) -> Feature:
-        """Return the feature of rows that are padded to a length."""
+    def padded_to(self, length: int | None) -> Feature:
+        """Return the feature of rows that are padded to a length; None for that of the longest."""
         return replace(self, length=length)
 
     def unpadded(self) -> Feature:

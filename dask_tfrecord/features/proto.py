@@ -118,6 +118,11 @@ class ProtoFeature(Feature):
             )
         self._set(message=message, path=path, presence=bool(self.presence), compression_type=compression)
 
+    @property
+    def stored_key(self) -> str | None:
+        """Key of the records that holds the messages; None for the name of the feature."""
+        return self.key
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that construct an equal feature, without defaults."""
         given = Feature.arguments(self)

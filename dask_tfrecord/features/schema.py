@@ -75,8 +75,8 @@ class Schema(Mapping[str, Feature]):
         Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
     records : Schema, optional
         Set by `Dataset.schema`, whose features are those of columns: the features of the records that the columns are
-        read from. `read_tfrecord` takes it, so that ``read_tfrecord(other, ds.schema)`` reads records of the same form.
-        Comparisons omit it.
+        read from, under the present names of the columns. `read_tfrecord` takes it: ``read_tfrecord(other, ds.schema)``
+        reads the columns from records of the form that ``ds.to_tfrecord`` writes. Comparisons omit it.
 
     Raises
     ------
@@ -227,7 +227,8 @@ class Schema(Mapping[str, Feature]):
         """Features of each item of an ExampleListWithContext, by key; None for other records."""
         if self.message != "ExampleListWithContext":
             return None
-        return {self.key_of(name): feature for name, feature in self._features.items() if name in self._steps}
+        steps = {name: feature for name, feature in self._features.items() if name in self._steps}
+        return {split_item_name(name, self.message)[0]: feature for name, feature in steps.items()}
 
     def has_steps(self, name: str) -> bool:
         """Return whether a feature is a feature list, or a feature of items."""
@@ -240,8 +241,10 @@ class Schema(Mapping[str, Feature]):
         return "step" if self.message == "SequenceExample" else "item"
 
     def key_of(self, name: str) -> str:
-        """Return the key of a feature in a record: its name, or for items the name after ``examples/``."""
-        return split_item_name(name, self.message)[0] if name in self._steps else name
+        """Return the key of the values of a feature: by default its name, of items without ``examples/``."""
+        own = split_item_name(name, self.message)[0] if name in self._steps else name
+        key = self._features[name].stored_key
+        return own if key is None else key
 
     def select(self, names: Iterable[str]) -> Schema:
         """Return a schema of the features `names`, in that order.
@@ -253,24 +256,30 @@ class Schema(Mapping[str, Feature]):
         """
         return self.replaced({name: self[name] for name in names})._set(report=self.report)
 
-    def replaced(self, features: Mapping[str, Feature], records: Schema | None = None) -> Schema:
-        """Return a schema of these features for the same message: those named as one of its steps are steps."""
-        steps = {self.key_of(name): feature for name, feature in features.items() if name in self._steps}
-        context = {name: feature for name, feature in features.items() if name not in self._steps}
+    def replaced(
+        self, features: Mapping[str, Feature], records: Schema | None = None, steps: Collection[str] | None = None
+    ) -> Schema:
+        """Return a schema of these features for the same message: those named as one of `steps`, or its own, are steps.
+
+        The records are kept unless others are given.
+        """
+        own = self._steps if steps is None else steps
+        of_steps = {split_item_name(name, self.message)[0]: of for name, of in features.items() if name in own}
+        context = {name: feature for name, feature in features.items() if name not in own}
         made = Schema(
             context,
-            sequence_features=steps if self.message == "SequenceExample" else None,
-            example_features=steps if self.message == "ExampleListWithContext" else None,
+            sequence_features=of_steps if self.message == "SequenceExample" else None,
+            example_features=of_steps if self.message == "ExampleListWithContext" else None,
             classes={name: self.classes[name] for name in features if name in self.classes},
             groups=self.groups_of(features),
             inner_groups=self.inner_groups,
             message=self.message_type,
-            records=records,
+            records=self.records if records is None else records,
         )
         # Keep the given order across context and steps.
         return made._set(_features={name: made[name] for name in features})
 
-    def renamed(self, names: Mapping[str, str]) -> Schema:
+    def renamed(self, names: Mapping[str, str], records: Schema | None) -> Schema:
         """Return the schema of columns under new names; `names` are the present ones by the new ones."""
         new = {name: renamed for renamed, name in names.items()}
         return Schema(
@@ -278,6 +287,7 @@ class Schema(Mapping[str, Feature]):
             classes={new[name]: classes for name, classes in self.classes.items() if name in new},
             groups={group: [new[name] for name in held] for group, held in self.groups_of(names.values()).items()},
             inner_groups={new[name]: inner for name, inner in self.inner_groups.items() if name in new},
+            records=records,
         )
 
     def group_of(self, name: str) -> str | None:

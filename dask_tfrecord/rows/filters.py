@@ -79,9 +79,15 @@ class Condition:
 
     def _compare(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         comparison = self.comparison.removeprefix("not ")
+        if values.dtype.kind == "b":
+            # NumPy compares bool as int64, which larger integers overflow, and other integers exactly.
+            values = values.view(np.uint8)
         if comparison in _COMPARISONS:
             # NumPy would drop zero bytes at the end of bytes and text.
             value = np.array(self.value, values.dtype) if values.dtype.kind in "OT" else self.value
+            if _exceeds(value, values.dtype):
+                # Python compares floats with any integer; infinity is larger.
+                values = values.astype(object)
             # A Python float takes the dtype of the values, like 0.1 of float32.
             with np.errstate(over="ignore"):
                 found = _COMPARISONS[comparison](values, value)
@@ -93,6 +99,11 @@ class Condition:
         return ~mask if comparison != self.comparison else mask
 
 
+def _exceeds(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether an integer is larger than all numbers of a dtype of floats."""
+    return dtype.kind in "fc" and isinstance(value, int) and abs(value) > int(np.finfo(dtype).max)
+
+
 def _is_in(values: NDArray[Any], listed: Sequence[Any]) -> NDArray[np.bool_]:
     """Return which numbers or times equal one of a list, with integers compared as integers.
 
@@ -100,6 +111,7 @@ def _is_in(values: NDArray[Any], listed: Sequence[Any]) -> NDArray[np.bool_]:
     2**53.
     """
     if values.dtype.kind not in "iu":
+        listed = [value for value in listed if not _exceeds(value, values.dtype)]
         return np.isin(values, np.asarray(listed, values.dtype if values.dtype.kind == "f" else None))
     whole = [int(value) for value in listed if isinstance(value, int | np.integer | np.bool_)]
     others = [value for value in listed if not isinstance(value, int | np.integer | np.bool_)]

@@ -16,7 +16,8 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks, wanted_schema
+from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks
+from dask_tfrecord.columns.records import features_of_columns, named_columns, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural, warn_caller
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.images.codecs import require_pillow
@@ -243,30 +244,34 @@ def read_rows(
         else:
             source = _counted_source(found, schema, known, check_crc, is_given=known is counts)
             rows = _plan_chunks(source, found, rows_or_bytes, partitions)
+    wanted = rows.names
+    if columns is not None:
+        assert rows.schema.records is not None
+        wanted = named_columns(rows.schema.records, columns)
+    elif isinstance(features, Schema) and features.records is not None:
+        wanted = tuple(features)
     if tolerated != "raise":
-        return _tolerant(rows, tolerated, fill_values, columns, filters)
+        return _tolerant(rows, tolerated, fill_values, wanted, filters)
     kept = rows if filters is None else where(rows, filters)
-    return kept.select_columns(columns) if whole and columns is not None else kept
+    return kept if wanted == kept.names else kept.select_columns(wanted)
 
 
 def _tolerant(
     rows: Rows,
     modes: Mapping[str, str] | str,
     fill_values: Mapping[str, Any] | None,
-    columns: Sequence[str] | None,
+    wanted: tuple[str, ...],
     filters: Sequence[Any] | None,
 ) -> Rows:
     """Handle values that can't be decoded, first in the columns that filters compare."""
     assert isinstance(rows.source, RecordSource | FilledSource)
-    wanted = tuple(rows.schema) if columns is None else tuple(columns)
-    if filters is None:
-        return ValueErrors.parse(rows.source.decoder, modes, fill_values, wanted).apply(rows, wanted)
-    mask = Filters.parse(filters).resolve(rows.schema)
-    tolerance = ValueErrors.parse(rows.source.decoder, modes, fill_values, {*wanted, *mask.columns})
-    kept = filter_rows(tolerance.apply(rows, mask.columns), mask, mask.columns)
-    kept = tolerance.apply(kept, [name for name in wanted if name not in mask.columns])
+    mask = None if filters is None else Filters.parse(filters).resolve(rows.schema)
+    tested = () if mask is None else mask.columns
+    tolerance = ValueErrors.parse(rows.source.decoder, modes, fill_values, {*wanted, *tested})
+    kept = rows if mask is None else filter_rows(tolerance.apply(rows, tested), mask, tested)
+    kept = tolerance.apply(kept, [name for name in wanted if name not in tested])
     marks = [name for name in kept.schema if name.removesuffix(".valid") in wanted and name not in rows.schema]
-    return kept.select_columns([*wanted, *marks])
+    return kept if (*wanted, *marks) == kept.names else kept.select_columns([*wanted, *marks])
 
 
 def _intact_source(
@@ -431,8 +436,8 @@ def _schema(
                 schema = labels.schema
             else:
                 schema = found.with_classes(_inferred(found.shards, intact))
-        return schema if columns is None else schema.select(columns)
-    given = given if columns is None else given.select(columns)
+        return schema if columns is None else features_of_columns(schema, columns)
+    given = given if columns is None else features_of_columns(given, columns)
     # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
     for name, feature in given.items():
         if feature.is_image:

@@ -51,6 +51,7 @@ from dask_tfrecord.blocks import (
     zero_rows,
 )
 from dask_tfrecord.columns.conversions import conform, host_array
+from dask_tfrecord.columns.records import renamed_records
 from dask_tfrecord.errors import Location, SchemaError, plural, printable
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels, read_labels
@@ -563,7 +564,7 @@ class Rows(HasRows):
     def rename(self, names: Mapping[str, str]) -> Rows:
         """Return some columns under new names; `names` are the present ones by the new ones."""
         rows = self.merged()
-        schema = rows.stored_schema.renamed(names)
+        schema = rows.stored_schema.renamed(names, renamed_records(rows.stored_schema, names))
         if rows.source is not None:
             source = (
                 RenamedSource(rows.source, names, schema)
@@ -876,8 +877,8 @@ def compute_in_place(
     if own:
         raise_first(done[0])
     for name, counts in written.items():
-        # Memory that was not written holds anything.
-        if sum(counts) != rows:
+        # Memory that was not written holds anything. dask does not store arrays without values.
+        if results[name].size and sum(counts) != rows:
             raise SchemaError(f"column {name!r}: expected {plural(rows, 'row')}, found {sum(counts):,} in its chunks")
     return results
 

@@ -1493,8 +1493,8 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
         features[name] = own[name] if kept else found
     classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
     if isinstance(made, Schema):
-        return Schema(features, classes={**classes, **made.classes}, groups=made.groups)
-    return Schema(features, classes=classes)
+        return Schema(features, classes={**classes, **made.classes}, groups=made.groups, records=own.records)
+    return Schema(features, classes=classes, records=own.records)
 
 
 # Records between two cumulative counts.

@@ -6,10 +6,12 @@ import pickle
 from pathlib import Path
 
 import pytest
-from oracle import expected_columns, read_payloads
+from google.protobuf.wrappers_pb2 import Int64Value
+from oracle import expected_columns, read_payloads, write_oracle
 from support.corpus import TFX
 from support.paths import DATA
 from support.store_round_trip import assert_same
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError, SchemaNotFoundError
@@ -305,3 +307,14 @@ def test_records_by_their_schema(corpus: Path, shards: str, schema: str) -> None
     path, described = corpus / TFX / shards, corpus / TFX / schema
     wanted = expected_columns(read_payloads(path), Schema.read(described))
     assert_same(dtf.read_tfrecord(path, described).compute(), wanted)
+
+
+def test_messages_have_the_key_of_the_records(tmp_path: Path) -> None:
+    value = Int64Value(value=3).SerializeToString()
+    write_oracle(tmp_path / "a", [example(k=[value], other=[value])])
+    keyed = {"p": dtf.ProtoFeature(Int64Value, "value", key="k"), "q": dtf.ProtoFeature(Int64Value, "", key="k")}
+    schema = dtf.Schema({**keyed, "other": dtf.ProtoFeature(Int64Value, "value")})
+    schema.to_pbtxt(tmp_path / "schema.pbtxt")
+    again = dtf.Schema.read(tmp_path / "schema.pbtxt")
+    assert sorted(again) == ["k", "other"]
+    assert dtf.read_tfrecord(tmp_path / "a", again)["k"].compute().tolist() == [value]

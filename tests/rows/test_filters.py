@@ -561,3 +561,19 @@ def test_the_advice_for_a_condition_keeps_the_rows_that_are_meant(text: str) -> 
     if numbered := re.search("; write (.* == .*)$|: write (.* == [0-9]*)$", said):
         written.append(ds.where(numbered[1] or numbered[2]))
     assert [each["a"].compute().tolist() for each in written] == [OTHERWISE[text]], said
+
+
+BEYOND = (-(2**70), -1, 0, 1, 2, 2**63, 2**70, 10**400, -(10**400))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64"])
+def test_integers_beyond_the_dtype_are_compared_as_integers(dtype: str) -> None:
+    values = np.array([0, 1, 0, np.inf] if dtype.startswith("float") else [0, 1, 0, 1], dtype)
+    ds, listed = dtf.Dataset.from_arrays({"x": values}), values.tolist()
+    for number in BEYOND:
+        for comparison, function in COMPARISONS.items():
+            if "in" in comparison:
+                continue
+            found = ds.where([("x", comparison, number)])["x"].compute().tolist()
+            assert found == [value for value in listed if function(value, number)], (comparison, number)
+        assert ds.where([("x", "in", [number, 1])])["x"].compute().tolist() == [v for v in listed if v in (number, 1)]

@@ -353,3 +353,12 @@ def test_damage_beyond_the_rows_is_no_error(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="the CRC of the length") as caught:
         ds.rows[[5, 2_700]].compute()
     assert caught.value.place == Location(str(path), 2_600, int(OFFSETS[2_600]))
+
+
+def test_columns_of_an_axis_of_length_0_are_assigned(tmp_path: Path) -> None:
+    features = {"u": dtf.FixedLenFeature((), "int64"), "z": dtf.FixedLenFeature((2, 0), "int64")}
+    dtf.to_tfrecord({"u": np.arange(3), "z": np.zeros((3, 2, 0), "int64")}, tmp_path / "a", features=features)
+    ds = dtf.read_tfrecord(tmp_path / "a", features, chunks=2)
+    for added in (ds["z"], ds["z"].rechunk((1, 1, -1)), np.zeros((3, 0), "float32")):
+        found = ds.assign(y=added).compute()
+        assert found["y"].shape == added.shape and found["u"].tolist() == [0, 1, 2]

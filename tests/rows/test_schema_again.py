@@ -73,14 +73,15 @@ def test_a_schema_reads_the_next_file(record: Any, options: dict[str, Any], tmp_
     assert one in dtf.read_tfrecord(second, ds[[one]].schema)
 
 
-def test_columns_that_are_not_of_the_records_are_named(tmp_path: Path) -> None:
+def test_the_schema_of_an_added_column_is_that_of_the_records_with_it(tmp_path: Path) -> None:
     write_oracle(tmp_path / "a", [steps(2), steps(3)])
     ds = dtf.read_tfrecord(tmp_path / "a", CONTEXT, sequence_features=LISTS)
     changed = ds.assign(double=ds["id"] * 2)
-    with pytest.raises(
-        dtf.SchemaError, match=r"columns 'double' are not read from SequenceExample records.*leave them"
-    ):
+    with pytest.raises(dtf.FeatureError, match="'double' is missing"):
         dtf.read_tfrecord(tmp_path / "a", changed.schema)
+    changed.to_tfrecord(tmp_path / "b")
+    again = dtf.read_tfrecord(tmp_path / "b", changed.schema)
+    assert [*again] == [*ds, "double"] and again["double"].compute().tolist() == [4, 6]
 
 
 def test_examples_without_feature_lists_warn(tmp_path: Path) -> None:

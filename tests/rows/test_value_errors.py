@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -341,3 +342,25 @@ def test_the_command_line_leaves_rows_out(tmp_path: Path) -> None:
     assert dtf.from_zarr(tmp_path / "z")["id"].compute().tolist() == KEPT["text"]
     assert run("head", SHARD, "-n", 30, "--json", *options).stdout.count('"id"') == len(KEPT["text"])
     assert run("head", SHARD, "--where", "id > 8", "--json", *options).stdout.startswith('{"id": 11')
+
+
+@pytest.mark.parametrize("names", [["s"], ["s.values", "s.indices"], ["u", "s"]], ids=str)
+def test_a_name_of_several_columns_stands_for_all(names: list[str], tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a", [example(i=[at], v=[at], u=[row]) for row, at in enumerate([0, 9, 1])])
+    features = {"s": dtf.SparseFeature("i", "v", "int64", 5), "u": dtf.FixedLenFeature((), "int64")}
+    columns = [each for name in names for each in ([f"s.{of}" for of in PARTS] if name == "s" else [name])]
+    read = partial(dtf.read_tfrecord, tmp_path / "a", features, columns=names)
+    assert list(read()) == columns
+    skipped = read(value_errors="skip")
+    assert list(skipped) == columns and skipped["s.values"].compute()[1].tolist() == [1]
+    filling = {"s.indices": np.zeros((0, 1)), "s.values": [], "s.shape": 5}
+    marked = read(value_errors="mark", fill_values=filling)
+    assert list(marked)[: len(columns)] == columns and "s.values.valid" in marked
+    assert marked["s.values.valid"].compute().tolist() == [True, False, True]
+    kept = read(filters=[("u", "==", 2)])
+    assert list(kept) == columns and kept["s.values"].compute()[0].tolist() == [1]
+    both = read(value_errors="skip", filters=[("any(s.values)", "<", 9)])
+    assert list(both) == columns and both.nrows == 2
+
+
+PARTS = ("indices", "values", "shape")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from dask_tfrecord.blocks import Block, block_nbytes, rows_of
-from dask_tfrecord.columns.decoder import Decoder, wanted_schema
+from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.columns.records import wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.inference.report import Report, survey_sample

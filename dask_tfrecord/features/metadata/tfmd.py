@@ -255,10 +255,10 @@ def pbtxt(schema: Schema) -> str:
         with feature_errors(name):
             parts |= feature.add_to_tfmd(message, name, schema.classes.get(name))
     for key in parts:
-        if key in schema.context_features:
+        if key in schema.context_features and schema.key_of(key) == key:
             # Without a representation of its own, a reader would treat this feature as a mere part.
             schema[key].represent_in_tfmd(message, key)
-        else:
+        elif not any(each.name == key for each in message.feature):
             add_column(message, key, parts[key])
     if schema.sequence_features is not None:
         struct = message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain

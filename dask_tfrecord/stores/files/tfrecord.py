@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import Block, block_nbytes
 from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
+from dask_tfrecord.columns.records import written_schema
 from dask_tfrecord.errors import (
     FeatureError,
     Location,
@@ -260,14 +260,8 @@ def _rows_and_schema(
     """Convert the input to rows; find the features of its records, and the text of its labels."""
     if isinstance(arrays, HasRows):
         rows = arrays.as_rows()
-        stored = rows.origin.get("schema")
-        read = None if stored is None else Schema.from_json(json.dumps(stored))
-        if read is not None and read.message_type is not None and not given and given.message == "Example":
-            # Messages are written as what they were read from.
-            given = Schema({}, message=read.message_type)
-        find = record_schema if given.message_type is None else message_schema
-        schema = find(rows.schema, read, given)
-        kept = rows.labels() if given.message_type is None else None
+        schema = written_schema(rows.schema, given)
+        kept = rows.labels() if schema.message_type is None else None
         return rows, schema, None if kept is None else kept.of_records(schema).to_json()
     if given.message_type is not None:
         inputs = Inputs.from_arrays(arrays, message_schema(dict.fromkeys(arrays), None, given))

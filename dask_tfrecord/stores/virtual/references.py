@@ -24,7 +24,8 @@ from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import splits_of, zero_rows
-from dask_tfrecord.columns.decoder import Decoder, wanted_schema
+from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.columns.records import wanted_schema
 from dask_tfrecord.errors import SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema

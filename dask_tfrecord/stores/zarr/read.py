@@ -141,10 +141,12 @@ def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any
         )
     source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
     read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
-    if read_by is not None:
-        _schema(target, read_by, "source.schema")
+    of_records = None if read_by is None else _schema(target, read_by, "source.schema")
     identity = _typed(target, attributes, "id", str)
     schema = _schema(target, _typed(target, attributes, "schema", dict), "schema")
+    if schema.records is None and of_records is not None:
+        # Earlier versions did not write what a step made of the records.
+        schema = schema.replaced(schema, records=of_records)
     records = _count(target, attributes, "records", 0)
     unit_rows = _count(target, attributes, "unit_rows", 1)
     virtual = "chunk_rows" in attributes
@@ -179,7 +181,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
             lengths = spec.shape if spec.by_rows else ("any length", *spec.shape[1:])
             raise IncompleteStoreError(
                 f"array {spec.name!r} has shape {array.shape} and dtype {array.dtype}; the attributes "
-                f"dask_tfrecord.records ({records:,}) and dask_tfrecord.features.schema (feature {spec.feature!r}) "
+                f"dask_tfrecord.records ({records:,}) and dask_tfrecord.schema (feature {spec.feature!r}) "
                 f"expect ({', '.join(map(str, lengths))}) and {'text' if spec.dtype == 'string' else dtype}. The group "
                 f"was changed after it was written: " + WRITE_AGAIN,
                 target.location,

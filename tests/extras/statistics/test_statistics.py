@@ -160,6 +160,18 @@ def test_estimates_are_within_their_error() -> None:
     assert [again[name].distinct for name in columns] == [found[name].distinct for name in columns]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "int8", "float64"])
+@pytest.mark.parametrize("most", [2, 40, 400])
+def test_quantiles_of_rows_that_differ_in_shape_are_within_their_error(dtype: str, most: int) -> None:
+    rng = np.random.default_rng(1)
+    values = [(rng.standard_normal((size, 3)) * 20).astype(dtype) for size in rng.integers(0, most, 3000 // most + 9)]
+    ds = dtf.Dataset.from_arrays({"x": values}, {"x": dtf.TensorFeature((-1, 3), dtype)})
+    held, ranks = np.sort(np.concatenate([row.ravel() for row in values])), np.linspace(0.05, 0.95, 19)
+    found = ds.describe()["x"].numbers.quantile(ranks)
+    low, high = (np.searchsorted(held, found, side) / len(held) for side in ("left", "right"))
+    assert (low < ranks + 0.01).all() and (high > ranks - 0.01).all()
+
+
 def test_special_values() -> None:
     values = {
         "big": np.array([2**63 - 1, -(2**63), 2**53 + 1]),
