@@ -23,7 +23,7 @@ ORDER = [
     "options",
     "markup",
     "settings",
-    "function_parts",
+    "identity",
     "messages",
     "blocks",
     "shards",
@@ -46,7 +46,7 @@ WRITERS = {"features.schema": {"features.metadata.labels"}}
 MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
 # The only packages or modules that import a third-party package.
 ALLOWED = {
-    "dask": {"settings", "function_parts", "rows", "stores", "extras", "dataset", "cli"},
+    "dask": {"settings", "identity", "rows", "stores", "extras", "dataset", "cli"},
     "dask_array": {"rows/engine.py"},
     "distributed": {"rows", "stores", "cli"},
     "zarr": {"stores/zarr"},

@@ -506,7 +506,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ValueError
             If no template is given and the function fails on empty blocks.
         """
-        called = func if self._rows.backend is None else OnBackend(func, self._rows.backend)
+        called = OnBackend(func, self._rows.backend)
         made = template if template is not None else infer_template(called, self.schema, self._rows.names)
         return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
 

@@ -17,7 +17,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.arrays import ArrayFeature
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape
-from dask_tfrecord.function_parts import function_parts
+from dask_tfrecord.identity import function_parts
 
 # Functions that features of this process were given. JSON names functions, and never imports one: a store or the labels
 # of shards may come from anywhere. Threads add functions and look them up; equal ones have equal names.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from dask_tfrecord.features.row_partitions import PARTITIONS, Partition, partiti
 from dask_tfrecord.features.sparse import SparseFeature
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.text import TextFeature
+from dask_tfrecord.identity import class_digest
 
 FEATURES: dict[str, type[Feature]] = {
     cls.__name__: cls
@@ -28,6 +30,7 @@ FEATURES: dict[str, type[Feature]] = {
         *(RawFeature, SparseFeature, TensorFeature, TextFeature, VarLenFeature),
     )
 }
+_OWN = FEATURES.copy()
 Registered = TypeVar("Registered", bound=type[Feature])
 
 
@@ -98,6 +101,23 @@ def json_of_feature(feature: Feature) -> dict[str, Any]:
             f"feature class {name} is not registered: dask_tfrecord.register_feature({name}) makes it known"
         )
     return {"class": name, **to_json(feature.arguments())}
+
+
+def class_digests(features: Iterable[Feature]) -> dict[str, str]:
+    """Return digests of the code of the feature classes that are not of this library, by name.
+
+    Schemas in files name the classes alone, which may be registered again with other code.
+    """
+    found, pending = dict[str, str](), list[Any](features)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, tuple):
+            pending += value
+        elif isinstance(value, Feature) and _OWN.get(name := type(value).__name__) is not type(value):
+            pending += value.arguments().values()
+            if name not in found:
+                found[name] = class_digest(type(value))
+    return dict(sorted(found.items()))
 
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:

@@ -16,7 +16,14 @@ from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, nea
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.keys import Scope
 from dask_tfrecord.features.message_types import MessageType
-from dask_tfrecord.features.registry import feature_of_json, from_json, from_tensorflow, json_of_feature, to_json
+from dask_tfrecord.features.registry import (
+    class_digests,
+    feature_of_json,
+    from_json,
+    from_tensorflow,
+    json_of_feature,
+    to_json,
+)
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
@@ -208,7 +215,7 @@ class Schema(Mapping[str, Feature]):
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Reading refuses keys that an inferred schema does not have, so `sampling` affects the result.
-        return ("dask_tfrecord.Schema", self.to_json())
+        return ("dask_tfrecord.Schema", self.to_json(), class_digests(self.values()))
 
     @property
     def context_features(self) -> dict[str, Feature]:

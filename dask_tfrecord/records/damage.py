@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +39,7 @@ from dask_tfrecord.errors import (
     printable,
     redact_url,
 )
+from dask_tfrecord.identity import file_key
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
@@ -531,7 +531,7 @@ def repair_shard(
     path = store_url(os.fspath(target), storage_options)
     if is_local(path):
         check_encodable(path)
-    if path == shard.path or (is_local(path) and is_local(shard.path) and Path(path).resolve() == Path(shard.path)):
+    if file_key(path) == file_key(shard.path):
         raise TFRecordError("the new file would replace the damaged shard; pass another path", Location(path))
     remove_abandoned([directory_of(path)], storage_options or {})
     packing = report.compression if compression == "same" else compression

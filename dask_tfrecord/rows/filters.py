@@ -34,6 +34,7 @@ from dask_tfrecord.columns.items import row_lengths
 from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses, redact_url
 from dask_tfrecord.features import dtype_name
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import function_parts
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
@@ -303,6 +304,9 @@ class UserMask:
     """Function of a user that chooses rows."""
 
     function: MaskFunction
+
+    def __dask_tokenize__(self) -> object:
+        return "dask_tfrecord.UserMask", function_parts(self.function)
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Call the function, and check its result."""

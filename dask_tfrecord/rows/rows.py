@@ -549,8 +549,7 @@ class Rows(HasRows):
     def map(self, function: BlockFunction, schema: Schema) -> Rows:
         """Pass every chunk through a function: rows of a source in the task that decodes them."""
         rows, columns = self.merged(), self.names
-        if self.backend is not None:
-            function = OnBackend(function, self.backend)
+        function = OnBackend(function, self.backend)
         if rows.source is not None:
             source = (
                 MappedSource(rows.source, columns, function, schema)

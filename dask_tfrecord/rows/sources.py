@@ -75,6 +75,7 @@ from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.dtypes import default_array
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import function_parts
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
@@ -142,6 +143,11 @@ class Source:
     def derivation(self) -> object:
         """Identity of what this source changes in the rows of the inner one, except for functions."""
         return None
+
+    @property
+    def content(self) -> object:
+        """What is read, for fingerprints, without the paths of files: these are compared by what they refer to."""
+        return self
 
     @property
     def images(self) -> Mapping[str, Any]:
@@ -475,6 +481,12 @@ class RecordSource(CountedRows):
         return self.token
 
     @property
+    def content(self) -> object:
+        """Records of the shards, whatever their paths are."""
+        shards, starts = self.collection.shards.without_paths(), self.collection.starts
+        return shards, starts, self.decoder, self.rows, self.check_crc
+
+    @property
     def schema(self) -> Schema:
         """Schema of the columns."""
         return self.decoder.columns
@@ -780,6 +792,11 @@ class UncountedSource(UncountedChunks):
         return normalize_token(("dask_tfrecord.UncountedSource", chunks, self.decoder, self.check_crc))
 
     @property
+    def content(self) -> object:
+        """Records of the shards, whatever their paths are."""
+        return self.chunks.shards.without_paths(), self.chunks.borders, self.decoder, self.check_crc
+
+    @property
     def schema(self) -> Schema:
         """Schema of the columns."""
         return self.decoder.columns
@@ -931,6 +948,12 @@ class FilledSource(CountedRows):
 
     def __dask_tokenize__(self) -> str:
         return self.token
+
+    @property
+    def content(self) -> object:
+        """Records of the shards, whatever their paths are, and the filled rows."""
+        values = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
+        return self.source.content, values, self.lost, self.rows
 
     @property
     def decoder(self) -> Decoder:
@@ -1413,15 +1436,20 @@ class UserBlocks(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class OnBackend:
-    """Function of `map_blocks` whose numbers are arrays of a backend of dask, such as CuPy."""
+    """A function of `map_blocks`, called with arrays of a backend of dask, such as CuPy; None is NumPy."""
 
     function: BlockFunction
-    backend: str
+    backend: str | None = None
 
     def __call__(self, blocks: dict[str, Any]) -> Mapping[str, Any]:
         """Move the blocks, and call the function; `host_array` copies its results back."""
+        if self.backend is None:
+            return self.function(blocks)
         move = to_backend(self.backend)
         return self.function({name: _moved(block, move) for name, block in blocks.items()})
+
+    def __dask_tokenize__(self) -> object:
+        return "dask_tfrecord.OnBackend", function_parts(self.function), self.backend
 
     @property
     def __wrapped__(self) -> BlockFunction:

@@ -10,18 +10,17 @@ import errno
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
-from urllib.parse import parse_qsl, urlsplit
 
 import fsspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import plural, printable, redact, redact_url, repr_without_credentials
+from dask_tfrecord.identity import url_key
 
 # Properties of a file that change with its content, the most reliable first.
 _VERSION_KEYS = (
@@ -36,14 +35,6 @@ _DIGEST = "properties-"
 # Prefix of the version of a local file, which includes the inode.
 _LOCAL = "mtime="
 
-# Query parameters that sign or authorize a request, as named by S3, Google, Azure, Alibaba, CloudFront and others. They
-# are not part of a file's identity, because signatures are renewed.
-_GRANTS = re.compile(
-    r"x-(amz|goog|oss|ms|cos)-.*|(google|aws)?access(key)?id|expires|policy|key-pair-id|hmac|"
-    r"s[a-z]|spr|sig|srt|ses|sdd|scid|sip|sk[a-z]{1,3}|saoid|suoid|"
-    r".*(sign|token|secret|passw|credential|auth|api[_-]?key).*|key|pwd|user|username",
-    re.IGNORECASE,
-)
 _MOUNTS = Path("/proc/self/mountinfo")
 
 # Message of errors about other kinds of files.
@@ -125,8 +116,14 @@ class Shards(Sequence[Shard]):
         options = dict(self.storage_options)
         if "store" in options:
             options["store"] = _store_token(options["store"])
-        paths = tuple(map(_identity, self.paths))
+        # Signatures and passwords in URLs are no part of a file's identity.
+        keys = zip(self.paths, map(url_key, self.paths), strict=True)
+        paths = tuple(path if key[0] == "file" else key for path, key in keys)
         return ("dask_tfrecord.Shards", paths, self.sizes.tolist(), self.versions, self.compression, options)
+
+    def without_paths(self) -> Shards:
+        """Return the collection for a token that does not depend on the paths."""
+        return replace(self, paths=("",) * len(self))
 
     def resolved(self, compressions: Sequence[str | None], access: Sequence[bool]) -> Shards:
         """Return the collection with detected properties, which tasks then do not detect again."""
@@ -196,16 +193,6 @@ def has_changed(shard: Shard, info: Mapping[str, Any]) -> bool:
 
 def _versions(info: Mapping[str, Any]) -> list[str]:
     return [_text(info[key]) for key in _VERSION_KEYS if info.get(key) not in (None, "")]
-
-
-def _identity(path: str) -> str | tuple[object, ...]:
-    """Return a name of a file that does not depend on signatures and passwords in its URL."""
-    bare = path if is_local(path) else redact_url(path)
-    if bare == path:
-        return path
-    queries = (urlsplit(link).query for link in path.split("::"))
-    rest = [pair for query in queries for pair in parse_qsl(query, keep_blank_values=True)]
-    return bare, *sorted(pair for pair in rest if not _GRANTS.fullmatch(pair[0]))
 
 
 def _store_token(store: Any) -> object:

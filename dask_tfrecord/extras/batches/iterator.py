@@ -33,7 +33,7 @@ from dask_tfrecord.rows.equivalents import OF_BATCHES
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, canonical_source, digest
 
 # Version of the states, and their parts, which the digest of a state protects.
 _VERSION = 2
@@ -58,6 +58,7 @@ _PARTS = {
     "records": "the number of rows",
     "rows": "the rows that are read, or the way they are read (rows[…], errors=, check_crc=, assigned or kept arrays)",
     "functions": "the functions passed to map_blocks",
+    "classes": "the code of registered feature classes",
     "chunks": "the chunks of the data set",
 }
 # Pipelines whose threads may run. A thread keeps its pipeline alive.
@@ -440,6 +441,7 @@ class BatchIterator(Iterator[Batch]):
             attributes = Fingerprint.from_rows(rows, rows.schema, {}).to_attributes()
             # The records that schema inference sampled do not affect the rows.
             attributes["schema"] = {**attributes["schema"], "sampling": None}
+            attributes["source"] = canonical_source(attributes["source"])
             found.append(attributes)
         borders = self._mixer.order.borders.tolist()
         digests = {part: _digest([each[part] for each in found]) for part in _PARTS if part != "chunks"}

@@ -44,6 +44,7 @@ from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.features.schema import Schema, given_features
+from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
@@ -56,6 +57,7 @@ from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import find_sidecars
+from dask_tfrecord.shards.objects import directory_of
 from dask_tfrecord.shards.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.shards.streams import ByteSink, indexing_library
@@ -358,19 +360,15 @@ def shard_borders(
 
 def refuse_sources(files: Files, sources: Sequence[str]) -> None:
     """Raise if a shard that is read would be replaced, or if a directory would hold every record twice."""
-
-    def real(path: str) -> str:
-        return redact_url(path) if "://" in path else os.path.realpath(path)
-
-    read = {real(path) for path in sources}
+    read = set(map(file_key, sources))
     for path in files.paths:
-        if real(path) in read:
+        if file_key(path) in read:
             raise ValueError(f"{redact_url(path)} can't be replaced by what is read from it: write to another path")
-    directory = redact_url(files.names.directory)
-    if files.names.has_default_name and directory in {os.path.dirname(path) for path in read}:  # noqa: PTH120
+    directory = files.names.directory
+    if files.names.has_default_name and file_key(directory) in map(file_key, {directory_of(path) for path in sources}):
         raise ValueError(
-            f"shards are read from {directory}, which would hold every record twice: write to another directory, or "
-            f"give a template of names"
+            f"shards are read from {redact_url(directory)}, which would hold every record twice: write to another "
+            f"directory, or give a template of names"
         )
 
 

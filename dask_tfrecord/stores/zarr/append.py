@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, Location, SchemaError, ShardChangedError, UnsupportedFormatError, plural
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import ZarrWriteOptions
 from dask_tfrecord.rows.sources import shards_origin
 from dask_tfrecord.shards.shard import Shards
@@ -305,18 +306,19 @@ def files_of_group(target: TargetGroup) -> Iterator[tuple[str, tuple[int, Any]]]
 
 def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
     """Return the paths of the shards that a group does not hold; raise ShardChangedError for one that has changed."""
-    held = dict(files_of_group(target))
-    now, found = shards_origin(shards), []
+    held = {file_key(file): facts for file, facts in files_of_group(target)}
+    now, found = shards_origin(shards), dict[tuple[Any, ...], str]()
     for path, file, size, version in zip(shards.paths, now["files"], now["sizes"], now["versions"], strict=True):
-        if file not in held:
-            found.append(path)
-        elif held[file] != (size, version):
+        key = file_key(file)
+        if key not in held:
+            found.setdefault(key, path)
+        elif held[key] != (size, version):
             raise ShardChangedError(
-                f"the store {target} holds this shard with {plural(held[file][0], 'byte')} of another time, and now it "
+                f"the store {target} holds this shard with {plural(held[key][0], 'byte')} of another time, and now it "
                 f"has {plural(size, 'byte')}: convert all shards again, or give the new ones only",
                 Location(file),
             )
-    return found
+    return list(found.values())
 
 
 def _items(target: TargetGroup, group: Any, schema: Schema, rows: int) -> dict[str, list[int]]:

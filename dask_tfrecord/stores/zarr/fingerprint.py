@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dask.base import tokenize
 
 from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.features.registry import class_digests
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.function_parts import function_parts
+from dask_tfrecord.identity import canonical_path, file_key, function_parts
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import MappedChunks, MappedSource, Source
 from dask_tfrecord.shards.shard import Shards
@@ -34,12 +35,15 @@ class Fingerprint:
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: str = ""
     functions: Sequence[Mapping[str, str]] = ()
+    # Digests of the code of feature classes of users, by name. An older version stored none.
+    classes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_rows(cls, given: Rows, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
         """Compute the fingerprint of a data set whose rows are counted, with the groups of `schema`."""
         rows, functions = _rows(given)
-        return cls(dict(given.origin), json.loads(schema.to_json()), given.nrows or 0, dict(options), rows, functions)
+        own, nrows = json.loads(schema.to_json()), given.nrows or 0
+        return cls(dict(given.origin), own, nrows, dict(options), rows, functions, class_digests(schema.values()))
 
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:
@@ -54,15 +58,15 @@ class Fingerprint:
     def token(self) -> str:
         """The fingerprint as 32 hexadecimal digits."""
         # dask 2025.1 gives the same nested mappings other tokens in another process.
-        return digest(self.to_attributes())[:32]
+        return digest({**self.to_attributes(), "source": canonical_source(self.source)})[:32]
 
     def changes_of_files(self, shards: Shards) -> list[str]:
         """Describe how files have changed since; files that are not among these are ignored."""
         if "files" not in self.source:
             return []
-        planned = set(self.source["files"])
+        planned = set(map(file_key, self.source["files"]))
         listed = zip(map(redact_url, shards.paths), shards.sizes.tolist(), shards.versions, strict=True)
-        found = [each for each in listed if each[0] in planned]
+        found = [each for each in listed if file_key(each[0]) in planned]
         files, sizes, versions = map(list, zip(*found, strict=True)) if found else ([], [], [])
         source = {**self.source, "files": files, "sizes": sizes, "versions": versions}
         return self.differences(replace(self, source=source))
@@ -78,11 +82,22 @@ class Fingerprint:
             if self.options.get(name) != now.options.get(name)
         ]
         found += _functions(self.functions, now.functions)
+        found += [
+            f"the code of feature class {name} has changed"
+            for name, code in now.classes.items()
+            if self.classes.get(name, code) != code
+        ]
         if not found and self.rows != now.rows:
             found.append(
                 "other rows are read, or in another way: rows[…], errors=, check_crc=, or assigned or kept arrays"
             )
         return found
+
+
+def canonical_source(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origin of rows with paths that do not depend on links and `..`."""
+    files = {"files": list(map(canonical_path, source["files"]))} if "files" in source else {}
+    return {**source, **files}
 
 
 def digest(value: Any) -> str:
@@ -93,29 +108,48 @@ def digest(value: Any) -> str:
 def _files(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Describe how files differ; of other sources, only that they differ."""
     if "files" not in then or "files" not in now:
-        if _origin(then) != _origin(now):
+        if _origin(then) != _origin(now) and not _is_one_store(then, now):
             yield f"rows came from {_origin(then)} and now come from {_origin(now)}"
         return
-    before, after = _by_file(then), _by_file(now)
-    removed = [file for file in before if file not in after]
-    new = [file for file in after if file not in before]
-    sizes = {file: (before[file][0], after[file][0]) for file in before if file in after}
+    # One file may be spelled in two ways. Most are not, and 100,000 take a second to look up.
+    key_of = _spelled if list(then["files"]) == list(now["files"]) else file_key
+    (before, old_names), (after, new_names) = _by_file(then, key_of), _by_file(now, key_of)
+    removed = [name for key, name in old_names.items() if key not in after]
+    new = [name for key, name in new_names.items() if key not in before]
+    sizes = {key: (before[key][0], after[key][0]) for key in before if key in after}
     changed = [
-        f"{file} had {plural(old, 'byte')} and now has {size:,}" for file, (old, size) in sizes.items() if old != size
+        f"{new_names[key]} had {plural(old, 'byte')} and now has {size:,}"
+        for key, (old, size) in sizes.items()
+        if old != size
     ]
-    rewritten = [file for file, (old, size) in sizes.items() if old == size and before[file] != after[file]]
+    rewritten = [new_names[key] for key, (old, size) in sizes.items() if old == size and before[key] != after[key]]
     yield from _listed(changed, "files changed")
     again = [f"{file} was written again or replaced since" for file in rewritten]
     yield from _listed(again, "files were written again or replaced")
     yield from _listed([f"{file} is missing from the files" for file in removed], "files are missing")
     yield from _listed([f"{file} was added" for file in new], "files are new")
-    if before == after and list(then["files"]) != list(now["files"]):
+    if before == after and list(map(key_of, then["files"])) != list(map(key_of, now["files"])):
         yield "the files come in another order"
 
 
-def _by_file(source: Mapping[str, Any]) -> dict[str, tuple[int, Any]]:
-    files = zip(source["files"], source["sizes"], source["versions"], strict=True)
-    return {file: (size, version) for file, size, version in files}
+_Key = tuple[Any, ...]
+
+
+def _spelled(file: str) -> _Key:
+    return (file,)
+
+
+def _by_file(
+    source: Mapping[str, Any], key_of: Callable[[str], _Key]
+) -> tuple[dict[_Key, tuple[int, Any]], dict[_Key, str]]:
+    """Return size and version of each file, and its name."""
+    keys = list(map(key_of, source["files"]))
+    facts = zip(source["sizes"], source["versions"], strict=True)
+    return dict(zip(keys, facts, strict=True)), dict(zip(keys, source["files"], strict=True))
+
+
+def _is_one_store(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return "store" in then and "store" in now and file_key(then["store"]) == file_key(now["store"])
 
 
 def _origin(source: Mapping[str, Any]) -> str:
@@ -177,4 +211,4 @@ def _rows(given: Rows) -> tuple[str, list[dict[str, str]]]:
         if isinstance(source, MappedSource | MappedChunks):
             functions.append(function_parts(source.function))
         source = source.inner
-    return tokenize(source, columns), functions
+    return tokenize(source.content, columns), functions

@@ -286,6 +286,11 @@ class ZarrSource(CountedRows):
         return normalize_token(("dask_tfrecord.ZarrSource", str(self.target), self.identity, self.rows))
 
     @property
+    def content(self) -> object:
+        """Rows of a conversion, wherever its store is."""
+        return self.identity, self.rows
+
+    @property
     def origin(self) -> Mapping[str, Any]:
         """The store, and the schema of the records it was converted from."""
         return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})

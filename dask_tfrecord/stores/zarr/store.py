@@ -43,6 +43,7 @@ from dask_tfrecord.errors import (
     redact_url,
     repr_without_credentials,
 )
+from dask_tfrecord.identity import is_within
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import (
     SETTLE_SECONDS,
@@ -287,7 +288,7 @@ class TargetGroup:
                 held = "holds an interrupted conversion: " + RESUME + " continues it, "
             ways = OVERWRITE + " replaces it, " + COMPONENT + " writes a group within it"
             raise FileExistsError(f"{self} " + held + ways)
-        if f"{_real_path(origin.get('store', ''))}/".startswith(f"{_real_path(str(self))}/"):
+        if "store" in origin and is_within(origin["store"], str(self)):
             raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
         other = next(self._others(), None)
         if other is not None:
@@ -542,10 +543,6 @@ def _encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]
 
 def _is_url(store: str) -> bool:
     return "://" in store or "::" in store
-
-
-def _real_path(store: str) -> str:
-    return store if _is_url(store) else os.path.realpath(store)
 
 
 def _is_empty(directory: Path) -> bool:
