@@ -120,10 +120,7 @@ def __getattr__(name: str) -> Any:
         # A source tree may not be installed.
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version("dask-tfrecord")
-    known = {}
-    if not name.startswith("_"):
-        known = importlib.import_module("dask_tfrecord.rows.equivalents").FUNCTIONS
-    hint = f"; {known[name]}" if name in known else ""
+    hint = "" if name.startswith("_") else importlib.import_module("dask_tfrecord.advice").advice("dtf", name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name, obj=sys.modules[__name__])
 
 

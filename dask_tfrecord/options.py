@@ -8,13 +8,12 @@ help of the same definitions.
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
 
-from dask_tfrecord.errors import near_misses
+from dask_tfrecord.advice import unknown_option
 from dask_tfrecord.plugins import Registry
 
 
@@ -39,83 +38,6 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
     hints = sorted(given.__annotations__.items(), key=lambda hint: hint[0] in FileOptions.__annotations__)
     types: dict[str, Any] = {name: hint if hasattr(hint, "__metadata__") else get_args(hint)[0] for name, hint in hints}
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in types.items()}
-
-
-# Advice for options of zarr, xarray and tf.data.
-_EQUIVALENTS = {
-    "overwrite": "write mode='w' to replace what exists",
-    "append": "write append_dim='record' to add rows to a Zarr store, and mode='a' to add columns to it, or files of "
-    "another format",
-    "encoding": "leave it out: to_zarr takes what it holds directly, as compressors=, filters=, chunks= and "
-    "fill_values=. The encoding of text is an argument of the feature that reads it, TextFeature(encoding='latin-1')",
-    **dict.fromkeys(("zarr_format", "zarr_version"), "leave it out: to_zarr always writes format 3 of Zarr"),
-    "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
-    "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
-    "column": "write columns=VALUE",
-    "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the dimension "
-    "'record', which ds.to_xarray().rename(record='row') renames",
-    "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
-    **dict.fromkeys(
-        ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
-        "leave it out: chunks are read in parallel by dask, in the order of the records",
-    ),
-    "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
-    "engine": "leave it out",
-    "blocksize": "write chunks=VALUE",
-    **dict.fromkeys(("feature_description", "feature_spec", "schema", "parse_fn"), "write features=VALUE"),
-    **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
-    "num_workers": "leave it out: the threads of this process decode batches ahead",
-    "drop_last": "write drop_remainder=VALUE",
-    "inplace": "leave it out: a method returns another data set, and does not change this one",
-    "axis": "leave it out: names are those of columns",
-    "drop.columns": "write ds.drop('label'), with your names, each as an argument",
-    "describe.columns": "write ds[VALUE].describe()",
-    "rename.columns": "write ds.rename(VALUE)",
-    "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', window=VALUE) "
-    "to mix rows within windows",
-    "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for another order in each epoch",
-}
-
-
-def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
-    """Return the error about an option that a function does not have: the equivalent, similar names, or all names."""
-    text = _EQUIVALENTS.get(f"{function}.{name}") or _EQUIVALENTS.get(name)
-    # The advice does not apply to a function without columns.
-    is_column = name == "column" and "columns" not in (known := tuple(known))
-    advice = near_misses(name, known) if text is None or is_column else f"; {text.replace('VALUE', f'{value!r:.100}')}"
-    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{advice}")
-
-
-def explain_arguments(call: str) -> Callable[[_Function], _Function]:
-    """Let errors about arguments that a method lacks or does not know name what to write: `call` is an example."""
-
-    def explained(method: _Function) -> _Function:
-        parameters = list(inspect.signature(method).parameters.values())
-        named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
-        names = [each.name for each in named]
-        by_place = [each for each in named if each.kind is not each.KEYWORD_ONLY]
-        needed = [each.name for each in named if each.default is each.empty]
-        takes_any_name, takes_any_number = (
-            any(each.kind is kind for each in parameters)
-            for kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        )
-
-        @wraps(method)
-        def checked(*args: Any, **options: Any) -> Any:
-            name = method.__name__
-            for option in options:
-                if option not in names and not takes_any_name:
-                    raise unknown_option(name, option, names[1:], options[option])
-            missing = [each for each in needed[len(args) :] if each not in options]
-            if missing:
-                raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
-            if len(args) > len(by_place) and not takes_any_number:
-                raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
-            return method(*args, **options)
-
-        return cast(_Function, checked)
-
-    return explained
 
 
 def complete(given: type[_Given], options: _Given, function: str) -> _Given:

@@ -19,6 +19,7 @@ ORACLE = Path(__file__).parent / "oracle"
 # Each package or module imports only itself and what precedes it. Sub-packages come after the modules of their package.
 ORDER = [
     "errors",
+    "advice",
     "plugins",
     "options",
     "markup",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.remedies import Namespace, calls, conditions, executed
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
@@ -49,7 +51,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", "label"), "To read only the column 'label', write columns=['label']"),
     (lambda ds: ds["tokens"].sum().compute(), "values, *row_splits = ds.ragged('tokens'); values.sum().compute()"),
     (lambda ds: ds["tokens"].mean().compute(), "cannot compute the mean of rows that differ in length"),
-    (lambda ds: ds["tokens"].max().compute(), "[row.max() for row in ds['tokens'].compute()]"),
+    (lambda ds: ds["tokens"].max().compute(), "[row.max() if row.size else None for row in ds['tokens'].compute()]"),
     (lambda ds: ds["tokens"][1:].std().compute(), "cannot compute the std of rows that differ in length"),
     (lambda ds: (ds["text"] == "one").compute(), "write b'one' instead of 'one'"),
     (lambda ds: ds[0], "write ds.rows[0] to pick a row"),
@@ -272,9 +274,17 @@ def test_conditions_of_a_shell_are_joined_by_words(ds: dtf.Dataset, given: list[
 
 
 @pytest.mark.parametrize(("mistake", "advice"), MISTAKES, ids=[advice for _, advice in MISTAKES])
-def test_a_mistake_says_what_to_write(ds: dtf.Dataset, mistake: Mistake, advice: str) -> None:
-    with pytest.raises(Exception, match=re.escape(advice)):
+def test_a_mistake_says_what_to_write(
+    ds: dtf.Dataset, folder: Path, tmp_path: Path, mistake: Mistake, advice: str
+) -> None:
+    with pytest.raises(Exception, match=re.escape(advice)) as raised:
         mistake(ds)
+    # A reader types what the error says.
+    said = str(raised.value)
+    if list(calls(said)) or list(conditions(said)):
+        shutil.copytree(folder, tmp_path / "copy")
+        of = getattr(raised.value, "obj", ds)
+        executed(said, Namespace(tmp_path / "copy", of if isinstance(of, dtf.Dataset) else ds))
 
 
 @pytest.mark.parametrize(("arguments", "advice"), COMMANDS, ids=[advice for _, advice in COMMANDS])

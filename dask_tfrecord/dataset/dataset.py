@@ -19,6 +19,7 @@ import numpy as np
 from dask.base import DaskMethodsMixin, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
+from dask_tfrecord.advice import advice, explain_arguments, unknown_option
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
@@ -32,15 +33,12 @@ from dask_tfrecord.options import (
     ZarrOptions,
     ZarrTargetOptions,
     ZarrWriteOptions,
-    explain_arguments,
-    unknown_option,
     with_options,
 )
 from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.counting import check_shards
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.equivalents import of_dataset
 from dask_tfrecord.rows.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.rows.filters import (
     Filters,
@@ -48,6 +46,7 @@ from dask_tfrecord.rows.filters import (
     MaskFunction,
     UserMask,
     as_stored,
+    condition_text,
     filter_rows,
     parse_expression,
 )
@@ -135,16 +134,30 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         def __getattr__(self, name: str) -> Any:
             # A copy asks for attributes before it has any.
-            hint = "" if name.startswith("_") else of_dataset(name, self._rows.schema)
+            hint = "" if name.startswith("_") else self._advice(name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
         # NumPy would make an array of the names of columns.
-        raise TypeError(
-            f"a data set has several columns: write ds.compute() for a dict of arrays, "
-            f"ds[{next(iter(self._rows.names), 'label')!r}].compute() for one array, or "
-            f"ds.to_dataframe().compute() for a DataFrame"
-        )
+        raise TypeError(f"a data set has several columns{self._advice('__array__')}")
+
+    def __add__(self, other: object) -> NoReturn:
+        raise TypeError(f"data sets are not added{self._advice('__add__')}")
+
+    def _advice(self, name: str) -> str:
+        """Say what to write for an attribute that a data set lacks, with its own columns."""
+        schema = self._rows.schema
+        if name in schema:
+            return f"; write ds[{name!r}] for this column"
+        first = next(iter(schema), "label")
+        numbers = (each for each, of in schema.items() if of.block_dtype.kind in "iuf" and not of.block_shape)
+        number, ragged = next(numbers, first), next((each for each, of in schema.items() if of.ragged_rank), "tokens")
+        condition = condition_text(number, ">", 2)
+        words = {"COLUMN": first, "NUMBER": number, "RAGGED": ragged, "CONDITION": condition}
+        if found := advice("ds", name, words):
+            return found
+        near = near_misses(name, schema)
+        return f"{near} Columns are written in brackets: ds[NAME]" if near.startswith("; did you mean") else ""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -242,6 +255,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         3
         """
         mask: Filters | UserMask
+        if isinstance(columns, str):
+            raise ValueError(f"where: columns is a list of names: write columns=[{columns!r:.100}]")
         if callable(condition):
             tested = self._rows.names if columns is None else tuple(columns)
             self._check_names(tested)
@@ -1288,9 +1303,10 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
 
 
 def _rows_advice(key: Any) -> str:
-    """Return how rows are picked by a key."""
+    """Say how to pick rows by a key."""
     if isinstance(key, int | np.integer):
-        return f"write ds.rows[{key}] to pick a row"
+        # A row would contradict `len` and iteration, which are those of columns: a loader would read few rows.
+        return f"write ds.rows[{key}] to pick a row. A DataLoader takes ds.as_sequence()"
     if isinstance(key, slice):
         parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
         return f"write ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] to pick rows"

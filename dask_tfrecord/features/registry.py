@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, of_this_library
 from dask_tfrecord.features.functions import FunctionFeature, function_of_json, json_of_function
@@ -31,6 +32,16 @@ FEATURES: dict[str, type[Feature]] = {
     )
 }
 _OWN = FEATURES.copy()
+# How each is called, for errors about its arguments.
+_CALLS = (
+    *("FixedLenFeature((), 'int64')", "FixedLenSequenceFeature((), 'int64')", "ImageFeature()", "TextFeature()"),
+    *("VarLenFeature('int64'), or VarLenFeature('int64', shape=(-1, 3)) for rows of 3 values",),
+    *("RawFeature((8, 8, 3), 'uint8')", "TensorFeature((3,), 'float32')", "FunctionFeature(function, (), 'int64')"),
+    *("SparseFeature('indices', 'values', 'float32', 100)", "RaggedFeature('int64')", "ProtoFeature(message)"),
+)
+for call in _CALLS:
+    cls = FEATURES[call.partition("(")[0]]
+    setattr(cls, "__init__", explain_arguments(call)(cls.__init__))  # noqa: B010 - mypy refuses the assignment
 Registered = TypeVar("Registered", bound=type[Feature])
 
 

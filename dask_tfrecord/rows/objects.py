@@ -39,7 +39,7 @@ class ObjectArray(np.ndarray[Any, Any]):
             raise TypeError(
                 f"cannot compute the {done} of rows that differ in length or shape. For the values of all rows, write "
                 f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "
-                f"`[row.{done}() for row in ds[{name}].compute()]`"
+                f"`[row.{done}() if row.size else None for row in ds[{name}].compute()]`"
             )
         if isinstance(first, bytes) and ufunc in (np.equal, np.not_equal):
             text = next((value for value in inputs if isinstance(value, str)), None)

@@ -89,7 +89,7 @@ def test_schemas_round_trip(schema: dtf.Schema) -> None:
         ("FixedLenFeature", [(), "float32", 1e39], "cannot be stored as float32"),
         ("FixedLenFeature", [(), "float32", "1"], "default value '1' cannot be stored as float32"),
         ("FixedLenFeature", [(), "bytes", 1], "default value 1 cannot be stored as bytes"),
-        ("VarLenFeature", ["int64", (4,)], "positional|takes"),
+        ("VarLenFeature", ["int64", (4,)], "one argument too many"),
         ("FixedLenSequenceFeature", [(0,), "int64", True], "steps of no values"),
         ("FixedLenSequenceFeature", [(), "int64", True, [1, 2]], "has 2 values; expected one"),
         ("SparseFeature", ["ix", "v", "float32", (1, 2)], "one size for each index key"),

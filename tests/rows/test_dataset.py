@@ -34,7 +34,6 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError, UnknownFeatureError
-from dask_tfrecord.rows.equivalents import EQUIVALENTS
 
 FEATURES: dict[str, Any] = {
     "label": dtf.FixedLenFeature((), "int64"),
@@ -597,25 +596,6 @@ def test_query_planning_needs_its_package(folder: Path) -> None:
     # Setting it later has no effect.
     with dask.config.set({"array.query-planning": True}):
         assert dtf.read_tfrecord(folder, FEATURES).nrows == ROWS
-
-
-# ---------------------------------------------------------------------------------------- habits of other libraries
-
-
-@pytest.mark.parametrize("name", sorted(EQUIVALENTS))
-def test_names_of_other_libraries_say_what_to_write(name: str) -> None:
-    ds = dtf.Dataset.from_arrays({"label": np.arange(3), "sum": np.arange(3)})
-    if name == "sum":
-        said = "write ds['sum'] for this column"
-    else:
-        said = EQUIVALENTS[name]
-        for word, written in {"COLUMN": "'label'", "NUMBER": "'label'", "CONDITION": "'label > 2'"}.items():
-            said = said.replace(word, written)
-        for owner, attribute in re.findall(r"\b(ds|dtf)\.(\w+)", said):
-            assert hasattr(ds if owner == "ds" else dtf, attribute), said
-    with pytest.raises(AttributeError, match=f"no attribute '{name}'; {re.escape(said)}"):
-        getattr(ds, name)
-    assert not hasattr(ds, name)
 
 
 def write_renamed(folder: Path) -> Path:

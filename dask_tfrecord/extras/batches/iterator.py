@@ -20,6 +20,7 @@ import numpy as np
 from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
+from dask_tfrecord.advice import advice
 from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
 from dask_tfrecord.extras.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.extras.batches.devices import batch_copier
@@ -29,7 +30,6 @@ from dask_tfrecord.extras.batches.row_reader import RowReader, chunk_scheduler, 
 from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.rows.chunk_borders import divided
 from dask_tfrecord.rows.collection import checked_integer
-from dask_tfrecord.rows.equivalents import OF_BATCHES
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
@@ -290,8 +290,7 @@ class BatchIterator(Iterator[Batch]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            known = OF_BATCHES.get(name)
-            hint = f"; {known.replace('SIZE', str(self._mixer.batch_size))}" if known else ""
+            hint = "" if name.startswith("_") else advice("batches", name, {"SIZE": self._mixer.batch_size})
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
         def __getitem__(self, key: object) -> Any:

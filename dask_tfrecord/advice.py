@@ -1,0 +1,255 @@
+"""What errors advise: the names and arguments of tf.data, pandas, xarray, PyTorch and NumPy, and what to write here.
+
+In texts about a data set, ``COLUMN`` stands for its first column, ``NUMBER`` for its first column of one number per
+row, ``RAGGED`` for its first ragged one, and ``CONDITION`` for one on the number; ``SIZE`` for the rows of a batch, and
+``VALUE`` for what was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from dask_tfrecord.errors import near_misses
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_FIRST = "write ds.rows[:3] for the first 3 rows"
+_ONE_ROW = "write ds.rows[0] for the first row, or ds.rows[:3] for the first 3"
+_WHERE = "write ds.where(CONDITION) for the rows that meet a condition"
+_BY_LABEL = f"{_WHERE}, or ds.rows[0] for the first row"
+_ROWS = "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows"
+_SHOWN = "write ds.preview() for pictures, text and numbers of the first rows, or ds.view() for a page in the browser"
+_NAN = "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without NaN"
+_RENAME = "write ds.rename({COLUMN: 'name'}) to give a column another name"
+_CLASSES = "write ds.schema.classes for the names of classes, by column"
+_COLUMNS = "write list(ds.schema) for the names of the columns"
+_SOME_COLUMNS = "write ds[[COLUMN]] for a data set of this column alone"
+_TYPES = "write print(ds) to see dtypes and shapes, or ds.schema for the features"
+_BATCHES = "write ds.batches(2) to iterate over batches of 2 rows"
+_ONE = "write ds[NUMBER].{name}().compute() for one column, or ds.describe() for statistics of all columns"
+_FRAME = "write ds.to_dataframe().compute() for a DataFrame of pandas, or ds.to_dataframe() for one of dask"
+_ALL_STATISTICS = "write ds.describe() for counts, quantiles and distinct values of all columns"
+_COMPUTED = "write ds.assign(name=array) to add a column, or ds.map_blocks(function) to compute one from others"
+_PARTS = "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3] for two parts"
+_CAST = "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column"
+_SORT = "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows"
+_JOIN = "write ds.to_dataframe() or ds.to_polars() and join the frames"
+_CHUNKS = "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows"
+_ARRAYS = "write ds.compute() for a dict of NumPy arrays, or ds[COLUMN].compute() for one array"
+_BOTH = (
+    "write dtf.read_tfrecord([path, other]) to read several sets of shards as one, or "
+    "dtf.sample_from_datasets([ds, ds]) to mix the rows of data sets"
+)
+
+_OPEN = "write dtf.read_tfrecord('train-*.tfrecord') to open shards"
+_WRITE = (
+    "write dtf.to_tfrecord({'label': array}, path) to write arrays or rows, or dtf.RecordWriter(path) to write bytes"
+)
+_PARSE = (
+    "write dask_tfrecord.messages.Example.FromString(data) to parse one record in memory, or "
+    "dtf.read_tfrecord(path, features) to parse those of shards"
+)
+
+_BEFORE = (
+    "write ds.map_blocks(function).batches(SIZE): the function receives a dict of arrays, with several rows each, and "
+    "returns such a dict"
+)
+_AHEAD = "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for 2 of them"
+
+# Texts by the name of an attribute of a data set, of the package or of batches, and by that of an argument, alone or
+# after the name of its function.
+ADVICE: Mapping[str, Mapping[str, str]] = {
+    "ds": {
+        **dict.fromkeys(
+            ("map", "apply", "transform"),
+            "write ds.map_blocks(function): the function receives a dict of arrays, with several rows each, and "
+            "returns such a dict",
+        ),
+        **dict.fromkeys(("take", "limit"), _FIRST),
+        "skip": "write ds.rows[3:] to leave out the first 3 rows",
+        "tail": "write ds.rows[-3:] for the last 3 rows",
+        **dict.fromkeys(("iloc", "isel", "first", "get_single_element"), _ONE_ROW),
+        **dict.fromkeys(("loc", "sel"), _BY_LABEL),
+        **dict.fromkeys(("filter", "query"), _WHERE),
+        **dict.fromkeys(("batch", "iter_batches", "to_iterable_dataset"), _BATCHES),
+        **dict.fromkeys(("padded_batch", "ragged_batch"), "write ds.batches(2, pad={RAGGED: None}) to pad rows"),
+        "interleave": "leave it out: shards are read in parallel, and ds.batches(2, shuffle='window') mixes their rows",
+        "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for ever",
+        "prefetch": "leave it out: ds.batches(2) decodes batches of 2 rows ahead",
+        "shard": "write ds.batches(2, shard=(0, 4)) for the first of 4 parts of the rows",
+        **dict.fromkeys(("iter_rows", "iterrows", "itertuples", "as_numpy_iterator", "to_list", "unbatch"), _ROWS),
+        "cache": "write ds.persist() to keep the rows in memory, or ds.to_zarr(path) to store them decoded",
+        "enumerate": "write ds.assign(number=numpy.arange(ds.nrows)) to add the numbers of rows",
+        **dict.fromkeys(("cardinality", "num_rows", "num_examples"), "write ds.nrows for the number of rows"),
+        **dict.fromkeys(("columns", "column_names", "data_vars"), _COLUMNS),
+        **dict.fromkeys(("select", "select_columns"), _SOME_COLUMNS),
+        **dict.fromkeys(("dtypes", "dtype", "element_spec", "features", "info"), _TYPES),
+        **dict.fromkeys(("show", "display", "plot", "hist"), _SHOWN),
+        **dict.fromkeys(("dropna", "fillna", "isna", "isnull", "notna"), _NAN),
+        **dict.fromkeys(("rename_column", "rename_columns", "rename_vars"), _RENAME),
+        **dict.fromkeys(("class_names", "classes", "int2str"), _CLASSES),
+        "copy": "leave it out: a data set does not change, and methods return another one",
+        "coords": "write ds.to_xarray(coords=[COLUMN]) for coordinates",
+        "set_format": "leave it out: ds.compute() and ds.batches(2) return arrays of NumPy",
+        "shape": "write ds.nrows for the number of rows, and ds[COLUMN].shape for the shape of a column",
+        "size": "write ds.nrows for the number of rows, and len(ds.schema) for the number of columns",
+        "sizes": "write ds.nrows for the number of rows, or ds.chunks for the rows of each chunk",
+        "dims": "write ds.nrows for the number of rows, or ds.to_xarray() for named dimensions",
+        "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
+        **dict.fromkeys(("to_numpy", "numpy"), _ARRAYS),
+        **dict.fromkeys(("to_dict", "collect"), "write ds.compute() for a dict of NumPy arrays"),
+        "__array__": f"{_ARRAYS}, or ds.to_dataframe().compute() for a DataFrame",
+        "load": "write ds.compute() for a dict of NumPy arrays, or ds.persist() to keep the rows in memory",
+        **dict.fromkeys(("to_pandas", "to_dask_dataframe", "to_df"), _FRAME),
+        "to_csv": "write ds[[NUMBER]].to_polars().sink_csv(path), with the names of columns of numbers and text, or "
+        "ds.to_parquet(path), which holds vectors and bytes too",
+        **dict.fromkeys(("to_hdf", "save", "write", "save_to_disk"), "write ds.to_zarr(path), or ds.to_parquet(path)"),
+        "to_json": "write ds.as_sequence() for a dict per row, or `dask-tfrecord head --json` in a shell",
+        "to_torch": "write torch.utils.data.DataLoader(ds.batches(2), batch_size=None) for batches of 2 rows",
+        "to_tf": "write tf.data.Dataset.from_generator(lambda: ds.batches(2), output_signature=signature)",
+        "to_netcdf": "write ds.to_xarray(ragged='flat').to_netcdf(path)",
+        "to_arrow": "write pyarrow.Table.from_batches(ds.to_arrow_batches())",
+        "groupby": "write ds.to_dataframe().groupby(NUMBER)",
+        "group_by": "write ds.to_polars().group_by(NUMBER)",
+        **dict.fromkeys(("sort_values", "sort", "sortby"), _SORT),
+        **dict.fromkeys(("merge", "join"), _JOIN),
+        **dict.fromkeys(("with_columns", "with_column", "add_column"), _COMPUTED),
+        **dict.fromkeys(("concat", "concatenate", "__add__", "append"), _BOTH),
+        **dict.fromkeys(("train_test_split", "random_split", "split"), _PARTS),
+        **dict.fromkeys(("rechunk", "repartition", "chunk"), _CHUNKS),
+        "partitions": "write ds.npartitions for the number of chunks, or ds.chunks for the rows of each",
+        **dict.fromkeys(("drop_vars", "remove_columns", "pop"), "write ds.drop(COLUMN) to leave a column out"),
+        **dict.fromkeys(("astype", "cast", "cast_column"), _CAST),
+        **{
+            name: _ONE.format(name=name) for name in ("mean", "sum", "min", "max", "std", "var", "argmax", "any", "all")
+        },
+        **dict.fromkeys(("median", "quantile", "nunique", "value_counts"), _ALL_STATISTICS),
+        "unique": "write dask.array.unique(ds[NUMBER]).compute() for the values of a column",
+    },
+    "dtf": {
+        **dict.fromkeys(("TFRecordDataset", "load_dataset", "load", "data"), _OPEN),
+        **dict.fromkeys(("open_tfrecord", "open_dataset", "open", "read", "read_tfrecords", "from_tfrecord"), _OPEN),
+        **dict.fromkeys(("TFRecordWriter", "write_tfrecord", "write", "save"), _WRITE),
+        **dict.fromkeys(("parse_example", "parse_single_example"), _PARSE),
+        "train": "write dask_tfrecord.messages.Example() for a record, or dtf.to_tfrecord({'label': array}, path)",
+        "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
+        "decode_jpeg": "write features={'image': dtf.ImageFeature()}, with the name of your feature",
+        "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
+        "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
+        **dict.fromkeys(
+            ("from_arrays", "from_dict"), "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays"
+        ),
+        **dict.fromkeys(
+            ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
+        ),
+        **dict.fromkeys(("concat", "concatenate"), _BOTH),
+        "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
+    },
+    "batches": {
+        "prefetch": _AHEAD,
+        "shuffle": "write ds.batches(SIZE, shuffle='full')",
+        "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
+        "batch": "leave it out: ds.batches(SIZE) has SIZE rows in each batch",
+        "unbatch": "write ds.as_sequence() for a dict per row",
+        "shard": "write ds.batches(SIZE, shard=(0, 4)) for the first of 4 parts of the rows",
+        "padded_batch": "write ds.batches(SIZE, pad={'tokens': None}), with the name of your column, to pad rows",
+        "map": _BEFORE,
+        "filter": 'write ds.where("label > 2").batches(SIZE), with the name of your column',
+        "cache": "write ds.persist().batches(SIZE) to keep the rows in memory",
+        "take": "write itertools.islice(ds.batches(SIZE), 3) for the first 3 batches",
+        "skip": "write itertools.islice(ds.batches(SIZE), 3, None) to leave out the first 3 batches",
+    },
+    "argument": {
+        "overwrite": "write mode='w' to replace what exists",
+        "append": "write append_dim='record' to add rows to a Zarr store, and mode='a' to add columns to it, or files "
+        "of another format",
+        "encoding": "leave it out: to_zarr takes what it holds directly, as compressors=, filters=, chunks= and "
+        "fill_values=. The encoding of text belongs to the feature that reads it, TextFeature(encoding='latin-1')",
+        **dict.fromkeys(("zarr_format", "zarr_version"), "leave it out: to_zarr always writes format 3 of Zarr"),
+        "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
+        "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
+        "column": "write columns=VALUE",
+        "describe.columns": "write ds[VALUE].describe()",
+        "head.columns": "write ds[VALUE].head()",
+        "preview.columns": "write ds[VALUE].preview()",
+        "batches.columns": "write ds[VALUE].batches(2)",
+        "batches.buffer_size": "write shuffle='window', window=VALUE to mix rows within windows",
+        "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the "
+        "dimension 'record', which ds.to_xarray().rename(record='row') renames",
+        "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
+        **dict.fromkeys(
+            ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
+            "leave it out: chunks are read in parallel by dask, in the order of the records",
+        ),
+        "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
+        "engine": "leave it out",
+        "blocksize": "write chunks=VALUE",
+        **dict.fromkeys(("feature_description", "feature_spec", "schema", "parse_fn"), "write features=VALUE"),
+        **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
+        "num_workers": "leave it out: the threads of this process decode batches ahead",
+        "drop_last": "write drop_remainder=VALUE",
+        "inplace": "leave it out: a method returns another data set, and does not change this one",
+        "axis": "leave it out: names are those of columns",
+        "drop.columns": "write ds.drop('label'), with your names, each as an argument",
+        "rename.columns": "write ds.rename(VALUE)",
+        "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', "
+        "window=VALUE) to mix rows within windows",
+        "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for another order in each "
+        "epoch",
+    },
+}
+_WORD = re.compile(r"\b(?:COLUMN|NUMBER|RAGGED|CONDITION|SIZE|VALUE)\b")
+
+
+def advice(of: str, name: str, words: Mapping[str, object] | None = None) -> str:
+    """Say what to write for a name of other libraries, as the end of an error; no text for unknown names."""
+    text = ADVICE[of].get(name)
+    # Names of columns may be any text, so that they are inserted at once, and none of them is searched.
+    return "" if text is None else "; " + _WORD.sub(lambda word: f"{(words or {})[word[0]]!r:.100}", text)
+
+
+def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
+    """Return the error about an argument that a function does not have: the equivalent, similar names, or all names."""
+    known = tuple(known)
+    text = advice("argument", f"{function}.{name}", {"VALUE": value})
+    # The advice does not apply to a function without columns.
+    if name != "column" or "columns" in known:
+        text = text or advice("argument", name, {"VALUE": value})
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{text or near_misses(name, known)}")
+
+
+def explain_arguments(call: str) -> Callable[[_Function], _Function]:
+    """Let errors about arguments that a function lacks or does not know name what to write: `call` is an example."""
+
+    def explained(method: _Function) -> _Function:
+        parameters = list(inspect.signature(method).parameters.values())
+        named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+        names = [each.name for each in named]
+        others = names[names[:1] == ["self"] :]
+        name = call.partition("(")[0] if method.__name__ == "__init__" else method.__name__
+        by_place = [each for each in named if each.kind is not each.KEYWORD_ONLY]
+        needed = [each.name for each in named if each.default is each.empty]
+        takes_any_name, takes_any_number = (
+            any(each.kind is kind for each in parameters)
+            for kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        )
+
+        @wraps(method)
+        def checked(*args: Any, **options: Any) -> Any:
+            for option in options:
+                if option not in names and not takes_any_name:
+                    raise unknown_option(name, option, others, options[option])
+            missing = [each for each in needed[len(args) :] if each not in options]
+            if missing:
+                raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
+            if len(args) > len(by_place) and not takes_any_number:
+                raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
+            return method(*args, **options)
+
+        return cast(_Function, checked)
+
+    return explained
