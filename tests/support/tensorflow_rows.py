@@ -1,4 +1,4 @@
-"""Rows of the table in docs/tensorflow.md: features, payloads, and the results of TensorFlow 2.21 and this library.
+"""Cases of docs/tensorflow.md, which lists the ones that differ: features, payloads, results of both libraries.
 
 Results are columns in this library's form, with rows as lists. `REFUSED` means any error of TensorFlow; errors of this
 library are given by class. ``EMPTY[kind]`` is an empty list, ``UNSET`` a Feature without a kind.
