@@ -127,7 +127,25 @@ def test_features_share_a_unit_of_rows(chunks: dict[str, int], shards: int | Non
     for array in plan.arrays:
         chunk, write = array.chunks[0], (array.shards or array.chunks)[0]
         assert chunk == chunks.get(array.name, chunk)
-        assert write % chunk == plan.unit_rows % write == 0
+        assert write % chunk == 0 and 0 in (plan.unit_rows % write, write % plan.unit_rows)
+
+
+def test_small_columns_have_few_chunks(tmp_path: Path, set_limits: Any) -> None:
+    """Those of rows in memory fill their chunks; those of shards are written with the rows that one task reads."""
+    arrays = {"image": np.zeros((3750, 128, 128, 3), "u1"), "label": np.zeros(3750, "i8")}
+    chunks = {array.name: array.chunks[0] for array in dtf.plan_zarr(arrays).arrays}
+    assert chunks["image"] < 100 and chunks["label"] >= 3750
+    # Rows that are not small have objects of a MiB, whatever rows are next to them.
+    wide = {"target": np.zeros((40, 1 << 21), "f4"), "sequence": np.zeros((40, 1 << 17), "f4")}
+    assert {array.name: array.chunks[0] for array in dtf.plan_zarr(wide).arrays} == {"target": 1, "sequence": 2}
+    set_limits(write_unit_nbytes=1 << 14, least_unit_nbytes=1 << 12, small_rows_nbytes=1 << 10, chunk_nbytes=1 << 11)
+    features: Any = {"x": dtf.RawFeature((256,), "uint8"), "label": dtf.FixedLenFeature((), "int64")}
+    columns = {"x": np.zeros((1024, 256), "u1"), "label": np.arange(1024)}
+    dtf.to_tfrecord(columns, tmp_path / "x", features=features)
+    plan = dtf.read_tfrecord(tmp_path / "x", features).plan_zarr()
+    chunks = {array.name: array.chunks[0] for array in plan.arrays}
+    assert chunks == {"x": 16, "label": 128}
+    assert plan.tasks == 8
 
 
 def test_targets_are_met() -> None:

@@ -22,8 +22,10 @@ _FLAT_UNITS = 4
 _ARRAYS_TOGETHER = 4
 # Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
 _SPAN_NBYTES = 32 << 20
-# Most units of rows that a chunk of small rows spans: if the number of rows is known, or rows will be appended.
+# Most units of rows that a chunk of small rows spans: if one task reads all of them, or rows will be appended.
 _LONGEST, _LONGEST_GROWING = 128, 16
+# Units of the largest arrays that a task reads, and tasks of data that have few units: for threads of one machine.
+UNITS_OF_A_TASK, _FEW_TASKS = 8, 8
 # A store of more objects has shards by default, of at most so many write units.
 _MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
 
@@ -127,11 +129,13 @@ class ChunkRequest:
         given = {"chunks": (self.chunks, self.chunk_nbytes), "shards": (self.shards, self.shard_nbytes)}
         return {option: rows if nbytes is None else f"{nbytes} B" for option, (rows, nbytes) in given.items()}
 
-    def resolve(self, schema: Schema, nrows: int, sizes: RowSizes) -> tuple[RowGrid, GridOverrides]:
+    def resolve(
+        self, schema: Schema, nrows: int, sizes: RowSizes, *, shares_reads: bool = True
+    ) -> tuple[RowGrid, GridOverrides]:
         """Choose the grid of rows, and the grids of arrays that differ from it.
 
-        Arrays of small rows have chunks of several units of rows. A chunk of many small rows that the user requests
-        does not lengthen the unit.
+        Arrays of small rows have chunks of several units of rows, at most those of a task if tasks read shards
+        (`shares_reads`). A chunk of many small rows that the user requests does not lengthen the unit.
 
         Raises ValueError if a number is invalid, a shard is not a multiple of its chunk, or features do not share a
         unit of rows; UnknownFeatureError if a name belongs neither to a feature nor to a flat array.
@@ -165,12 +169,18 @@ class ChunkRequest:
         nbytes = {name: _largest_row(name, feature, sizes) for name, feature in schema.items()}
         unit = _shared_unit(requested, shard_rows, large, _default_rows(limits().write_unit_nbytes, sizes), nbytes)
         target = min(limits().small_rows_nbytes, chunk_nbytes or math.inf, shard_nbytes or math.inf)
-        longer = _longer_units(unit, all_rows, [nbytes[name] for name in defaults], target, grows=self.grows)
+        longest = {name: _longest_chunk(unit, nbytes[name], target, self.chunk_nbytes, shard_rows) for name in defaults}
+        most_units = _LONGEST_GROWING
+        if not self.grows:
+            most_units = math.ceil(all_rows / unit)
+            # Rows in memory are read again for nothing, and those of shards by one task.
+            most_units = min(_LONGEST, most_units // least_tasks(sizes.read * nrows)) if shares_reads else most_units
+        longer = _longer_units(unit, most_units, [(nbytes[name], longest[name]) for name in defaults])
 
         def chunk_and_shard(name: str, chunk: int | None, shard: int | None) -> tuple[int, int]:
             most = int(target / nbytes[name])
             if shard is chunk is None:
-                own = max((rows for rows in longer if rows <= most), default=unit)
+                own = max((rows for rows in longer if rows <= longest.get(name, 0)), default=unit)
                 if own > unit or (shard_rows is not None and unit <= most):
                     return own, own
             if shard is None and shard_rows is not None:
@@ -204,18 +214,31 @@ def _largest_row(name: str, feature: Feature, sizes: RowSizes) -> float:
     return max(1.0, *levels.row_nbytes()) if levels.splits else max(1.0, sizes.columns[name] + strings)
 
 
-def _longer_units(unit: int, nrows: int, nbytes: Sequence[float], target: float, *, grows: bool) -> list[int]:
+def least_tasks(nbytes: float) -> int:
+    """Return the least number of tasks that read some bytes: enough for the threads of a cluster, if there are many."""
+    few = max(_FEW_TASKS, int(nbytes) // (UNITS_OF_A_TASK * limits().write_unit_nbytes))
+    return min(limits().min_write_tasks, few)
+
+
+def _longest_chunk(unit: int, nbytes: float, target: float, given: int | None, shard_rows: int | None) -> int:
+    """Return the most rows of a chunk of an array: `target` bytes, or, of larger rows, an object worth a request."""
+    if 2 * unit * nbytes > target and given is None and shard_rows is None:
+        target = limits().chunk_nbytes
+    return int(target / nbytes)
+
+
+def _longer_units(unit: int, most: int, arrays: Sequence[tuple[float, int]]) -> list[int]:
     """Return the rows of the units of arrays of small rows: multiples of a unit, so that one task writes all of them.
 
-    `nbytes` are the bytes of a row of the arrays, and `target` those of a chunk. There are enough units for many tasks.
-    The task fills the units of these arrays together, so that their sum is limited.
+    `arrays` are the bytes of a row and the most rows of a chunk of each, and `most` the most units. The task fills the
+    units of these arrays together, so that their sum is limited.
     """
-    most = _LONGEST_GROWING if grows else min(_LONGEST, math.ceil(nrows / unit) // limits().min_write_tasks)
     found: list[int] = []
     rows = 2 * unit
-    while rows <= most * unit and any(rows * each <= target for each in nbytes):
-        small = (each for each in nbytes if 2 * unit * each <= target)
-        if sum(min(rows * each, target) for each in small) > limits().write_unit_nbytes:
+    # The last one may reach beyond the last row.
+    while rows < 2 * most * unit and any(rows <= longest for _, longest in arrays):
+        small = (each * min(rows, longest) for each, longest in arrays if 2 * unit <= longest)
+        if sum(small) > limits().write_unit_nbytes:
             break
         found.append(rows)
         rows *= 2

@@ -29,7 +29,15 @@ from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.array_names import array_name, check_names, splits_name
-from dask_tfrecord.stores.zarr.chunk_grid import STRING_NBYTES, ChunkRequest, GridOverrides, RowGrid, unit_rows
+from dask_tfrecord.stores.zarr.chunk_grid import (
+    STRING_NBYTES,
+    UNITS_OF_A_TASK,
+    ChunkRequest,
+    GridOverrides,
+    RowGrid,
+    least_tasks,
+    unit_rows,
+)
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import array_metadata
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
@@ -192,7 +200,8 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     created: Mapping[str, Any] = {}
     if layout is None:
         nrows = rows.nrows or 0
-        grid, overrides = request.chunks.resolve(schema, nrows, sizes)
+        shares_reads = row_tasks.source is not None
+        grid, overrides = request.chunks.resolve(schema, nrows, sizes, shares_reads=shares_reads)
         border_counts = row_tasks.count_borders(overrides.units(grid), grid.most)
         layout = zarr_layout(schema, nrows, grid, border_counts, overrides, request.names)
         layout = replace(layout, arrays=tuple(map(request.keep_encoded, layout.arrays)))
@@ -472,6 +481,12 @@ class ZarrLayout:
         return found
 
     @property
+    def nbytes(self) -> int:
+        """Decoded bytes of all arrays; text is estimated."""
+        strings = {array.feature: float(STRING_NBYTES) for array in self.arrays}
+        return int(sum(array.shape[0] * array.entry_nbytes(strings) for array in self.arrays))
+
+    @property
     def nunits(self) -> int:
         """Number of write units."""
         return sum(count for _, count in unit_kinds(self))
@@ -664,10 +679,6 @@ def _axes(name: str, number: int) -> Iterator[str]:
     return (f"{name}.dim_{axis}" for axis in range(1, number + 1))
 
 
-# Most units of rows of one task.
-_MAX_ROW_UNITS = 8
-
-
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
     """Entries that one task writes, and the rows that it reads for them."""
@@ -846,12 +857,15 @@ def _task_rows(layout: ZarrLayout) -> int:
     the other columns.
     """
     unit = task = layout.grid.unit
-    most = max(1, (layout.nrow_units - layout.first_row // unit) // limits().min_write_tasks)
+    rows_read = max(1, layout.nrows - layout.first_row)
+    tasks = least_tasks(layout.nbytes * rows_read / max(1, layout.nrows))
+    most = max(1, (layout.nrow_units - layout.first_row // unit) // tasks)
     for rows in layout.row_kinds:
         together = math.lcm(task, rows)
-        if together <= most * unit:
+        # The bytes of rows were estimated when the chunks were chosen.
+        if together <= 2 * most * unit:
             task = together
-    return task * max(1, min(most, _MAX_ROW_UNITS) * unit // task)
+    return task * max(1, min(most, UNITS_OF_A_TASK) * unit // task)
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
