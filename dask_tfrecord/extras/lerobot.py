@@ -56,6 +56,7 @@ from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import RUN_PREFIX, directory_of, objects_in
 from dask_tfrecord.shards.remote import files_below, join, url_to_fs
+from dask_tfrecord.stores.documents import Count, Positive, checked, load_mapping
 from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport, written
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode, check_number
 from dask_tfrecord.stores.units import RowTasks
@@ -455,10 +456,7 @@ class _Names(UnitNames):
         data = objects_in(self.root, self.storage_options).get([_INFO])[_INFO]
         if data is None:
             return {}
-        try:
-            return dict(json.loads(data))
-        except (ValueError, TypeError) as error:
-            raise IncompleteStoreError(f"the file is no JSON object ({error})", Location(self.last)) from error
+        return load_mapping(data, _INFO, Location(redact_url(self.last)))
 
     def grew(self) -> tuple[int, int, int]:
         """Return the number of episodes before and after the last run that wrote the tasks, and the tasks before.
@@ -489,6 +487,17 @@ def _grew(metadata: Mapping[bytes, bytes]) -> tuple[int, int, int]:
     """Return the numbers of `_Names.grew` from the metadata of the tasks."""
     episodes, after, tasks = json.loads(metadata.get(_GREW, b"[0, 0, 0]"))
     return int(episodes), int(after), int(tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Fields of ``meta/info.json`` that describe the episodes of a data set."""
+
+    total_episodes: Count
+    total_frames: Count
+    chunks_size: Positive
+    features: Mapping[str, Mapping[str, Any]]
+    splits: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,6 +543,7 @@ class _Base:
         for name, template in (("data_path", _DATA), ("video_path", _VIDEO)):
             if info.get(name) not in (template, None if name == "video_path" else template):
                 raise UnsupportedFormatError(f"{name} is {info.get(name)!r}; expected {template!r}", location)
+        checked(_Totals, info, _INFO, location)
         names = replace(names, chunk_files=int(info["chunks_size"]))
         tasks, (_, after, before) = _read_tasks(names), names.grew()
         if after not in (0, info["total_episodes"]):

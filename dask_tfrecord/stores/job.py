@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import cloudpickle
 import dask
@@ -46,6 +46,7 @@ from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import Objects
 from dask_tfrecord.shards.shard import Shards
+from dask_tfrecord.stores.documents import Ascending, Count, Positive, Token, parse
 from dask_tfrecord.stores.journal import Journal, Owner
 from dask_tfrecord.stores.output import check_number
 
@@ -143,14 +144,14 @@ class JobPlan:
     """Division of the tasks of a conversion into slices: content of an object of the job."""
 
     # Part of the names of its objects.
-    token: str
+    token: Token
     # Versions of the program that wrote it; others may read rows differently, or fail to.
     version: str
     # Number of parts; None if the first part that is written fixes it.
-    parts: int | None
+    parts: Positive | None
     # Borders of the slices: tasks, and units of each kind.
-    tasks: list[int]
-    units: list[list[int]]
+    tasks: Annotated[list[Count], Ascending()]
+    units: list[Annotated[list[Count], Ascending()]]
 
     @classmethod
     def divide(cls, ntasks: int, parts: int | None, units: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> JobPlan:
@@ -430,7 +431,10 @@ class Job:
                 + " with the same rows and options divides it, and keeps what is written",
                 self._journal.location,
             )
-        return JobPlan(**json.loads(found))
+        plan = parse(JobPlan, found, PLAN, self._journal.location)
+        if any(len(borders) != len(plan.tasks) for borders in plan.units):
+            raise IncompleteStoreError(f"{PLAN}: units has other lengths than tasks", self._journal.location)
+        return plan
 
     def _check_version(self, plan: JobPlan) -> None:
         if plan.version != _versions():

@@ -371,7 +371,7 @@ class Units:
 def _parse(record: bytes | None) -> dict[str, Unit] | None:
     try:
         return {name: _unit(**document) for name, document in json.loads(record or b"").items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import logging
 import os
 import re
@@ -66,6 +65,7 @@ from dask_tfrecord.shards.objects import (
 from dask_tfrecord.shards.remote import files_below, is_directory, join, store_url, url_to_fs
 from dask_tfrecord.shards.shard import is_local
 from dask_tfrecord.shards.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
+from dask_tfrecord.stores.documents import Count, HexToken, Positive, parse
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
@@ -85,6 +85,19 @@ _INDEX_ATTEMPTS = 5
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
 _FIELDS = ("shard", "shards")
 _SIDECARS = (".idx", ".gzidx", ".xarray.json")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Content of the object next to the files of a job."""
+
+    # Name of its run folder.
+    token: HexToken
+    count: Positive
+    # Number of the first file.
+    first: Count
+    # Inputs and options, as attributes of a group.
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,7 +186,8 @@ class ShardNames:
         name = self.hidden_name(".job")
         with suppress(NotADirectoryError):
             data = objects_in(directory, self.storage_options).get([name])[name]
-            return None if data is None else dict(json.loads(data))
+            place = Location(redact_url(join(directory, name)))
+            return None if data is None else asdict(parse(JobRecord, data, "the record of a job", place))
         return None
 
     def _number(self, path: str) -> int:

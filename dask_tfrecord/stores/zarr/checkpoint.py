@@ -8,12 +8,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError
 from dask_tfrecord.shards.objects import StoredFile
+from dask_tfrecord.stores.documents import Count, checked, parse
 from dask_tfrecord.stores.journal import Unit, Units
 from dask_tfrecord.stores.output import WriteReport
 from dask_tfrecord.stores.units import BorderCounts
@@ -24,6 +26,18 @@ from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, TORN, GroupObject
 
 _log = logging.getLogger(__name__)
 _LAYOUT, _BORDER_COUNTS, _UNITS = "plan.json", "tally.npz", "units"
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredLayout:
+    """Content of the object of a layout, without its counts."""
+
+    records: Count
+    grid: RowGrid
+    arrays: tuple[ArraySpec, ...]
+    # Features whose columns are flat, in the order of their counts.
+    flat: list[str]
+    first_row: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +74,22 @@ class Checkpoint:
         written, counted = self.objects.get([self.path(_LAYOUT), self.path(counts)]).values()
         if written is None or counted is None:
             return None
-        document = json.loads(written)
-        with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
-            items = {name: arrays[f"items_{number}"] for number, name in enumerate(document["flat"])}
-            border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
-        specs = tuple(
-            ArraySpec(**array | {"shape": tuple(array["shape"]), "dimensions": tuple(array["dimensions"])})
-            for array in document["arrays"]
-        )
-        grid, first_row = RowGrid(**document["grid"]), document.get("first_row", 0)
+        stored = parse(_StoredLayout, written, self.path(_LAYOUT))
+        try:
+            with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
+                items = {name: arrays[f"items_{number}"] for number, name in enumerate(stored.flat)}
+                border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
+            for spec in stored.arrays:
+                _ = spec.dtype == "string" or np.dtype(spec.dtype)
+        except (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, MemoryError, BadZipFile) as error:
+            raise IncompleteStoreError(
+                f"{self.path(counts)} can't be read ({error}): " + OVERWRITE + " starts over"
+            ) from error
         # Arrays had no units of their own before version 4 of the format.
-        specs = tuple(replace(spec, rows=spec.rows or grid.unit) if spec.by_rows else spec for spec in specs)
-        return ZarrLayout(document["records"], grid, specs, border_counts, first_row)
+        specs = tuple(
+            replace(spec, rows=spec.rows or stored.grid.unit) if spec.by_rows else spec for spec in stored.arrays
+        )
+        return ZarrLayout(stored.records, stored.grid, specs, border_counts, stored.first_row)
 
     def has_plan(self) -> bool:
         """Return True if the layout exists: it is removed on completion and when another conversion replaces this."""
@@ -84,7 +102,7 @@ class Checkpoint:
 
     def is_written(self, target: TargetGroup) -> bool:
         """Return True if all units are written; raise IncompleteStoreError if another conversion has the group."""
-        return bool(target.update_attributes(self.identity)["written"])
+        return bool(target.update_attributes(self.identity).get("written"))
 
     def record(self, units: Mapping[int, tuple[WriteReport, Sequence[str]]]) -> dict[int, WriteReport]:
         """Record that units are written: their reports, and the current sizes of their objects.
@@ -161,7 +179,7 @@ class Checkpoint:
 
 def _report(unit: Unit) -> WriteReport:
     # Another version may have recorded other fields.
-    return WriteReport(**{name: unit.report[name] for name in WriteReport.__slots__ if name in unit.report})
+    return checked(WriteReport, unit.report, "the record of a unit")
 
 
 def find_resumable(target: TargetGroup, fingerprint: Fingerprint) -> tuple[str | None, ZarrLayout | None]:

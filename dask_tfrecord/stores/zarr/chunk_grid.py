@@ -10,6 +10,7 @@ from typing import Any
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.stores.documents import Positive
 from dask_tfrecord.stores.output import check_number
 from dask_tfrecord.stores.units import Levels, RowSizes, is_flat
 from dask_tfrecord.stores.zarr.array_names import array_name, array_names, check_names
@@ -35,11 +36,11 @@ class RowGrid:
     """Chunk grid along rows, of all arrays without a grid of their own."""
 
     # Rows of a chunk.
-    chunk: int
+    chunk: Positive
     # Rows of a write unit: a chunk, or a shard of chunks.
-    unit: int
+    unit: Positive
     # Most rows that a task reads at once.
-    most: int
+    most: Positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,33 @@ from typing import Any
 
 from dask.base import tokenize
 
-from dask_tfrecord.errors import plural, redact_url
+from dask_tfrecord.errors import IncompleteStoreError, plural, redact_url
 from dask_tfrecord.features.registry import class_digests
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import canonical_path, file_key, function_parts
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import MappedChunks, MappedSource, Source
 from dask_tfrecord.shards.shard import Shards
+from dask_tfrecord.stores.documents import Count, checked
 
 # Differences of a kind that are listed.
 _LISTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files among the fields of a source; other sources have none."""
+
+    files: Sequence[str] = ()
+    sizes: Sequence[Count] = ()
+    versions: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """The features among the fields of a schema."""
+
+    features: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,7 @@ class Fingerprint:
 
     source: Mapping[str, Any] = field(default_factory=dict)
     schema: Mapping[str, Any] = field(default_factory=dict)
-    records: int = 0
+    records: Count = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: str = ""
     functions: Sequence[Mapping[str, str]] = ()
@@ -48,7 +65,15 @@ class Fingerprint:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:
         """Read a fingerprint from attributes; an older version wrote fewer of them."""
-        return cls(**{name: attributes[name] for name in Fingerprint.__slots__ if name in attributes})
+        found = checked(cls, attributes, "the record of a conversion")
+        sources = checked(_Files, found.source, "the record of a conversion: source")
+        if not len(sources.files) == len(sources.sizes) == len(sources.versions):
+            raise IncompleteStoreError("the record of a conversion has other numbers of files, sizes and versions")
+        for schema in (found.schema, found.source.get("schema") or {}):
+            for feature in checked(_Features, schema, "the record of a conversion: schema").features:
+                if not isinstance(feature.get("name"), str) or not isinstance(feature.get("class"), str):
+                    raise IncompleteStoreError(f"the record of a conversion has a feature {feature!s:.60}")
+        return found
 
     def to_attributes(self) -> dict[str, Any]:
         """Return the attributes of the group."""

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dask_tfrecord.errors import IncompleteStoreError
+from dask_tfrecord.stores.documents import Count, Number, ObjectName, Positive, Token, parse
 from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
 from dask_tfrecord.stores.zarr.store import (
     CHECKPOINT_FOLDER,
@@ -54,7 +55,7 @@ def appended_node(number: int) -> str:
 class Growth:
     """Additions of a run to a group."""
 
-    identity: str
+    identity: Token
     # Identity of the last run that added to the group before it.
     previous: str | None
     # Inputs and options of the run, as attributes of a group.
@@ -62,11 +63,11 @@ class Growth:
     # Attributes of this library that change with it.
     attributes: Mapping[str, Any]
     # Length of each array before and after it, and the length of a write unit.
-    lengths: Mapping[str, tuple[int, int, int]]
+    lengths: Mapping[ObjectName, tuple[Count, Count, Positive]]
     # Metadata of new arrays, by name.
-    arrays: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[ObjectName, Mapping[str, Any]] = field(default_factory=dict)
     # Shards of the appended rows, by the number of the append.
-    files: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[Number, Mapping[str, Any]] = field(default_factory=dict)
     # Attributes of the user that change with it.
     others: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,7 +75,10 @@ class Growth:
     def read(cls, objects: GroupObjects) -> Growth | None:
         """Return the additions of the run that appends, or ended before it was done; None without one."""
         found = objects.get([_RECORD])[_RECORD]
-        return None if found is None else cls(**json.loads(found))
+        growth = None if found is None else parse(cls, found, _RECORD)
+        if growth is not None and not isinstance(growth.attributes.get(LAST), Mapping):
+            raise IncompleteStoreError(f"{_RECORD} has no attributes.{LAST}")
+        return growth
 
     def record(self, objects: GroupObjects) -> None:
         """Record the additions before the first chunk is written."""

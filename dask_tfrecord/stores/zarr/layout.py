@@ -27,6 +27,7 @@ from dask_tfrecord.rows.progress import run_uninterrupted
 from dask_tfrecord.rows.rows import Rechunked, Rows
 from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
+from dask_tfrecord.stores.documents import Count, ObjectName, Positive
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat
 from dask_tfrecord.stores.zarr.array_names import array_name, check_names, splits_name
 from dask_tfrecord.stores.zarr.chunk_grid import (
@@ -410,23 +411,23 @@ class ArraySpec:
     """One array of the group."""
 
     # Name in the group.
-    name: str
+    name: ObjectName
     # Feature that the array belongs to.
     feature: str
     # "dense", or the suffix of the name: "values", "row_splits", "row_splits_1" and so on, "byte_splits", "shapes",
     # "item_shapes".
     part: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     # A NumPy dtype, or "string".
     dtype: str
     # Length of a chunk along the first axis; other axes are whole.
-    chunk: int
+    chunk: Positive
     # Length of a shard, or of the chunk.
-    unit: int
+    unit: Positive
     # Names of the axes.
     dimensions: tuple[str, ...]
     # Rows of a write unit: whole chunks, or shards; 0 if the array is not chunked along rows.
-    rows: int = 0
+    rows: Count = 0
     # Group whose splits the array holds; `feature` is the first feature of that group.
     group: str | None = None
     # Chunks are encoded images, one each, and not their pixels.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import threading
 import time
@@ -206,8 +207,8 @@ def _check_consolidated(
     path = f"{name}/zarr.json"
     found = target.objects(group).get([path])[path]
     try:
-        rows = json.loads(found or b"")["shape"][0]
-    except (ValueError, TypeError, KeyError, IndexError):
+        rows = operator.index(json.loads(found or b"")["shape"][0])
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         # `_array` reports metadata that cannot be read.
         return
     recorded = _array(target, group, name).shape[0]
@@ -418,6 +419,8 @@ def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
         ) from error
     if not isinstance(array, zarr.Array):
         raise IncompleteStoreError(f"{name!r} is not an array of the group", target.location)
+    if 0 in (*array.chunks[:1], *(array.shards or ())[:1]):
+        raise IncompleteStoreError(f"chunk_shape of array {name!r} is 0, expected a row or more", target.location)
     return array
 
 

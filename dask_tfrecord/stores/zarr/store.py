@@ -88,8 +88,8 @@ _NO_GROUPS = (
     zarr.errors.ContainsArrayError,
     FileNotFoundError,
     NotADirectoryError,
-    json.JSONDecodeError,
-    UnicodeDecodeError,
+    # Metadata of other software, or hostile ones.
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
 )
 # Protocols whose file systems are extras of this package.
 _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}

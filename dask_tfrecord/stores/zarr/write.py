@@ -574,11 +574,11 @@ def complete_group(target: TargetGroup, checkpoint: Checkpoint, units: int) -> N
     A run that is interrupted between these steps is resumed after the last one that is recorded.
     """
     attributes = target.update_attributes(checkpoint.identity)
-    if not attributes["written"]:
+    if not attributes.get("written"):
         # Tasks of a killed run may have written after their units were verified.
         _check_units(target, checkpoint, units, "Pass " + RESUME + " to write them again")
     attributes = target.update_attributes(checkpoint.identity, written=True)
-    if attributes["complete"]:
+    if attributes.get("complete"):
         return
     checkpoint.close()
     target.remove_torn()

@@ -1,0 +1,247 @@
+"""Documents that stores hold: parsed once, into frozen dataclasses, with limits.
+
+Whoever made a store or a directory may have written them, so nothing that they say is believed before it is checked:
+their size, the depth of lists and mappings, the range of each number, and the names that become names of files. The
+fields of a dataclass say what is allowed, by their types, and by the limits in `Annotated`. A document that differs
+raises an `IncompleteStoreError` with the name of the document and of the field.
+
+For example, ``parse(Plan, b'{"parts": 0}', "job.json")`` says ``job.json: parts is 0, expected a number from 1 to
+1,000,000`` where ``Plan`` has a field ``parts: Annotated[int, Within(1, 10**6)]``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from dask_tfrecord.errors import IncompleteStoreError, Location, printable
+from dask_tfrecord.shards.objects import is_inside
+
+# Bytes of a document, unless the caller knows better. A plan of a million units has 30 MiB.
+MAX_NBYTES = 64 << 20
+# Lists and mappings within each other.
+_MAX_DEPTH = 64
+# Characters of a value or a name in an error.
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Limits of a number, both included."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"a number from {self.least:,} to {self.most:,}"
+
+    def allows(self, value: Any) -> bool:
+        """Return whether a number is within the limits; NaN is not."""
+        return bool(self.least <= value <= self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Pattern of a whole text, and what to call it in an error."""
+
+    pattern: str
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+    def allows(self, value: Any) -> bool:
+        """Return whether the pattern matches all of a text."""
+        return re.fullmatch(self.pattern, value) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A name of an object that stays below the root of its store."""
+
+    def __str__(self) -> str:
+        return "a name within the store"
+
+    def allows(self, value: Any) -> bool:
+        """Return whether `Objects` take the name."""
+        return is_inside(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ascending:
+    """Numbers from 0 on, none of them smaller than the one before."""
+
+    def __str__(self) -> str:
+        return "ascending numbers from 0 on"
+
+    def allows(self, value: Any) -> bool:
+        """Return whether the numbers of a list ascend."""
+        return bool(value) and value[0] == 0 and all(before <= after for before, after in pairwise(value))
+
+
+# What fields of several documents hold.
+Count = Annotated[int, Within(0, 2**53)]
+Positive = Annotated[int, Within(1, 2**53)]
+ObjectName = Annotated[str, Inside()]
+Token = Annotated[str, Matches("[0-9a-zA-Z]{1,64}", "a token of letters and digits")]
+Number = Annotated[str, Matches("[0-9]{1,16}", "a number")]
+HexToken = Annotated[str, Matches("[0-9a-f]{32}", "a token of 32 hexadecimal digits")]
+
+Parsed = TypeVar("Parsed")
+
+
+def parse(
+    kind: type[Parsed], data: bytes, name: str, place: Location | None = None, *, max_nbytes: int = MAX_NBYTES
+) -> Parsed:
+    """Return a document as an instance of a dataclass; ignore fields that the class does not have.
+
+    Fields with a default may be missing. Raises IncompleteStoreError for anything else than such a document.
+    """
+    return checked(kind, load(data, name, place, max_nbytes=max_nbytes), name, place)
+
+
+def checked(kind: type[Parsed], value: Any, name: str, place: Location | None = None) -> Parsed:
+    """Return a value of JSON, of a document or a part of one, as an instance of a dataclass, as by `parse`."""
+    found: Parsed = _checked(kind, value, _Reader(name, place), "")
+    return found
+
+
+def load(data: bytes, name: str, place: Location | None = None, *, max_nbytes: int = MAX_NBYTES) -> Any:
+    """Return the value of JSON text within the limits; raise IncompleteStoreError for anything else."""
+    if len(data) > max_nbytes:
+        raise IncompleteStoreError(f"{name} has {len(data):,} bytes, expected at most {max_nbytes:,}", place)
+    try:
+        found = json.loads(data, parse_constant=_refuse_constant)
+        # The recursion of the parser is not limited by the number of frames in all versions of Python.
+        _check_depth(found)
+    except RecursionError:
+        raise IncompleteStoreError(f"{name} has more than {_MAX_DEPTH} levels", place) from None
+    except ValueError as error:
+        raise IncompleteStoreError(f"{name} is not JSON ({error})", place) from None
+    return found
+
+
+def load_mapping(data: bytes, name: str, place: Location | None = None) -> dict[str, Any]:
+    """Return the value of JSON text as by `load`; raise IncompleteStoreError unless it is a mapping."""
+    found: dict[str, Any] = _checked(dict[str, Any], load(data, name, place), _Reader(name, place), "")
+    return found
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _check_depth(value: Any) -> None:
+    """Raise RecursionError for a value with too many levels, without recursion."""
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                inner.extend(each.values())
+            elif isinstance(each, list):
+                inner.extend(each)
+        level = [each for each in inner if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise RecursionError
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """The document that is read, for errors."""
+
+    name: str
+    place: Location | None
+
+    def refuse(self, field: str, value: Any, expected: str) -> NoReturn:
+        """Raise the error for the value of a field."""
+        text = repr(value)
+        text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        where = f"{printable(field)} is " if field else "this is "
+        raise IncompleteStoreError(f"{self.name}: {where}{text}, expected {expected}", self.place)
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _checked(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+    """Return a value of a document as a type has it; `field` is its name, for errors."""
+    if kind is Any:
+        return value
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        found = _checked(arguments[0], value, reader, field)
+        for limit in arguments[1:]:
+            if found is not None and not limit.allows(found):
+                reader.refuse(field, value, str(limit))
+        return found
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        (inner,) = (each for each in arguments if each is not type(None))
+        return _checked(inner, value, reader, field)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, list | dict):
+            reader.refuse(field, value, " or ".join(map(repr, arguments)))
+        return value
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            reader.refuse(field, value, "a mapping")
+        return {
+            _checked(arguments[0], key, reader, f"a name in {field}"): _checked(
+                arguments[1], each, reader, f"{field}[{key[:_SHOWN]!r}]"
+            )
+            for key, each in value.items()
+        }
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        if not isinstance(value, list) or len(value) != len(arguments):
+            reader.refuse(field, value, f"a list of {len(arguments)}")
+        return tuple(
+            _checked(each, own, reader, f"{field}[{number}]")
+            for number, (each, own) in enumerate(zip(arguments, value, strict=True))
+        )
+    if origin is not None and issubclass(origin, Sequence):
+        if not isinstance(value, list):
+            reader.refuse(field, value, "a list")
+        made: Callable[[Any], Any] = tuple if origin is tuple else list
+        return made(_checked(arguments[0], each, reader, f"{field}[{number}]") for number, each in enumerate(value))
+    if is_dataclass(kind):
+        return _instance(kind, value, reader, field)
+    return _scalar(kind, value, reader, field)
+
+
+def _instance(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+    if not isinstance(value, dict):
+        reader.refuse(field, value, "a mapping")
+    before = f"{field}." if field else ""
+    hints, found = _hints(kind), {}
+    for each in fields(kind):
+        if not each.init:
+            continue
+        if each.name in value:
+            found[each.name] = _checked(hints[each.name], value[each.name], reader, f"{before}{each.name}")
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise IncompleteStoreError(f"{reader.name} has no {before}{each.name}", reader.place)
+    return kind(**found)
+
+
+# How errors call the types of JSON.
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+
+
+def _scalar(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+    if kind is float and type(value) is int and abs(value) <= 2**1023:
+        value = float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        reader.refuse(field, value, _NAMES[kind])
+    return value
