@@ -34,6 +34,14 @@ def test_compiling_a_file_runs_no_code_of_the_current_directory(tmp_path: Path) 
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_compiled_messages_are_those_of_the_protos(tmp_path: Path) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    folder, made = Path(messages.__file__).parent / "protos", tmp_path / "messages.desc"
+    names = sorted(path.name for path in folder.glob("*.proto"))
+    assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", *names]) == 0
+    assert made.read_bytes() == (folder / "messages.desc").read_bytes()
+
+
 # Loads messages.py by its path: the interpreter may lack every other dependency of the package.
 LOAD = f"""
 import importlib.util, sys
