@@ -186,6 +186,27 @@ def test_codecs_by_feature_and_by_array(ds: dtf.Dataset, tmp_path: Path) -> None
     assert json.loads(plan.to_json())["arrays"][1]["compressors"][0]["name"] == "zstd"
 
 
+def test_bits_of_small_numbers_are_compressed(tmp_path: Path) -> None:
+    """Pixels, bases and masks; not text in bytes, and not larger numbers."""
+    rows = 3
+    arrays = {
+        "u1": np.zeros((rows, 4), "u1"),
+        "i1": np.zeros((rows, 4), "i1"),
+        "bool": np.zeros((rows, 4), bool),
+        "u2": np.zeros((rows, 4), "u2"),
+        "f4": np.zeros((rows, 4), "f4"),
+        "name": [b"ab"] * rows,
+        "text": np.array(["ab"] * rows, np.dtypes.StringDType()),
+    }
+    dtf.to_zarr(arrays, tmp_path / "store.zarr")
+    group = zarr.open_group(tmp_path / "store.zarr", mode="r")
+    shuffles = {
+        name: array.metadata.to_dict()["codecs"][-1]["configuration"]["shuffle"] for name, array in group.arrays()
+    }
+    by_bits = {name for name, shuffle in shuffles.items() if getattr(shuffle, "value", shuffle) == "bitshuffle"}
+    assert by_bits == {"u1", "i1", "bool"} and "name.values" in shuffles
+
+
 @pytest.mark.parametrize(
     ("compressors", "wanted"), [({"name": "gzip", "configuration": {"level": 1}}, ["GzipCodec"]), ({"name": None}, [])]
 )
