@@ -38,6 +38,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
     dtype_name,
 )
+from dask_tfrecord.features.dtypes import TIMES
 from dask_tfrecord.features.written import in_levels, refuse_values
 
 
@@ -52,7 +53,7 @@ def feature_of(array: Any, owner: str) -> Feature:
         inner, levels = values.shape[1:], tuple(RowLengths(str(level)) for level in range(rank - 1))
         if 0 in inner and rank == 1 and kind != "T":
             return TensorFeature(inner, name, count=-1)
-        if not kind or kind in "biuf" or name == "bfloat16":
+        if not kind or kind in "biuf" or name in ("bfloat16", *TIMES):
             return VarLenFeature(name, shape=(*(-1,) * rank, *inner))
         if kind == "T" and (levels or inner):
             return RaggedFeature("bytes", partitions=(*levels, *map(UniformRowLength, inner)), values=TextFeature())
@@ -77,11 +78,16 @@ def feature_of(array: Any, owner: str) -> Feature:
         raise SchemaError(f"{owner}: {dtype} is not portable: array.astype({narrow!r}) rounds it")
     if isinstance(dtype, np.dtypes.StringDType) and (not shape or (len(shape) == 1 and shape[0])):
         return TextFeature(count=shape[0] if shape else None)
-    if dtype.name in ("int64", "float32"):
+    if dtype.name in ("int64", "float32", *TIMES):
         return FixedLenFeature(shape, dtype.name)
     if dtype.kind in "biufc" or dtype.name == "bfloat16":
         return RawFeature(shape, dtype.newbyteorder("="))
-    raise SchemaError(
+    raise no_feature(dtype, shape, owner)
+
+
+def no_feature(dtype: np.dtype[Any], shape: tuple[int, ...], owner: str) -> SchemaError:
+    """Return the error about an array that no feature stores."""
+    return SchemaError(
         f"{owner}: no feature stores an array of dtype {dtype} and shape {shape} per row{_HINTS.get(dtype.kind, '')}"
     )
 
@@ -304,6 +310,8 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
         if isinstance(error, SchemaError):
             raise
         raise SchemaError(f"{owner}: row {number} is a list of rows of different lengths; expected {feature}") from None
+    if dtype.kind in "mM" and item.dtype == np.int64:
+        item = item.view(dtype)
     if not item.size and item.ndim != len(shape):
         item = item.reshape([0, *shape[1:]] if -1 not in shape[1:] else [0] * len(shape))
     fits = not item.size or item.dtype == dtype

@@ -243,8 +243,11 @@ def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Return the features of the columns from which records of these features are written."""
     schema = given_features(features, None)
     columns: Mapping[str, Any] = Decoder(schema).columns
-    # Arrays hold the nanoseconds of times of messages.
-    is_time = {name: form.item_dtype.kind in "mM" for name, form in columns.items()}
+    # Arrays hold the nanoseconds of times of messages, and of times of one shape.
+    is_time = {
+        name: form.item_dtype.kind in "mM" and (name not in schema or not form.ragged_rank)
+        for name, form in columns.items()
+    }
     forms = {name: replace(form, dtype="int64") if is_time[name] else form for name, form in columns.items()}
     for name, feature in schema.items():
         if feature.is_padded:

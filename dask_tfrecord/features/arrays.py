@@ -9,14 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, RowError, RowLimitError, splits_of
+from dask_tfrecord.blocks import (
+    ArraysBlock,
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    RowLimitError,
+    splits_of,
+    to_text,
+)
 from dask_tfrecord.errors import SchemaError, redact
 from dask_tfrecord.features.base import Feature
-from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
+from dask_tfrecord.features.dtypes import checked_decoded_dtype, checked_shape, values_dtype
 from dask_tfrecord.features.encoded import EncodedArray, checked_count, iter_arrays, iter_values
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.listed import FixedLenFeature
 from dask_tfrecord.features.raw import RawFeature
+from dask_tfrecord.features.tensor import TensorFeature
+from dask_tfrecord.features.text import TextFeature
 from dask_tfrecord.features.written import KeyedValues, flat
 
 
@@ -32,7 +44,8 @@ class ArrayFeature(EncodedArray):
         Shape of one array, with -1 for sizes that differ between values. With a leading -1 alone, rows are ragged;
         otherwise each row is an array of its own shape.
     dtype : str
-        The dtype of the arrays: numeric or bool.
+        The dtype of the arrays: numeric, bool, ``"text"``, or times such as ``"datetime64[s]"``. Text has the shape
+        ``()``, or one axis; text and times have no open size but a leading one.
     count : int or None
         Bytes values per record: None for one, -1 for any number. It has to be an argument, with the default None.
     """
@@ -50,25 +63,36 @@ class ArrayFeature(EncodedArray):
     def __post_init__(self) -> None:
         """Check dtype, shape and count."""
         owner = type(self).__name__
-        shape, dtype = checked_shape(self.shape, owner, open_sizes=100), checked_dtype(self.dtype, owner)
+        shape, dtype = checked_shape(self.shape, owner, open_sizes=100), checked_decoded_dtype(self.dtype, owner)
         count = checked_count(self.count, owner, shape)
         if -1 in shape and 0 in shape:
             raise SchemaError(f"{owner}: rows of no values cannot be counted; got shape {shape}")
-        if not numpy_dtype(dtype, owner).isnative:
+        if not values_dtype(dtype).isnative:
             raise SchemaError(f"{owner}: decoded arrays have native byte order; got dtype {dtype}")
+        kind = values_dtype(dtype).kind
+        if kind in "mMT" and -1 in shape[(count is None) :]:
+            raise SchemaError(f"{owner}: arrays of {dtype} are of one shape, or of one open length; got {shape}")
+        if kind == "T" and len(shape) + (count is not None) > 1:
+            raise SchemaError(f"{owner}: a row has one text, or a list of texts; got shape {shape}, count {count}")
         self._set(shape=shape, dtype=dtype, count=count)
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array."""
-        return numpy_dtype(self.dtype, type(self).__name__)
+        return values_dtype(self.dtype)
 
     def item(self) -> Feature | None:
         """Return the feature of one array, or of the rows of an array of an open length."""
         if self.count == -1:
             return self.with_count(None)
-        is_open = self.shape[:1] == (-1,) and self.count is None
-        return RawFeature(self.shape[1:], self.item_dtype) if is_open and self.shape.count(-1) <= 2 else None
+        if self.shape[:1] != (-1,):
+            return None
+        kind, inner = self.item_dtype.kind, self.shape[1:]
+        if kind == "T":
+            return TextFeature()
+        # Blocks of arrays of different shapes have the layout of tensors, also with one open size.
+        made = FixedLenFeature if kind in "mM" else TensorFeature if -1 in inner else RawFeature
+        return made(inner, self.item_dtype)
 
     def reason_not_written(self) -> str | None:
         """Return why arrays can't be written, if the class has no `encode_value`."""
@@ -79,7 +103,7 @@ class ArrayFeature(EncodedArray):
         arrays, nbytes, limit = [], 0, decoded.limit
         for number, value in enumerate(iter_values(decoded.keys[0].encoded())):
             try:
-                array = _own_array(self.decode_value(bytes(value)))
+                array = _own_array(self.decode_value(bytes(value)), self.item_dtype)
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
@@ -116,10 +140,12 @@ class ArrayFeature(EncodedArray):
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Encode each array by `encode_value`."""
-        rows: Any = iter_arrays(block)
+        values: Any = block.values if isinstance(block, RaggedBlock) else block
+        if isinstance(values, BytesBlock):
+            values = to_text(values)
+        rows: Any = iter_arrays(values)
         if isinstance(block, RaggedBlock):
-            values, ends = np.asarray(block.values), block.row_splits.tolist()
-            rows = (values[start:stop] for start, stop in pairwise(ends))
+            rows = (np.asarray(values)[start:stop] for start, stop in pairwise(block.row_splits.tolist()))
         encoded = []
         for row, array in enumerate(rows):
             try:
@@ -132,11 +158,17 @@ class ArrayFeature(EncodedArray):
         return [flat(key, BytesBlock.of(encoded))]
 
 
-def _own_array(given: Any) -> NDArray[Any]:
+def _own_array(given: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy of a decoded array: a function may return the same memory for each value."""
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise TypeError("it returned an array with masked values; fill them, as in array.filled(0)")
-    return np.asarray(given).copy()
+    if dtype.kind != "T":
+        return np.asarray(given).copy()
+    # NumPy would make text of any object, and drop zeros at the end of texts of a list.
+    texts = np.asarray(given, None if hasattr(given, "dtype") else object).astype(object)
+    if others := [text for text in texts.ravel().tolist() if not isinstance(text, str)]:
+        raise TypeError(f"expected text; got {others[0]!r:.50}")
+    return texts.astype(dtype)
 
 
 def _own_bytes(given: Any) -> bytes:

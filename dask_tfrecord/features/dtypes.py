@@ -24,8 +24,8 @@ _MAX_AXES = 63
 # More than any memory; products of sizes stay below 2**63.
 _MAX_VALUES = 1 << 48
 
-# Dtypes of moments and durations: int64 nanoseconds.
-TIMES = ("datetime64[ns]", "timedelta64[ns]")
+# Dtypes of moments and durations: int64 numbers of a unit that all outputs have.
+TIMES = tuple(f"{kind}[{unit}]" for kind in ("datetime64", "timedelta64") for unit in ("D", "s", "ms", "us", "ns"))
 
 # A shape as users may specify it; None is an open size.
 Shape = int | Sequence[int | None]
@@ -70,6 +70,16 @@ def checked_dtype(dtype: Any, owner: str) -> str:
     return found.name if found.isnative else found.str
 
 
+def checked_decoded_dtype(dtype: Any, owner: str) -> str:
+    """Check the dtype of arrays that a function returns: one of arrays stored as bytes, ``"text"``, or of `TIMES`."""
+    if dtype in (str, "str", "string", "text") or isinstance(dtype, np.dtypes.StringDType):
+        return "text"
+    found = numpy_dtype(dtype, owner)
+    if found.kind in "mM" and found.name not in TIMES:
+        raise SchemaError(f"{owner}: times have the unit D, s, ms, us or ns, as in 'datetime64[s]'; got {found}")
+    return found.name if found.kind in "mM" else checked_dtype(dtype, owner)
+
+
 def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     """Check the dtype of values that an Example lists: int64, float32, bytes, or a dtype that they are cast to.
 
@@ -102,7 +112,9 @@ def checked_mixed(mixed: Any, dtype: str, owner: str) -> bool:
 
 @functools.cache
 def values_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the NumPy dtype of values of a checked dtype of `checked_parsed_dtype`: object for bytes."""
+    """Return the NumPy dtype of values of a checked dtype: object for bytes, `StringDType` for text."""
+    if dtype == "text":
+        return np.dtypes.StringDType()
     return np.dtype(object) if dtype == "bytes" else numpy_dtype(dtype, "")
 
 
@@ -174,6 +186,9 @@ def checked_default(value: Any, dtype: str, shape: tuple[int, ...], owner: str) 
     if hasattr(value, "numpy"):  # of a tensor
         value = value.numpy()
     array = np.asarray(value, object if dtype == "bytes" else None)
+    if dtype in TIMES and array.dtype.kind == values_dtype(dtype).kind:
+        # As a number of units, which JSON has.
+        array = array.astype(dtype).astype(np.int64)
     if array.size not in (1, math.prod(shape)):
         raise SchemaError(
             f"{owner}: default_value has {array.size} values; expected one, or {math.prod(shape)} for shape {shape}"
@@ -203,6 +218,7 @@ def _default_item(item: Any, dtype: str, owner: str) -> Any:
             cast = np.asarray(item).astype(known)
         if stored_kind(dtype) == "float32" and not (np.isinf(float(cast)) and math.isfinite(item)):
             return _NAN if item != item else float(item)
+        cast = cast.astype(np.int64) if known.kind in "mM" else cast
         if stored_kind(dtype) == "int64" and item == item and int(cast) == item:
             return bool(item) if known.kind == "b" else int(item)
     raise SchemaError(f"{owner}: default value {item!r} cannot be stored as {dtype}")

@@ -84,7 +84,8 @@ class FunctionFeature(ArrayFeature):
         Shape of one array. None or -1 is a size that differs between values: with a leading one alone, rows are
         ragged; otherwise each row is an array of its own shape.
     dtype : str or dtype
-        The dtype of the arrays: numeric or bool.
+        The dtype of the arrays: numeric, bool, text (`str`), or times such as ``"datetime64[s]"``, of the unit D, s,
+        ms, us or ns. A row has one text or a list of texts; text and times have no open size but a leading one.
     encode : callable, optional
         Function from an array to `bytes`. `to_tfrecord` needs it.
     count : int, optional

@@ -37,6 +37,7 @@ from dask_tfrecord.features.encoded import (
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
+from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
 
@@ -243,6 +244,9 @@ class RawFeature(EncodedArray):
         """Return the feature of one array, or of the rows of an array of an open length."""
         if self.count == -1:
             return self.with_count(None)
+        if self.own_shapes and self.shape[0] < 0:
+            # Sizes of items are in no key, and blocks of arrays of different shapes have the layout of tensors.
+            return TensorFeature(self.shape[1:], self.item_dtype)
         return replace(self, shape=self.shape[1:], size_keys=()) if self.ragged_rank else None
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:

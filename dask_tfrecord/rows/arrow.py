@@ -61,11 +61,13 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
             raise SchemaError(
                 f"column {name!r}: Arrow ends names at a zero byte: give another name to its feature, or by map_blocks"
             )
-    fields = [
-        pa.field(name, arrow_type(feature, tensors=tensors), nullable=False, metadata=_metadata(schema, name))
-        for name, feature in schema.items()
-    ]
-    return pa.schema(fields, metadata={"dask_tfrecord.features.schema": schema.to_json()})
+    fields = []
+    for name, feature in schema.items():
+        # NaT is a null.
+        has_nulls = feature.item_dtype.kind in "mM"
+        kind = arrow_type(feature, tensors=tensors)
+        fields.append(pa.field(name, kind, nullable=has_nulls, metadata=_metadata(schema, name)))
+    return pa.schema(fields, metadata={"dask_tfrecord.schema": schema.to_json()})
 
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
@@ -122,11 +124,13 @@ def _value_type(dtype: np.dtype[Any]) -> pa.DataType:
 
 
 def number_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of numbers in Arrow: native, float32 for bfloat16, and the parts of complex numbers."""
+    """Return the dtype of numbers in Arrow: native, or what holds bfloat16, complex numbers and days."""
     if dtype.name == "bfloat16":
         return np.dtype(np.float32)
     if dtype.kind == "c":
         return np.dtype(f"f{dtype.itemsize // 2}")
+    if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "D":
+        return np.dtype(f"{dtype.kind}8[s]")
     return dtype.newbyteorder("=")
 
 
@@ -203,8 +207,10 @@ def _values(block: NDArray[Any] | BytesBlock) -> pa.Array:
     dtype = number_dtype(flat.dtype)
     if flat.dtype.kind == "c":
         flat = flat.astype(flat.dtype.newbyteorder("="), copy=False).view(dtype)
-    flat = flat.astype(dtype, copy=False)
-    if dtype.kind == "b":
+    given, flat = flat, flat.astype(dtype, copy=False)
+    if dtype.kind in "mM" and (flat[~np.isnat(given)] != given[~np.isnat(given)]).any():
+        raise SchemaError(f"Arrow has seconds in place of days, and no number of 64 bits for some of {given.dtype}")
+    if dtype.kind in "bmM":
         return pa.array(flat)
     return pa.Array.from_buffers(pa.from_numpy_dtype(dtype), len(flat), [None, _buffer(flat)])
 

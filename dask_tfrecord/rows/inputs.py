@@ -29,6 +29,7 @@ from dask_tfrecord.columns.conversions import (
     host_array,
     in_rows,
     may_miss_text,
+    no_feature,
     objects,
     refuse_missing_values,
     refuse_sparse,
@@ -288,8 +289,15 @@ def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feat
 def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tuple[Feature, Any]:
     """Find the feature of an array-like, and its rows as a dask, NumPy or on-demand array, one entry per row.
 
-    `form` is the feature that the user specified, as a column has it.
+    `form` is the feature that the user specified, as a column has it. Only with it does an Example list times.
     """
+    feature, array = _column_from_array(given, owner, form)
+    if form is None and feature.item_dtype.kind in "mM":
+        raise no_feature(feature.item_dtype, feature.item_shape, owner)
+    return feature, array
+
+
+def _column_from_array(given: Any, owner: str, form: Feature | None) -> tuple[Feature, Any]:
     if isinstance(given, Mapping):
         raise SchemaError(
             f"{owner}: expected an array, got {type(given).__name__}, which has columns of its own: give one of them, "

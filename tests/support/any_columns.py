@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,16 @@ def dump_npy(array: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def load_text(value: bytes) -> Any:
+    """Read text in JSON."""
+    return json.loads(value)
+
+
+def dump_text(array: Any) -> bytes:
+    """Write text in JSON."""
+    return json.dumps(array.tolist()).encode()
 
 
 # One feature per layout of columns.
@@ -75,6 +86,12 @@ FEATURES: dict[str, Feature] = {
     "planes": dtf.FunctionFeature(load_npy, (2, -1), "int16", dump_npy),
     "cubes": dtf.FunctionFeature(load_npy, (2, 2), "complex64", dump_npy, count=-1),
     "points": dtf.FunctionFeature(load_npy, (3,), "bool", dump_npy),
+    "day": dtf.FunctionFeature(load_npy, (), "datetime64[D]", dump_npy),
+    "spans": dtf.FunctionFeature(load_npy, (-1, 2), "timedelta64[ms]", dump_npy),
+    "moments": dtf.FixedLenFeature((2,), "datetime64[s]"),
+    "instants": dtf.VarLenFeature("datetime64[us]"),
+    "title": dtf.FunctionFeature(load_text, (), str, dump_text),
+    "verses": dtf.FunctionFeature(load_text, (-1,), str, dump_text),
 }
 _NUMBERS = ("int64", "float32", "int8", "uint16", "bool", "float16", "float64", "uint64")
 
@@ -154,6 +171,10 @@ def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.
         ends = splits_of(rng.choice(sizes, math.prod(shape)))
         return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
     dtype = feature.item_dtype
+    if dtype.kind in "mM":
+        # Some are no time.
+        times = rng.integers(-(10**5), 10**5, shape)
+        return np.where(times % 7 == 0, np.iinfo(np.int64).min, times).view(dtype)
     highest = 2 if dtype.kind == "b" else 256
     return rng.integers(0, highest, math.prod(shape) * dtype.itemsize, np.uint8).view(dtype).reshape(shape)
 

@@ -47,6 +47,9 @@ def rows_of(array: Any) -> Any:
         return out
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
+    if array.dtype.kind in "mM":
+        # NaT is None.
+        return array.astype(f"{array.dtype.kind}8[us]").astype(object)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)
     return array

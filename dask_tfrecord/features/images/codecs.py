@@ -284,9 +284,9 @@ class JPEG(ImageFormat):
             raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
         found = channels or min(header.components, 3)
         whole = (header.height, header.width)
-        if inks:
-            return EncodedImage("JPEG", *whole, found, partial(_decode_inks, data, header))
         size = _reduced(whole, least) if least else whole
+        if inks:
+            return EncodedImage("JPEG", *size, found, partial(_decode_inks, data, fast, header, size))
         return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
 
     def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
@@ -319,21 +319,25 @@ def simplejpeg_or_none() -> ModuleType | None:
     return cast(ModuleType, simplejpeg)
 
 
+_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+
+
 def _decode_jpeg_into(data: bytes, fast: bool, whole: tuple[int, int], out: NDArray[np.uint8]) -> None:
-    """Decode gray or RGB to `out`, at the scale of `out` to the size `whole` of the file."""
+    """Decode gray, RGB or CMYK to `out`, at the scale of `out` to the size `whole` of the file."""
     *size, channels = out.shape
     is_reduced = tuple(size) != whole
     library = simplejpeg_or_none()
     if library is not None:
         least = dict(zip(("min_height", "min_width"), size, strict=True)) if is_reduced else {}
-        decode = partial(library.decode_jpeg, data, {1: "GRAY", 3: "RGB"}[channels], fastdct=fast, buffer=out, **least)
+        space = {1: "GRAY", 3: "RGB", 4: "CMYK"}[channels]
+        decode = partial(library.decode_jpeg, data, space, fastdct=fast, buffer=out, **least)
         try:
             if decode(strict=True).shape == out.shape:
                 return
         except ValueError:
             # A warning, which TensorFlow ignores, or an error. Pillow distinguishes them.
             pass
-    mode = {1: "L", 3: "RGB"}[channels]
+    mode = _MODES[channels]
     pixels = decode_with_pillow("JPEG", mode, whole[::-1], data, "jpeg", mode, "")
     if library is None or not (fast or is_reduced):
         np.copyto(out, pixels)
@@ -344,8 +348,10 @@ def _decode_jpeg_into(data: bytes, fast: bool, whole: tuple[int, int], out: NDAr
         raise ImageError(f"a JPEG image that simplejpeg cannot decode: {error}") from error
 
 
-def _decode_inks(data: bytes, header: JPEGHeader, wide: bool) -> NDArray[np.uint8]:
-    pixels = decode_with_pillow("JPEG", "CMYK", (header.width, header.height), data, "jpeg", "CMYK", "")
+def _decode_inks(data: bytes, fast: bool, header: JPEGHeader, size: tuple[int, int], wide: bool) -> NDArray[np.uint8]:
+    """Decode CMYK to RGB of this size."""
+    pixels = np.empty((*size, 4), np.uint8)
+    _decode_jpeg_into(data, fast, (header.height, header.width), pixels)
     inks = pixels.astype(np.uint16)
     if not header.has_adobe_marker:
         inks = 255 - inks

@@ -111,7 +111,7 @@ def test_fields_have_the_feature_and_its_class_names() -> None:
     }
     assert metadata["label"]["feature_class"] == "FixedLenFeature"
     assert json.loads(metadata["label"]["class_names"]) == ["Katze", "猫"]
-    assert dtf.Schema.from_json(found.metadata[b"dask_tfrecord.features.schema"].decode()) == ds.schema
+    assert dtf.Schema.from_json(found.metadata[b"dask_tfrecord.schema"].decode()) == ds.schema
 
 
 def test_rows_that_are_not_counted(golden: Path) -> None:
