@@ -298,9 +298,7 @@ def decode_blocks(
     job = _DecodeJob(decoder, names, check_crc, limit)
     with _Shards(check_crc) as shards:
         for runs, rows, out in chunks:
-            with activity("decode"):
-                blocks = shards.decode(job, runs, rows, out)
-            yield blocks
+            yield shards.decode(job, runs, rows, out)
 
 
 class _Shards:
@@ -316,18 +314,19 @@ class _Shards:
     ) -> dict[str, Block]:
         """Decode the runs of a chunk."""
         runs = list(runs)
-        job.begin(runs, rows, out)
-        for run in runs:
-            job.runs.append((job.records, run))
-            try:
-                self._read(run, job)
-            except MemoryLimitError:
-                raise
-            except MemoryError as error:
-                text = f"no memory to decode features {', '.join(map(repr, job.columns))} from here on"
-                where = Location(run.shard.path, run.first)
-                raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", where) from error
-        return job.blocks()
+        with activity("decode"):
+            job.begin(runs, rows, out)
+            for run in runs:
+                job.runs.append((job.records, run))
+                try:
+                    self._read(run, job)
+                except MemoryLimitError:
+                    raise
+                except MemoryError as error:
+                    text = f"no memory to decode features {', '.join(map(repr, job.columns))} from here on"
+                    where = Location(run.shard.path, run.first)
+                    raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", where) from error
+            return job.blocks()
 
     def _read(self, run: Run, job: _DecodeJob) -> None:
         if _log.isEnabledFor(logging.DEBUG):

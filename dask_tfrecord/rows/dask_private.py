@@ -23,17 +23,20 @@ def active_client() -> Any:
     `distributed.get_client` ignores the setting ``scheduler=``:
     https://github.com/dask/dask/blob/main/dask/base.py (`get_scheduler`).
     """
+    refused = RuntimeError(
+        "this call waits for tasks of an asynchronous client, and would block the event loop that runs it: "
+        "await asyncio.to_thread(function, ...) runs it in a thread, with the same client"
+    )
     try:
-        scheduler = get_scheduler()
+        client = getattr(get_scheduler(), "__self__", None)
     except RuntimeError as error:
         # dask raises it in the event loop of an asynchronous client.
         if "asynchronous" not in str(error):
             raise
-        raise RuntimeError(
-            "this call waits for tasks of an asynchronous client, and would block the event loop that runs it: "
-            "await asyncio.to_thread(function, ...) runs it in a thread, with the same client"
-        ) from error
-    client = getattr(scheduler, "__self__", None)
+        raise refused from error
+    # In the oldest dask that is supported, its method returns a coroutine there.
+    if getattr(client, "asynchronous", False):
+        raise refused
     return client if hasattr(client, "scheduler_info") else None
 
 

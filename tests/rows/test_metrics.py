@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,28 @@ def test_tasks_report_what_they_spend_their_time_on(
 
     # Workers send them with their heartbeats.
     assert wait_until(lambda: {"read", "decode", "encode", "write"} <= found(), state=found)
+
+
+def test_every_pass_over_records_is_decoding(client: Any, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    dtf.to_tfrecord({"x": np.arange(20_000)}, tmp_path / "x-{shard}", records_per_shard=5000)
+    ds = dtf.read_tfrecord(tmp_path / "x-*", {"x": dtf.FixedLenFeature((), "int64")})
+    passes: dict[str, Callable[[], object]] = {
+        "array": lambda: ds["x"].mean().compute(),
+        "rows": lambda: ds["x"][[7, 3]].compute(),
+        "data set": lambda: ds.compute(),
+        "persist": lambda: ds.persist()["x"].sum().compute(),
+        "where": lambda: ds.where([("x", "<", 3)]).compute(),
+        "to_tfrecord": lambda: ds.to_tfrecord(tmp_path / "o-{shard}"),
+    }
+    for name, make in passes.items():
+        with distributed.span(name):
+            make()
+
+    def decoding(dask_scheduler: Any) -> set[str]:
+        spans = dask_scheduler.extensions["spans"].spans.values()
+        return {span.name[0] for span in spans if any("decode" in key for key in span.cumulative_worker_metrics)}
+
+    assert wait_until(
+        lambda: set(passes) <= client.run_on_scheduler(decoding), state=lambda: client.run_on_scheduler(decoding)
+    )
