@@ -1,6 +1,6 @@
-"""Measure how time and memory grow: records and chunks, columns, planning, storage, memory and start-up.
+"""Measure how time and memory grow: records and chunks, planning, storage, memory and start-up.
 
-python benchmarks/scale.py {records,columns,planning,cluster,storage,memory,startup} --help
+python benchmarks/scale.py {records,planning,cluster,storage,memory,startup} --help
 """
 
 from __future__ import annotations
@@ -897,61 +897,6 @@ def run_startup() -> None:
         print(f"| {name} | {median:.2f} s | {low:.2f} to {high:.2f} | {median / medians['import dask.array']:.2f} |")
 
 
-# Steps of `columns`.
-STEPS = ("open", "compute", "dask arrays", "da.zeros", "to_zarr", "from_zarr", "to_tfrecord")
-
-
-def measure_columns(columns: int, rows: int) -> list[float]:
-    """Open, read and write columns in this process; return the milliseconds of processor time of each step."""
-    features = {f"column_{number:05}": dtf.FixedLenFeature((), "int64") for number in range(columns)}
-    with tempfile.TemporaryDirectory() as directory:
-        path, store = Path(directory, "columns.tfrecord"), Path(directory, "columns.zarr")
-        dtf.to_tfrecord(dict.fromkeys(features, np.arange(rows)), path)
-        # The imports of a conversion are not measured.
-        dtf.read_tfrecord(path, dict([*features.items()][:1])).to_zarr(Path(directory, "first.zarr"))
-        times = [time.process_time()]
-        dataset = dtf.read_tfrecord(path, features)
-        times.append(time.process_time())
-        results = [dataset.compute()]
-        times.append(time.process_time())
-        results.append(dict(zip(features, dask.compute(*dataset[tuple(features)]), strict=True)))
-        times.append(time.process_time())
-        dask.compute(*(da.zeros(rows, chunks=rows, name=f"zeros-{name}") for name in features))
-        times.append(time.process_time())
-        dataset.to_zarr(store)
-        times.append(time.process_time())
-        stored = dtf.from_zarr(store)
-        times.append(time.process_time())
-        dataset.to_tfrecord(Path(directory, "copy.tfrecord"))
-        times.append(time.process_time())
-        results += [stored.compute(), dtf.read_tfrecord(Path(directory, "copy.tfrecord"), features).compute()]
-    assert all(np.array_equal(found[name], np.arange(rows)) for found in results for name in features)
-    return [1000 * seconds for seconds in np.diff(times).tolist()]
-
-
-def run_columns() -> None:
-    """Measure the milliseconds that each column takes to open, read and write, among few columns and among many.
-
-        python benchmarks/scale.py columns [--columns 10 100 1000 10000] [--rows 50]
-
-    Each measurement has its own process. Processor time is the sum over all threads. The time per column must not
-    grow with the number of columns. "da.zeros" computes as many arrays of dask alone. All values are compared.
-    """
-    parser = parser_of(run_columns)
-    parser.add_argument("--columns", type=int, nargs="+", default=[10, 100, 1000, 10_000])
-    parser.add_argument("--rows", type=int, default=50)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        print(json.dumps(measure_columns(options.columns[0], options.rows)))
-        return
-    print("columns" + "".join(f"  {step:>11}" for step in STEPS), flush=True)
-    for columns in options.columns:
-        given = ["--columns", str(columns), "--rows", str(options.rows)]
-        times, _ = run([sys.executable, __file__, "columns", "--worker", *given])
-        print(f"{columns:>7,}" + "".join(f"  {time / columns:>11.3f}" for time in times), flush=True)
-
-
 def measure_on_cluster(folder: str, shards: int, arrays: str) -> dict[str, float]:
     """Sum a column on a cluster of two workers of one thread, each in a process, with a scheduler in another.
 
@@ -1043,5 +988,5 @@ def run_cluster() -> None:
 
 
 if __name__ == "__main__":
-    commands = {"records": run_records, "columns": run_columns, "planning": run_planning, "storage": run_storage}
+    commands = {"records": run_records, "planning": run_planning, "storage": run_storage}
     dispatch({**commands, "cluster": run_cluster, "memory": run_memory, "startup": run_startup}, __doc__)

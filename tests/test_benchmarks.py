@@ -179,7 +179,19 @@ def test_conversions_in_parts_are_measured(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_append() -> None:
-    printed = run("append.py", 10, 100).stdout
-    assert "200 rows are those of one conversion" in printed
-    assert "sum of 100 labels" in printed
+def test_costs_per_element() -> None:
+    printed = run("growth.py", "--sizes", 2, 4).stdout
+    assert [printed.count(f"ms per element of {kind}") for kind in ("shards", "columns", "chunks", "appends")] == [
+        1
+    ] * 4
+    assert "last tenth" in printed
+
+
+@pytest.mark.nightly
+def test_a_cluster_converts_between_servers_while_workers_are_killed(tmp_path: Path) -> None:
+    pytest.importorskip("moto.server")
+    pytest.importorskip("matplotlib")
+    printed = run("killed_workers.py", "--plot", tmp_path / "plot.png").stdout
+    assert printed.count("; a worker was killed") == 2 and "and one joined (" in printed
+    assert "compared every value" in printed
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fsspec
 import numpy as np
 import oracle
 import pytest
@@ -35,22 +36,27 @@ Path(sys.argv[2]).write_bytes(pickle.dumps({name: column.tolist() for name, colu
 """
 
 
-@pytest.mark.nightly
-def test_a_cluster_converts_between_servers_while_workers_are_killed(tmp_path: Path) -> None:
-    pytest.importorskip("moto.server")
-    pytest.importorskip("matplotlib")
-    printed = run_python(EXAMPLES / "cluster.py", "--plot", tmp_path / "plot.png").stdout
-    assert printed.count("; a worker was killed") == 2 and "and one joined (" in printed
-    assert "compared every value" in printed
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.integration
+def test_a_cluster_converts_shards() -> None:
+    printed = run_python(EXAMPLES / "cluster.py").stdout
+    assert "200 rows in 2 chunks" in printed and "label: mean 4.500" in printed and "score: mean 0.500" in printed
 
 
 @pytest.mark.integration
-def test_shards_of_a_bucket_are_a_repository(tmp_path: Path) -> None:
-    for package in ("moto.server", "icechunk", "xarray", "s3fs"):
+def test_shards_of_a_bucket_are_a_repository(tmp_path: Path, s3: dict[str, Any]) -> None:
+    for package in ("icechunk", "xarray"):
         pytest.importorskip(package)
-    printed = run_python(EXAMPLES / "virtual_bucket.py").stdout
-    assert "read 150 rows, 100 in the first snapshot" in printed
+    files = fsspec.filesystem("s3", **s3)
+    files.mkdir("pictures", acl="public-read")
+    for number in range(2):
+        dtf.to_tfrecord({"label": np.arange(50) + 50 * number}, tmp_path / "train.tfrecord", mode="w")
+        files.put(str(tmp_path / "train.tfrecord"), f"pictures/train-{number}.tfrecord")
+    more = ["--more", "s3://pictures/train-1*", "--endpoint", s3["endpoint_url"]]
+    printed = run_python(
+        EXAMPLES / "virtual_bucket.py", "s3://pictures/train-0*", tmp_path / "repository", *more
+    ).stdout
+    assert printed.count("<VirtualZarr: 50 records of 1 file: label>") == 2
+    assert "(record: 100)" in printed and "label: mean 49.500" in printed
 
 
 def load(name: str) -> ModuleType:

@@ -673,6 +673,29 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             raise TypeError(f"compute() takes no columns: write {one:.200}.compute()")
         return self._rows.compute(**kwargs)
 
+    def to_delayed(self) -> list[Delayed]:
+        """Return a `dask.delayed.Delayed` for each chunk: all columns of its rows, as `compute` returns them.
+
+        Returns
+        -------
+        list of dask.delayed.Delayed
+            In the order of the rows. Each decodes the columns of its chunk together, in one task.
+
+        Examples
+        --------
+        >>> ds = dtf.read_tfrecord("train-*.tfrecord", columns=["label"], chunks=10)
+        >>> chunks = ds.to_delayed()
+        >>> len(chunks), chunks[1].compute()["label"].tolist()
+        (2, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4])
+
+        A function of the columns of one chunk, called on the workers:
+
+        >>> count = dask.delayed(lambda columns: int((columns["label"] > 2).sum()))
+        >>> dask.compute(*map(count, chunks))
+        (4, 4)
+        """
+        return self._rows.to_delayed()
+
     def persist(self, **kwargs: Any) -> Dataset:
         """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
 

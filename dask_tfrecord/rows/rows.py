@@ -629,6 +629,13 @@ class Rows(HasRows):
         columns: dict[str, NDArray[Any]] = dask.compute(self, **options)[0]
         return columns
 
+    def to_delayed(self) -> list[Delayed]:
+        """Return a delayed dict of arrays for each chunk."""
+        columns = each_chunk(_as_columns, self.schema, self.chunks(self.names))
+        # An optimised graph would not refer to the futures of persisted chunks, so that a cluster could release them.
+        chunks: list[Delayed] = columns.to_delayed(optimize_graph=False).ravel().tolist()
+        return chunks
+
     def _parts(self) -> list[da.Array]:
         """Return the chunks of the stored columns, and the assigned arrays in the order of the columns."""
         added = [self.assigned[name].array for name in self.names if name in self.assigned]
@@ -717,7 +724,7 @@ def without_empty_chunks(array: da.Array) -> da.Array:
     return filled
 
 
-def each_chunk(step: Callable[..., Chunk], option: object, *chunks: da.Array) -> da.Array:
+def each_chunk(step: Callable[..., Any], option: object, *chunks: da.Array) -> da.Array:
     """Call ``step(*chunks, option)`` for every chunk."""
     token = tokenize([array.name for array in chunks], option)
     prefix = step.__name__.strip("_").replace("_", "-")
@@ -990,6 +997,10 @@ def gather(
         # If rows are not counted, a mismatch is only known now.
         raise SchemaError(f"columns must have the same number of rows; got {rows}")
     return columns
+
+
+def _as_columns(chunk: Chunk, schema: Schema) -> dict[str, NDArray[Any]]:
+    return gather([[chunk]], tuple(schema), schema, {})
 
 
 def first_rows(chunks: da.Array, schema: Schema, rows: int) -> dict[str, NDArray[Any]]:

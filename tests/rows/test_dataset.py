@@ -175,6 +175,33 @@ def test_schedulers_and_options_of_dask(ds: dtf.Dataset, wanted: Columns, capsys
     assert "100% Completed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("make", ["ds", "uncounted", "persisted", "mapped", "assigned", "where", "few"])
+def test_delayed_chunks_have_all_columns(ds: dtf.Dataset, uncounted: dtf.Dataset, make: str) -> None:
+    rows = {
+        "ds": lambda: ds,
+        "uncounted": lambda: uncounted,
+        "persisted": ds.persist,
+        "mapped": lambda: ds.map_blocks(dict),
+        "assigned": lambda: ds.assign(twice=ds["label"] * 2),
+        "where": lambda: ds.where([("label", ">=", 0)]),
+        "few": lambda: ds[["label"]].rows[:0],
+    }[make]()
+    chunks = rows.to_delayed()
+    assert len(chunks) == rows.npartitions
+    found = dask.compute(*chunks)
+    assert {tuple(columns) for columns in found} == {tuple(rows)}
+    whole = rows.compute()
+    for name, column in whole.items():
+        assert_same_array(np.concatenate([columns[name] for columns in found]), column)
+    # A function of a user may change what it gets.
+    first, kept = dask.compute(chunks[0], rows["label"])
+    first["label"] += 1
+    assert_same_array(kept, whole["label"])
+    # A chunk is decoded by one task.
+    tasks = [key for key in rows.to_delayed()[0].__dask_graph__() if str(key).startswith("('tfrecord-decode")]
+    assert len(tasks) <= len(chunks)
+
+
 def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
     for way in (ds, ds.persist()):
         first = way.compute()
