@@ -10,6 +10,9 @@
 
 #if defined(__GLIBC__)
 #include <malloc.h>
+#include <sys/resource.h>
+
+#include <algorithm>
 #endif
 
 namespace nb = nanobind;
@@ -28,6 +31,16 @@ void release_memory() {
 #if defined(__GLIBC__)
     binding::GilReleased released;
     malloc_trim(0);
+#endif
+}
+
+// glibc reserves 64 MiB of addresses for each thread that allocates. Where addresses are limited (`ulimit -v`), they are
+// used up long before memory is, so threads share what one GiB of them allows. A limit that the user set remains.
+void share_addresses() {
+#if defined(__GLIBC__)
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY || std::getenv("MALLOC_ARENA_MAX")) return;
+    mallopt(M_ARENA_MAX, static_cast<int>(std::clamp<rlim_t>(limit.rlim_cur >> 30, 1, 1024)));
 #endif
 }
 
@@ -131,6 +144,7 @@ void sort_rows(const Integers& indices, std::size_t axes, const Integers& splits
 
 void binding::add_rows(nb::module_& module) {
     keep_freed_memory();
+    share_addresses();
     module.def("release_memory", &release_memory, "Return freed memory that the allocator keeps to the system.");
     module.def("take_splits", &take_splits, "splits"_a.noconvert(), "owners"_a.noconvert().none(),
                "index"_a.noconvert(), "out"_a.noconvert(),
