@@ -302,6 +302,8 @@ def _frame(table: pa.Table, start: int) -> Any:
     """Convert a table to a pandas DataFrame whose index continues from `start`."""
     import pandas
 
-    frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
+    # In Arrow NaN is a number, in pandas a missing one: floats are those of NumPy.
+    types = {kind: pandas.ArrowDtype(kind) for kind in table.schema.types if not pa.types.is_floating(kind)}
+    frame = table.to_pandas(types_mapper=types.get)
     frame.index = pandas.RangeIndex(start, start + table.num_rows)
     return frame

@@ -154,10 +154,21 @@ def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[
 
 
 class BoxedArray(np.ndarray[Any, Any]):
-    """Array of objects or text whose single elements are arrays without axes."""
+    """Array of objects or text whose single elements are arrays without axes; rows that differ are no numbers."""
 
     # Concatenations with other arrays keep the class.
     __array_priority__ = 1.0
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        if self.dtype.kind == "O" and self.size and isinstance(self.flat[0], np.ndarray):
+            raise TypeError(
+                f"{ufunc.__name__} got a column whose rows differ in length or shape: ds.to_xarray(ragged='flat') has "
+                f"their values and row splits, and ds.padded(name, length) makes a dense array"
+            )
+        plain = [np.asarray(value) if isinstance(value, BoxedArray) else value for value in inputs]
+        if out is not None:
+            kwargs["out"] = tuple(np.asarray(each) if isinstance(each, BoxedArray) else each for each in out)
+        return getattr(ufunc, method)(*plain, **kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
@@ -173,7 +184,7 @@ class _BoxedColumn(LazyColumn):
 
     def __init__(self, source: CountedRows, name: str) -> None:
         super().__init__(source, name)
-        self.dtype = _boxed_dtype(source.schema[name], self.dtype)
+        self.dtype = boxed_dtype(source.schema[name], self.dtype)
 
     def __dask_tokenize__(self) -> object:
         return normalize_token(("dask_tfrecord.BoxedColumn", self.source, self.name))
@@ -185,19 +196,46 @@ class _BoxedColumn(LazyColumn):
         return _boxed(super().__getitem__(key), self.dtype)
 
 
-# Objects that are bytes. xarray infers nothing from objects of this dtype, and writes them:
-# https://github.com/pydata/xarray/blob/main/xarray/coding/strings.py
-_BYTES: np.dtype[Any] = np.dtype(object, metadata={"element_type": bytes})
+class Unwritten:
+    """Type of objects that xarray does not write: rows that differ in length, and bytes.
+
+    xarray makes arrays of one length of bytes, and cuts zeros at the end of their values. It infers nothing from
+    objects of a dtype that names their type, and converts those of `bytes` and `str` only:
+    https://github.com/pydata/xarray/blob/main/xarray/coding/strings.py
+    An encoding names the dtype to write, and NumPy shows what it can't interpret as a dtype.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __repr__(self) -> str:
+        return self.what
 
 
-def _boxed_dtype(feature: Feature, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a variable; that of bytes tells xarray what its objects are."""
-    is_bytes = feature.item_dtype.kind == "O" and not feature.ragged_rank and not feature.own_shapes
-    return _BYTES if is_bytes and dtype.kind == "O" else dtype
+_CUT = Unwritten(
+    "bytes, of which xarray would cut zeros at the end: ds.to_zarr(path) keeps them, TextFeature() reads text, "
+    "RawFeature(shape, dtype) numbers, and encoding={name: {'dtype': 'S80'}} writes 80 bytes of each"
+)
+_DIFFERENT = Unwritten(
+    "rows that differ in length or shape: ds.to_zarr(path) writes them, or ds.to_xarray(ragged='flat').to_zarr(path)"
+)
+_OBJECTS: np.dtype[Any] = np.dtype(object, metadata={"element_type": Unwritten})
+
+
+def boxed_dtype(feature: Feature, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a variable; that of objects tells xarray not to write them."""
+    return _OBJECTS if written_as(feature, dtype) else dtype
+
+
+def written_as(feature: Feature, dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return the encoding of a variable, which refuses to write objects other than text."""
+    if dtype.kind == "O" and (feature.ragged_rank or feature.own_shapes):
+        return {"dtype": _DIFFERENT}
+    return {"dtype": _CUT} if dtype.kind == "O" and feature.item_dtype.kind == "O" else {}
 
 
 def _boxed(array: NDArray[Any], dtype: np.dtype[Any]) -> BoxedArray:
-    return (array.view(_BYTES) if dtype.metadata else array).view(BoxedArray)
+    return (array.view(dtype) if dtype.metadata else array).view(BoxedArray)
 
 
 def boxed_column(given: Rows, name: str, array: da.Array | None = None) -> da.Array:
@@ -205,7 +243,7 @@ def boxed_column(given: Rows, name: str, array: da.Array | None = None) -> da.Ar
     if array is None and given.counted_source is not None:
         return _BoxedColumn(given.counted_source, name).in_chunks(given.sizes)
     own = given.array(name) if array is None else array
-    dtype = _boxed_dtype(given.schema[name], own.dtype)
+    dtype = boxed_dtype(given.schema[name], own.dtype)
     mapped: da.Array = da.map_blocks(_boxed, own, dtype, dtype=dtype, meta=np.empty((0,) * own.ndim, dtype))
     return mapped
 
@@ -306,7 +344,12 @@ def to_xarray(
     names = tuple(spec.column for spec in specs.values())
     arrays = given.arrays(names) if together else {}
     variables = {
-        name: xarray.Variable(spec.dims, _array(given, spec, arrays.get(spec.column)), dict(spec.attributes))
+        name: xarray.Variable(
+            spec.dims,
+            _array(given, spec, arrays.get(spec.column)),
+            dict(spec.attributes),
+            written_as(given.schema[spec.column], spec.dtype),
+        )
         for name, spec in specs.items()
     }
     if flat:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
+# How xarray decodes files of other formats.
+_DECODERS = frozenset(
+    {"mask_and_scale", "decode_times", "decode_timedelta", "use_cftime", "concat_characters", "decode_coords"}
+)
 
 
 class IndexedColumn(BackendArray):
@@ -49,7 +53,9 @@ class IndexedColumn(BackendArray):
         is_single = not isinstance(rows, slice) and np.ndim(rows) == 0
         wanted = rows if isinstance(rows, slice) else np.atleast_1d(np.asarray(rows, np.int64))
         array = to_array(self.source.read((self.column,), wanted)[self.column])
-        if array.dtype != self.dtype:
+        if self.dtype.metadata:
+            array = array.view(self.dtype)
+        elif array.dtype != self.dtype:
             array = array.astype(self.dtype)
         # From the last axis on: an int removes its axis.
         for axis in range(len(inner), 0, -1):
@@ -181,6 +187,7 @@ class _Opened:
         dimension_names: Mapping[str, Sequence[str]] | None,
         options: Mapping[str, Any],
     ) -> None:
+        from dask_tfrecord.advice import unknown_option
         from dask_tfrecord.extras.interop.xarray import variable_name, variable_specs
         from dask_tfrecord.features.schema import ITEMS, Schema
         from dask_tfrecord.rows.read import read_rows
@@ -204,6 +211,12 @@ class _Opened:
         items = kept.get("example_features")
         if isinstance(items, Mapping):
             kept["example_features"] = {key: feature for key, feature in items.items() if remains(f"{ITEMS}/{key}")}
+        known = TFRecordBackendEntrypoint.open_dataset_parameters
+        for option in options:
+            if option not in known and option not in _DECODERS:
+                raise unknown_option("open_dataset", option, known, options[option])
+        # Values of shards are decoded by their features.
+        kept = {option: value for option, value in kept.items() if option not in _DECODERS}
         rows = read_rows(given, chunks="shard", **kept)
         rows = rows.select_columns([name for name in rows.names if remains(name)])
         dimension_names = {name: axes for name, axes in (dimension_names or {}).items() if name not in dropped}
@@ -214,15 +227,18 @@ class _Opened:
     def dataset(self, specs: Mapping[str, VariableSpec], *, is_root: bool = True) -> xarray.Dataset:
         """Return a Dataset of some variables, lazily indexed and without indexes, which xarray creates."""
         from dask_tfrecord.errors import redact_url
-        from dask_tfrecord.extras.interop.xarray import assembled
+        from dask_tfrecord.extras.interop.xarray import assembled, boxed_dtype, written_as
 
         source = self.rows.counted_source
         assert source is not None
         sizes = tuple(int(size) for size in self.rows.sizes if size) or (0,)
         variables = {}
         for name, spec in specs.items():
-            array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, spec.dtype))
+            feature = self.rows.schema[spec.column]
+            dtype = boxed_dtype(feature, spec.dtype)
+            array = indexing.LazilyIndexedArray(IndexedColumn(source, spec.column, spec.shape, dtype))
             encoding = {"preferred_chunks": {spec.dims[0]: sizes}}
+            encoding |= written_as(feature, spec.dtype)
             variables[name] = xarray.Variable(spec.dims, array, dict(spec.attributes), encoding)
         labels = self.labels
         if labels is not None and not is_root:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -367,29 +368,44 @@ def test_chunks_are_computed_on_a_cluster(shards: str, xarray_engine: str) -> No
 NETCDF_ATTRIBUTES = str | bytes | int | float | np.number | np.ndarray | list | tuple
 
 
-@pytest.mark.parametrize("nrows", [1, 5])
-@pytest.mark.parametrize("loaded", [False, True])
-@pytest.mark.parametrize("chunks", mostly_slow([1, 5], 2))
-def test_xarray_writes_columns_of_bytes(tmp_path: Path, nrows: int, loaded: bool, chunks: int) -> None:
-    values = [b"x", b"yz", b"", b"\xff", b"0"][:nrows]
-    dtf.to_tfrecord({"b": values, "n": np.arange(nrows)}, tmp_path / "a.tfrecord")
-    ds = dtf.read_tfrecord(tmp_path / "a.tfrecord", chunks=chunks)
-    for dataset in (ds, ds.rows[::-1], ds.persist()):
-        opened = dataset.to_xarray()
-        wanted = opened["b"].values.tolist()
-        assert sorted(wanted) == sorted(values) and opened["b"].dtype == object
-        assert opened["b"][0].values.item() == wanted[0]
-        opened = opened.load() if loaded else opened
-        with warnings.catch_warnings():
-            # zarr has no specification of bytes that end at a zero.
-            warnings.filterwarnings("ignore", category=UserWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            opened.to_zarr(tmp_path / "b.zarr", mode="w", consolidated=False)
-            assert xr.open_zarr(tmp_path / "b.zarr", consolidated=False)["b"].values.tolist() == wanted
-        if importlib.util.find_spec("h5netcdf"):
-            opened.to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
-            with xr.open_dataset(tmp_path / "b.nc", engine="h5netcdf") as read:
-                assert [value.rstrip(b"\0") for value in read["b"].values.tolist()] == wanted
+OBJECTS: dict[str, Callable[[Path], xr.Dataset]] = {
+    "lazy": lambda path: dtf.read_tfrecord(path).to_xarray(),
+    "together": lambda path: dtf.read_tfrecord(path).to_xarray(together=True),
+    "persisted": lambda path: dtf.read_tfrecord(path).persist().to_xarray(),
+    "loaded": lambda path: dtf.read_tfrecord(path).to_xarray().load(),
+    "computed": lambda path: dtf.read_tfrecord(path).to_xarray().compute(),
+    "opened": lambda path: xr.open_dataset(path),
+    "opened in chunks": lambda path: xr.open_dataset(path, chunks={}),
+    "opened and loaded": lambda path: xr.open_dataset(path).load(),
+    "selected": lambda path: xr.open_dataset(path).isel(record=[1, 0]),
+    "joined": lambda path: xr.concat([xr.open_dataset(path)] * 2, "record"),
+}
+
+
+@pytest.mark.parametrize("name", ["raw", "tokens"])
+@pytest.mark.parametrize("way", OBJECTS)
+def test_xarray_writes_no_objects_that_it_would_change(tmp_path: Path, way: str, name: str) -> None:
+    values = [b"x\0\0", b"", b"\xff\0"]
+    dtf.to_tfrecord({"raw": values, "tokens": [[1], [2, 3], []], "n": np.arange(3)}, tmp_path / "a.tfrecord")
+    opened = OBJECTS[way](tmp_path / "a.tfrecord")
+    assert opened["raw"].dtype == object and opened["raw"][0].values.item() in values
+    said = "cut zeros at the end: ds.to_zarr" if name == "raw" else r"differ in length.*ragged='flat'"
+    with pytest.raises(TypeError, match=said):
+        opened[[name, "n"]].to_zarr(tmp_path / "b.zarr", consolidated=False)
+    if importlib.util.find_spec("h5netcdf"):
+        with pytest.raises(TypeError, match=said):
+            opened[[name, "n"]].to_netcdf(tmp_path / "b.nc", engine="h5netcdf")
+    if name == "tokens":
+        if way in ("lazy", "together", "persisted"):
+            with pytest.raises(TypeError, match=r"differ in length or shape: ds.to_xarray\(ragged='flat'\)"):
+                opened[name].mean().compute()
+        return
+    with warnings.catch_warnings():
+        # zarr has no specification of bytes that end at a zero.
+        warnings.simplefilter("ignore")
+        opened[["raw"]].to_zarr(tmp_path / "c.zarr", consolidated=False, encoding={"raw": {"dtype": "S3"}})
+        found = xr.open_zarr(tmp_path / "c.zarr", consolidated=False)["raw"].values.tolist()
+    assert found == [value.rstrip(b"\0") for value in opened["raw"].values.tolist()]
 
 
 @pytest.mark.parametrize("kind", ["to_zarr", "virtual"])
