@@ -984,8 +984,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         dask.dataframe.DataFrame
             Floats have dtypes of NumPy, where NaN is missing. Other columns have `pandas.ArrowDtype` with the types of
             `to_arrow_batches`, except that shapes of several axes are nested lists. The index is the row number, and
-            divisions are known if rows are counted. If not, each
-            partition numbers its rows from 0. Empty chunks are omitted.
+            divisions are known if rows are counted. If not, each partition numbers its rows from 0. Empty chunks are
+            omitted.
 
         Raises
         ------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import json
 import os
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,7 +181,8 @@ class BatchIterator(Iterator[Batch]):
 
     It is a context manager, which stops its threads at the end. A pickle or a forked process continues at the same
     position with threads of its own. Threads of a process may share the iterator: each batch is returned to one of
-    them, and all of them stop after the last one.
+    them, and all of them stop after the last one. A new loop after the end reads the next epochs. Once torch is
+    imported, it is an `IterableDataset`, whose workers divide the rows.
 
     Parameters
     ----------
@@ -209,6 +212,9 @@ class BatchIterator(Iterator[Batch]):
         # Process, and the lock of the threads that share the iterator there: a fork may copy a lock that is held.
         self._turn = os.getpid(), threading.RLock()
         self._closed = 0  # times that a caller closed the iterator
+        self._is_over = self._is_part = False
+        self._part: BatchIterator | None = None  # of a worker of torch
+        _join_torch()
         self._position = Position()
         self._prefetch = checked_integer("prefetch", given["prefetch"], 1)
         self._seed_given = seed is not None
@@ -238,6 +244,7 @@ class BatchIterator(Iterator[Batch]):
         order = self._order(stored, shuffle, given["window"], seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
+        self._epochs = epochs or 1
         has_large_units = shuffle == "full" or choices is not None
         self._threads = min(Workers.of_this_process().threads, CPU_COUNT, _MAX_THREADS[has_large_units])
         self._mixer = BatchMixer(
@@ -298,14 +305,45 @@ class BatchIterator(Iterator[Batch]):
             raise TypeError(f"batches are made one after the other: write next(ds.batches({size})) for the first one")
 
         def __len__(self) -> int:
+            _join_torch()
             size = self._mixer.batch_size
-            raise TypeError(f"write ds.batches({size}).batches_per_epoch for the number of batches")
+            raise TypeError(
+                f"write ds.batches({size}).batches_per_epoch for the number of batches, or import torch before "
+                f"DataLoader(ds.batches({size}), batch_size=None)"
+            )
 
         def __bool__(self) -> bool:
             return True
 
     def __iter__(self) -> BatchIterator:
+        """Return this iterator, which goes on with more epochs after its end; in a worker of torch, a part of it."""
+        torch = sys.modules.get("torch.utils.data")
+        worker = None if torch is None or self._is_part else torch.get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            # Workers that persist read the next epochs.
+            self._part = self._part or self._part_of(worker)
+            return iter(self._part)
+        epochs = self._mixer.epochs
+        if self._is_over and epochs is not None:
+            self._is_over, self._mixer = False, replace(self._mixer, epochs=epochs + self._epochs)
         return self
+
+    def _part_of(self, worker: Any) -> BatchIterator:
+        """Return an iterator over the rows of a worker: workers divide them, as shards do."""
+        order, number = self._mixer.order, worker.num_workers
+        if order.nrows is None:
+            raise ValueError("workers divide rows that are counted: open with counts='auto', or give num_workers=0")
+        if self._position != Position():
+            raise ValueError("workers begin with the first batch: load the state of a StatefulDataLoader instead")
+        # All workers of a loop have this seed, and those of the next loop another one.
+        seed = order.seed if self._seed_given or not order.shuffle else int(worker.seed - worker.id)
+        shard = order.shard[0] * number + worker.id, order.shard[1] * number
+        order = replace(order, seed=seed, shard=shard)
+        part = copy.copy(self)
+        part._is_part = True
+        count = _batches_per_epoch(order, self._mixer.batch_size, self._mixer.drop_remainder)
+        part._mixer = replace(self._mixer, order=order, batches_per_epoch=count)
+        return part
 
     def __next__(self) -> Batch:
         closed = self._closed
@@ -339,6 +377,8 @@ class BatchIterator(Iterator[Batch]):
             self._stop()
             raise
         if made is None:
+            # Else another thread closed the iterator.
+            self._is_over = self._pipeline is pipeline
             self._stop()
             raise StopIteration
         batch, self._position = made
@@ -415,7 +455,7 @@ class BatchIterator(Iterator[Batch]):
             self._choices, order = choices, replace(order, choices=choices, nrows=choices.nrows)
         number = _batches_per_epoch(order, self._mixer.batch_size, self._mixer.drop_remainder)
         self._mixer = replace(self._mixer, order=order, batches_per_epoch=number)
-        self._position = Position(**given["position"])
+        self._position, self._is_over = Position(**given["position"]), False
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -449,6 +489,12 @@ class BatchIterator(Iterator[Batch]):
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts threads of its own.
         return {**self.__dict__, "_pipeline": None, "_finalizer": None, "_copier": None, "_turn": (0, None)}
+
+
+def _join_torch() -> None:
+    """Make batches an IterableDataset of torch, which a DataLoader iterates over, once torch is imported."""
+    if (torch := sys.modules.get("torch.utils.data")) is not None:
+        torch.IterableDataset.register(BatchIterator)
 
 
 def _row_nbytes(rows: Rows) -> float:

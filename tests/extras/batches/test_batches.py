@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import gc
 import json
 import os
 import pickle
 import signal
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -660,3 +663,39 @@ def test_images_that_differ_in_size_are_padded(tmp_path: Path) -> None:
         next(ds.batches(4, pad={"image": (3, 8)}))
     with pytest.raises(ValueError, match="have 3 axes"):
         ds.batches(4, pad={"image": (1, 2, 3, 4)})
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("options", [{}, {"shuffle": "full", "seed": 3}, {"shuffle": "window"}])
+def test_workers_of_torch_divide_the_rows_of_each_epoch(
+    monkeypatch: pytest.MonkeyPatch, workers: int, options: dict[str, Any]
+) -> None:
+    torch = types.SimpleNamespace(IterableDataset=abc.ABCMeta("IterableDataset", (), {}), get_worker_info=lambda: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", torch)
+    ds = dtf.Dataset.from_arrays({"label": np.arange(50)})
+    batches = ds.batches(4, **options)
+    assert isinstance(batches, torch.IterableDataset)
+    # A process has a copy of the iterator.
+    copies = [pickle.loads(pickle.dumps(batches)) for _ in range(workers)]
+    epochs = []
+    for base in (700, 800):
+        found = []
+        for worker, own in enumerate(copies):
+            info = types.SimpleNamespace(id=worker, num_workers=workers, seed=base + worker)
+            monkeypatch.setattr(torch, "get_worker_info", lambda info=info: info)
+            found += [batch["label"].tolist() for batch in own]
+        epochs.append([label for batch in found for label in batch])
+        assert sorted(epochs[-1]) == list(range(50))
+    assert (epochs[0] == epochs[1]) is not bool(options)
+    monkeypatch.setattr(torch, "get_worker_info", lambda: None)
+    # Another loop of the process goes on with the next epoch, too.
+    assert [sorted(np.concatenate([batch["label"] for batch in batches])) for _ in "ab"] == [list(range(50))] * 2
+
+
+def test_rows_that_are_not_counted_have_no_workers_of_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    info = types.SimpleNamespace(id=0, num_workers=2, seed=1)
+    torch = types.SimpleNamespace(IterableDataset=abc.ABCMeta("Data", (), {}), get_worker_info=lambda: info)
+    monkeypatch.setitem(sys.modules, "torch.utils.data", torch)
+    dtf.to_tfrecord({"label": np.arange(5)}, tmp_path / "s.tfrecord")
+    with pytest.raises(ValueError, match="open with counts='auto', or give num_workers=0"):
+        iter(dtf.read_tfrecord(tmp_path / "s.tfrecord", counts=None).batches(2))

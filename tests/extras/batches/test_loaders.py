@@ -72,6 +72,34 @@ for shuffle in (False, "window", "full"):
 running.close()
 """
 
+LOADED = """
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+labels = ds[["label"]]
+def loop(loader):
+    return [int(label) for batch in loader for label in batch["label"]]
+
+for options in ({}, {"shuffle": "full", "seed": 1}, {"shuffle": "window"}):
+    for workers in (0, 1, 3):
+        loader = DataLoader(labels.batches(7, **options), batch_size=None, num_workers=workers)
+        assert [sorted(loop(loader)) for _ in range(3)] == [list(range(ds.nrows))] * 3, (options, workers)
+        make = lambda: StatefulDataLoader(labels.batches(7, **options), batch_size=None, num_workers=workers)
+        loader, again = make(), make()
+        iterator = iter(loader)
+        first = [int(label) for _ in range(4) for label in next(iterator)["label"]]
+        again.load_state_dict(loader.state_dict())
+        assert sorted(first + loop(again)) == list(range(ds.nrows)), (options, workers)
+        del iterator
+shuffled = labels.batches(7, shuffle="full", seed=1)
+persistent = DataLoader(shuffled, batch_size=None, num_workers=2, persistent_workers=True)
+assert loop(persistent) != loop(persistent)
+by_number = DataLoader(labels.as_sequence(), batch_size=8, shuffle=True, num_workers=2)
+assert sorted(loop(by_number)) == list(range(ds.nrows))
+del persistent
+"""
+
 MAPPED = """
 import torch
 from torch.utils.data import DataLoader
@@ -127,7 +155,9 @@ def guarded(script: str) -> str:
     return f"{START}\nif __name__ == '__main__':\n" + "\n".join(f"    {line}" for line in body.splitlines())
 
 
-@pytest.mark.parametrize("script", [STATEFUL, MAPPED, GRAIN], ids=["torch-iterable", "torch-map", "grain"])
+@pytest.mark.parametrize(
+    "script", [STATEFUL, LOADED, MAPPED, GRAIN], ids=["torch-iterable", "torch-batches", "torch-map", "grain"]
+)
 def test_loaders_read_every_row(python: str, script: str, tmp_path: Path) -> None:
     write_shards(tmp_path, 3, 40)
     run(python, guarded(script), tmp_path)
