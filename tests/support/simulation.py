@@ -113,6 +113,10 @@ class Simulation:
                 thread.join(PATIENCE)
         return {actor.name: actor.outcome for actor in self.actors}
 
+    def call_of(self, name: str) -> Callable[[], object]:
+        """Return the call of a run."""
+        return next(actor.call for actor in self.actors if actor.name == name)
+
     def _act(self, actor: Actor) -> None:
         _current.set((self, actor))
         actor.turn.acquire()

@@ -1,0 +1,89 @@
+"""Two runs of each output take turns by every schedule up to a bound: readers find the old state or the new one.
+
+A schedule is the list of what happens at some steps: a run is killed, stopped, or a disk fails (`support.simulation`).
+Each state in which a run is killed is also what a reader finds at that moment. `judge` has the rules.
+
+By default, some schedules of one action are executed; marked as slow, all of them, and random ones of two actions,
+whose seed the error prints.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.explored import WRITES
+from support.simulation import ACTIONS, Explorer, Violation
+
+FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
+# Rules that are known to be broken, by the write and the action.
+KNOWN: dict[tuple[str, str], set[str]] = {
+    ("new group", "kill"): {"rule 1"},
+    ("new group", "full"): {"rule 5"},
+    ("new group", "error"): {"rule 5"},
+    ("replaced group", "kill"): {"rule 1"},
+    ("replaced group", "full"): {"rule 5"},
+    ("replaced group", "error"): {"rule 5"},
+    ("replaced group", "stop"): {"rule 2"},
+    ("appended rows", "stop"): {"rule 2", "rule 4"},
+    ("added columns", "stop"): {"rule 4"},
+    ("new shards", "kill"): {"rule 4"},
+    ("new shards", "full"): {"rule 5", "rule 4"},
+    ("replaced shards", "kill"): {"rule 1"},
+    ("replaced shards", "full"): {"rule 5"},
+    ("replaced shards", "error"): {"rule 5"},
+    ("added shards", "kill"): {"rule 4"},
+    ("added shards", "full"): {"rule 5", "rule 4"},
+    ("added shards", "stop"): {"rule 2"},
+    ("new Parquet", "kill"): {"rule 4"},
+    ("new Parquet", "full"): {"rule 5", "rule 4"},
+    ("replaced Parquet", "full"): {"rule 5"},
+    ("replaced Parquet", "error"): {"rule 5"},
+    ("added Parquet", "kill"): {"rule 4"},
+    ("added Parquet", "full"): {"rule 5", "rule 4"},
+    ("added Parquet", "stop"): {"rule 2"},
+    ("replaced LeRobot", "kill"): {"rule 1"},
+    ("replaced LeRobot", "full"): {"rule 5"},
+    ("replaced LeRobot", "error"): {"rule 5"},
+    ("added LeRobot", "kill"): {"rule 1"},
+}
+
+
+def unknown(violations: list[Violation]) -> list[Violation]:
+    """Return the violations that are not known."""
+    return [
+        each
+        for each in violations
+        if not any(each.what[:6] in KNOWN.get((each.scenario, action), ()) for _, action in each.schedule)
+    ]
+
+
+def check(violations: list[Violation]) -> None:
+    found = unknown(violations)
+    assert not found, f"{len(found)} violations, of which the first is\n{found[0]}"
+
+
+@pytest.mark.parametrize("name", ["appended rows", "new group", "added shards"])
+def test_some_schedules_of_one_action(name: str) -> None:
+    with Explorer(WRITES[name].scenario("A")) as explorer:
+        check(explorer.explore(1, FAULTS, most=12, seed=1, stops_at=100).violations)
+    with Explorer(WRITES[name].scenario("AB")) as explorer:
+        check(explorer.explore(1, TURNS, most=5, seed=1, stops_at=100).violations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["A", "AB"])
+@pytest.mark.parametrize("name", WRITES)
+def test_every_schedule_of_one_action(name: str, names: str) -> None:
+    most = 40 if "LeRobot" in name else 10_000
+    with Explorer(WRITES[name].scenario(names)) as explorer:
+        check(explorer.explore(1, FAULTS if names == "A" else TURNS, most=most, seed=1, stops_at=10_000).violations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in WRITES if "LeRobot" not in name])
+def test_random_schedules_of_two_actions(name: str) -> None:
+    seed = random.randrange(2**32)
+    with Explorer(WRITES[name].scenario("AB")) as explorer:
+        found = unknown(explorer.explore(2, ACTIONS, most=30, seed=seed, stops_at=10_000).violations)
+    assert not found, f"seed {seed}: {found[0]}"
