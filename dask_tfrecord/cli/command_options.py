@@ -94,10 +94,14 @@ def computing(threads: int | None = None, *, local: str = "threads") -> Iterator
     for a cluster, whose workers have threads of their own.
     """
     import dask
+    import dask.threaded
 
     ctx = click.get_current_context()
     scheduler = ctx.meta.get(_SCHEDULER, local)
-    if scheduler in _LOCAL:
+    if scheduler == "threads":
+        # By its name dask finds the scheduler only after importing distributed, which takes as long as all the rest.
+        scheduler = dask.threaded.get
+    if scheduler in (*_LOCAL, dask.threaded.get):
         with dask.config.set(scheduler=scheduler, num_workers=threads):
             yield
         return
