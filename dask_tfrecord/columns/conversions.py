@@ -26,7 +26,6 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import FeatureError, SchemaError, joined
 from dask_tfrecord.features import (
-    Encoded,
     Feature,
     FixedLenFeature,
     RaggedFeature,
@@ -291,7 +290,7 @@ def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBl
 def _arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
     """Convert arrays of different shapes, an object array or a list, to flat buffers."""
     axes = feature.own_shapes
-    shape = feature.value_shape if isinstance(feature, Encoded) else (-1,) * axes
+    shape = feature.row_shape[feature.ragged_rank :]
     items = [_item(feature, number, row, shape, owner, lossless) for number, row in enumerate(rows)]
     values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
     shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)

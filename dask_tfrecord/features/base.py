@@ -305,13 +305,13 @@ class Feature(ABC):
         if self.lists_any_number:
             if self._tfmd_steps:
                 self.represent_in_tfmd(schema, name)
-            return {}
+            return dict.fromkeys(getattr(self, "size_keys", ()), "int64")
         add_shape(column, self.stored_shape)
         if getattr(self, "default_value", None) is None:
             column.presence.min_fraction = column.presence.min_count = 1
         else:
             self.represent_in_tfmd(schema, name)
-        return {}
+        return dict.fromkeys(getattr(self, "size_keys", ()), "int64")
 
     def represent_in_tfmd(self, schema: Any, name: str) -> None:
         """Add a tensor representation of the column of the feature, unless it has one."""

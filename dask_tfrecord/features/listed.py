@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import (
+    ArraysBlock,
     Block,
     BytesBlock,
     RaggedBlock,
@@ -35,6 +36,8 @@ from dask_tfrecord.features.dtypes import (
 )
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key, values_in_rows
+from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
+from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
 from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
@@ -125,6 +128,12 @@ class FixedLenFeature(Listed):
     __eq__ = Listed._is_equal
 
     def __post_init__(self) -> None:
+        given: Any = self.shape
+        if isinstance(given, tuple | list) and any(isinstance(size, str) for size in given):
+            raise SchemaError(
+                f"FixedLenFeature: the number of values is fixed, and sizes in keys differ between records; got shape "
+                f"{given}: write VarLenFeature({self.dtype!r}, shape={given})"
+            )
         shape = checked_shape(self.shape, "FixedLenFeature")
         if isinstance(self.dtype, str) and not self.dtype:
             raise SchemaError(f"FixedLenFeature needs a dtype, as in FixedLenFeature({shape}, 'int64')")
@@ -180,9 +189,14 @@ class VarLenFeature(Listed):
         As for `FixedLenFeature`.
     shape : tuple of int, default (-1,)
         Shape of one record's array: ``(-1, 4)`` makes rows of four values each (boxes). A number of values that is not
-        a multiple is an error. In the schema of a data set, several leading -1 are nested levels of rows.
+        a multiple is an error. In the schema of a data set, several leading -1 are nested levels of rows. A name is the
+        key of the record that holds the size, one int64: ``("height", "width", 3)``; each row is then an array of its
+        own shape. `to_tfrecord` writes these keys, too.
     mixed : bool, default False
         As for `FixedLenFeature`.
+    size_keys : tuple of str, optional
+        Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
+        the array, as for `RawFeature`.
 
     Examples
     --------
@@ -194,27 +208,43 @@ class VarLenFeature(Listed):
     dtype: str
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
+    size_keys: tuple[str, ...] = field(default=(), kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, dtype: Any, *, shape: Shape = (-1,), mixed: bool = False) -> None: ...
+        def __init__(
+            self,
+            dtype: Any,
+            *,
+            shape: int | Sequence[int | str | None] = (-1,),
+            mixed: bool = False,
+            size_keys: Sequence[str] = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         dtype = checked_parsed_dtype(self.dtype, "VarLenFeature")
-        shape = checked_shape(self.shape, "VarLenFeature", open_sizes=100)
-        if shape[:1] != (-1,):
+        given, size_keys = sizes_and_keys(self.shape, self.size_keys, "VarLenFeature")
+        shape = checked_shape(given, "VarLenFeature", open_sizes=100)
+        if size_keys:
+            check_size_keys(size_keys, shape, "VarLenFeature")
+        elif shape[:1] != (-1,):
             raise SchemaError(f"VarLenFeature: expected a shape that starts with -1, as in (-1, 4); got {shape}")
-        self._set(dtype=dtype, shape=shape, mixed=checked_mixed(self.mixed, dtype, "VarLenFeature"))
+        mixed = checked_mixed(self.mixed, dtype, "VarLenFeature")
+        self._set(dtype=dtype, shape=shape, mixed=mixed, size_keys=size_keys)
+        if self.own_shapes and values_dtype(dtype).kind in "mM":
+            raise SchemaError(f"VarLenFeature: arrays of times have one open size, the first; got {shape}")
         if -1 in self.item_shape or 0 in self.item_shape:
             raise SchemaError(f"VarLenFeature: expected known, positive sizes after the leading -1; got {shape}")
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of any number of values."""
-        return values_entry(self.dtype, self.shape, labels) if self.ragged_rank == 1 else None
+        is_listed = self.ragged_rank == 1 and not self.size_keys
+        return values_entry(self.dtype, self.shape, labels) if is_listed else None
 
     def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
         """Return the entry of one value."""
-        return values_entry(self.dtype, self.item_shape, labels) if self.ragged_rank == 1 else None
+        is_listed = self.ragged_rank == 1 and not self.size_keys
+        return values_entry(self.dtype, self.item_shape, labels) if is_listed else None
 
     @property
     def lists_any_number(self) -> bool:
@@ -229,18 +259,47 @@ class VarLenFeature(Listed):
     @property
     def ragged_rank(self) -> int:
         """Levels of rows: the number of leading -1 in the shape."""
+        if self.own_shapes:
+            return 0
         return next((axis for axis, size in enumerate(self.shape) if size != -1), len(self.shape))
+
+    @property
+    def own_shapes(self) -> int:
+        """Number of axes if sizes are in keys, unless the number of values determines them."""
+        return len(self.shape) if self.size_keys and (self.shape[0] != -1 or -1 in self.shape[1:]) else 0
 
     @property
     def item_shape(self) -> tuple[int, ...]:
         """Shape of one value."""
-        return self.shape[self.ragged_rank :]
+        return () if self.own_shapes else self.shape[self.ragged_rank :]
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of a row, with -1 for sizes that differ between rows."""
+        return self.shape
+
+    @property
+    def refuses_values(self) -> bool:
+        """Values may contradict their sizes, or not fit the dtype that they are cast to."""
+        return bool(self.size_keys) or bool(self.dtype != self.stored)
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the spec of any number of values."""
-        each = math.prod(self.item_shape)
-        content = number_content(self.mixed)
-        return None if self.ragged_rank > 1 else (ragged_key(key, self.dtype, each, scope=scope, content=content),)
+        """Return the spec of any number of values, then those of the keys of sizes."""
+        if self.ragged_rank > 1 or (self.size_keys and scope != "value"):
+            return None
+        each, content = math.prod(self.item_shape), number_content(self.mixed)
+        values = ragged_key(key, self.dtype, each, scope=scope, content=content)
+        return (values, *(size_specs(self) if self.size_keys else ()))
+
+    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys of sizes; the numbers of values are enough without."""
+        return keys[1:]
+
+    def item(self) -> Feature | None:
+        """Return the feature of one row less, or of the rows of an array."""
+        if self.own_shapes:
+            return TensorFeature(self.shape[1:], self.item_dtype) if self.shape[0] < 0 else None
+        return Listed.item(self)
 
     def listed(self, name: str) -> Feature:
         """Return the feature itself; refuse nested rows."""
@@ -259,8 +318,20 @@ class VarLenFeature(Listed):
         return repr(VarLenFeature("float32", shape=self.shape)), f"RawFeature({self.shape}, 'float64')"
 
     def assemble(self, decoded: Decoded) -> Block:
-        """Return rows of values, or of steps of values."""
-        return values_in_rows(decoded.keys[0], self.item_dtype, self.item_shape, math.prod(self.item_shape))
+        """Return rows of values, or of steps of values, or arrays of their own shapes."""
+        output = decoded.keys[0]
+        block = values_in_rows(output, self.item_dtype, self.item_shape, math.prod(self.item_shape))
+        if not self.size_keys:
+            return block
+        shapes = shapes_of_keys(self, decoded.keys[1:], np.diff(output.record_splits), 1, "value")
+        values: Any = block.values
+        return ArraysBlock(values, block.row_splits, shapes) if self.own_shapes else block
+
+    def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
+        """Return the values, and the sizes of arrays that are in keys of their own."""
+        rows = RaggedBlock(block.values, block.row_splits) if isinstance(block, ArraysBlock) else block
+        values = Listed.encode_block(self, key, rows, encoding)
+        return [*values, *keyed_sizes(self, block)] if self.size_keys else values
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_tfrecord._native import Content, ValueLayout
 from dask_tfrecord.blocks import (
@@ -16,14 +15,13 @@ from dask_tfrecord.blocks import (
     Block,
     BytesBlock,
     RaggedBlock,
-    RowError,
     RowLimitError,
     broadcast_zeros,
     first_true,
     row_of_value,
 )
 from dask_tfrecord.errors import SchemaError, plural
-from dask_tfrecord.features.base import Feature, checked_key
+from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import (
     Encoded,
@@ -37,6 +35,7 @@ from dask_tfrecord.features.encoded import (
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
+from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
@@ -61,7 +60,8 @@ class RawFeature(EncodedArray):
     compression_type : {"ZLIB", "GZIP"}, optional
         Compression of each bytes value, as `tf.io.decode_compressed` reads it.
     size_keys : tuple of str, optional
-        Keys of the sizes that are -1, the same as names in `shape`.
+        Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
+        the array: ``RawFeature((None, None, None), "uint8", size_keys=["image_shape"])``.
 
     Examples
     --------
@@ -92,19 +92,16 @@ class RawFeature(EncodedArray):
 
     def __post_init__(self) -> None:
         compression = checked_compression(self.compression_type, "RawFeature")
-        given: Any = self.shape
-        size_keys = tuple(self.size_keys)
-        if isinstance(given, tuple | list) and (named := tuple(size for size in given if isinstance(size, str))):
-            if size_keys:
-                raise SchemaError(f"RawFeature: names in the shape are the size_keys; got {given} and {size_keys}")
-            size_keys, given = named, [-1 if isinstance(size, str) else size for size in given]
+        given, size_keys = sizes_and_keys(self.shape, self.size_keys, "RawFeature")
         shape = checked_shape(given, "RawFeature", open_sizes=100)
         count = checked_count(self.count, "RawFeature", () if size_keys else shape)
         if isinstance(self.dtype, str) and not self.dtype:
             raise SchemaError(f"RawFeature needs a dtype, as in RawFeature({shape}, 'uint8')")
         dtype = checked_dtype(self.dtype, "RawFeature")
         if size_keys:
-            self._check_size_keys(size_keys, shape, count)
+            check_size_keys(size_keys, shape, "RawFeature")
+            if count is not None:
+                raise SchemaError("RawFeature: sizes in keys are those of one array per record; remove count")
         elif shape.count(-1) > 1:
             raise SchemaError(
                 f"RawFeature: the number of bytes determines one open size; got shape {shape} with {shape.count(-1)}"
@@ -112,15 +109,6 @@ class RawFeature(EncodedArray):
         if -1 in shape and 0 in shape:
             raise SchemaError(f"RawFeature: rows of no bytes cannot be counted; got shape {shape}")
         self._set(shape=shape, dtype=dtype, count=count, compression_type=compression, size_keys=size_keys)
-
-    @staticmethod
-    def _check_size_keys(size_keys: tuple[str, ...], shape: tuple[int, ...], count: int | None) -> None:
-        for key in size_keys:
-            checked_key(key, "RawFeature: size_keys")
-        if len(size_keys) != shape.count(-1):
-            raise SchemaError(f"RawFeature: expected a key for each open size of {shape}; got {size_keys}")
-        if count is not None:
-            raise SchemaError("RawFeature: sizes in keys are those of one array per record; remove count")
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
@@ -154,8 +142,7 @@ class RawFeature(EncodedArray):
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of one array of a known size, or of bytes values, then those of the keys of sizes."""
         if self.size_keys:
-            sizes = (KeySpec(each, "int64", ValueLayout.FIXED) for each in dict.fromkeys(self.size_keys))
-            return (KeySpec(key, "bytes", ValueLayout.FIXED), *sizes) if scope == "value" else None
+            return (KeySpec(key, "bytes", ValueLayout.FIXED), *size_specs(self)) if scope == "value" else None
         if scope != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
             return Encoded.keys(self, key, scope)
         dtype = self.stored_dtype
@@ -181,7 +168,9 @@ class RawFeature(EncodedArray):
             decoded = self._inflated(self.compression_type, decoded)
         files = decoded.keys[0].encoded()
         is_open, sizes = -1 in self.shape, np.diff(files.splits)
-        shapes = self._sizes_of_keys(decoded, sizes) if self.size_keys else None
+        shapes = None
+        if self.size_keys:
+            shapes = shapes_of_keys(self, decoded.keys[1:], sizes, self.stored_dtype.itemsize, "byte")
         if (number := first_true(sizes % self.nbytes != 0 if is_open else sizes != self.nbytes)) is not None:
             needed = f"a multiple of {self.nbytes}" if is_open else f"{self.nbytes}"
             raise decoded.error(self, number, f"holds {plural(sizes[number], 'byte')}; {self} needs {needed}")
@@ -202,23 +191,6 @@ class RawFeature(EncodedArray):
             shapes = np.tile(np.array(self.shape, np.int64), (len(files), 1))
             shapes[:, self.shape.index(-1)] = sizes // self.nbytes
         return decoded.in_rows(self, ArraysBlock(numbers, files.splits // dtype.itemsize, shapes))
-
-    def _sizes_of_keys(self, decoded: Decoded, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the shape of each array, whose open sizes are in keys of their own."""
-        shapes = np.tile(np.array(self.shape, np.int64), (decoded.rows, 1))
-        found = dict(zip(dict.fromkeys(self.size_keys), decoded.keys[1:], strict=True))
-        open_axes = [axis for axis, size in enumerate(self.shape) if size == -1]
-        for axis, key in zip(open_axes, self.size_keys, strict=True):
-            shapes[:, axis] = found[key].flat(np.dtype(np.int64))
-        # Products beyond 2**53 are rounded, and differ from the size of any value.
-        needed = shapes.astype(np.float64).prod(axis=1) * self.stored_dtype.itemsize
-        if (row := first_true((shapes < 0).any(axis=1) | (needed != nbytes))) is not None:
-            shape = tuple(shapes[row].tolist())
-            names = ", ".join(dict.fromkeys(self.size_keys))
-            raise RowError(
-                row, f"holds {plural(nbytes[row], 'byte')} where {names} make an array {shape} of {self.dtype}"
-            )
-        return shapes
 
     def _inflated(self, compression: str, decoded: Decoded) -> Decoded:
         """Return the decompressed bytes values."""
@@ -252,28 +224,14 @@ class RawFeature(EncodedArray):
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
         """Return one bytes value for each array, in the byte order of the file."""
         rows: Any = block.values if isinstance(block, RaggedBlock | ArraysBlock) else block
+        keyed = keyed_sizes(self, block) if self.size_keys else []
         values = np.ascontiguousarray(rows, self.stored_dtype).reshape(-1).view(np.uint8)
         if isinstance(block, ArraysBlock):
             splits = block.row_splits * self.stored_dtype.itemsize
         else:
             ends = block.row_splits if isinstance(block, RaggedBlock) else np.arange(len(block) + 1, dtype=np.int64)
             splits = ends * self.nbytes
-        keyed = self._encode_sizes(block)
         if self.compression_type is None:
             return [KeyedValues(key, values, value_splits=splits), *keyed]
         arrays = BytesBlock(values, splits, (len(block),))
         return [flat(key, deflated(arrays, self.compression_type)), *keyed]
-
-    def _encode_sizes(self, block: Any) -> list[KeyedValues]:
-        """Return the sizes of arrays, which are in keys of their own."""
-        if not self.size_keys:
-            return []
-        open_axes = [axis for axis, size in enumerate(self.shape) if size == -1]
-        shapes = np.diff(block.row_splits)[:, None] if isinstance(block, RaggedBlock) else block.shapes[:, open_axes]
-        made: dict[str, NDArray[np.int64]] = {}
-        for key, sizes in zip(self.size_keys, shapes.T, strict=True):
-            if (row := first_true(made.setdefault(key, sizes) != sizes)) is not None:
-                raise RowError(
-                    row, f"holds an array with sizes {made[key][row]} and {sizes[row]}, both those of {key!r}"
-                )
-        return [KeyedValues(key, np.ascontiguousarray(sizes)) for key, sizes in made.items()]

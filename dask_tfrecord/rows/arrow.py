@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError, explain_missing
-from dask_tfrecord.features import Encoded, Feature
+from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.rows import Chunk, ChunkIterator, Rows
 
@@ -72,7 +72,7 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
     feature = schema[name]
-    own = feature.value_shape if feature.own_shapes and isinstance(feature, Encoded) else ()
+    own = feature.row_shape[feature.ragged_rank :] if feature.own_shapes else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
     dtype = feature.item_dtype
     metadata = {

@@ -82,6 +82,63 @@ def test_sizes_that_do_not_fit_are_errors_of_the_record(height: int | None, mess
         dtf.read_tfrecord(write(tmp_path, picture(2, 3), broken), {"image": PICTURE}).compute()
 
 
+LISTED = {"size_keys": ["shape"]}
+OPEN = (-1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        dtf.RawFeature(OPEN, "float32", **LISTED),
+        dtf.RawFeature(("h", "w", 3), "float32"),
+        dtf.VarLenFeature("float32", shape=OPEN, **LISTED),
+        dtf.VarLenFeature("float32", shape=("h", "w", 3)),
+        dtf.VarLenFeature("float32", shape=(-1, -1, 3), **LISTED),
+    ],
+    ids=repr,
+)
+def test_arrays_of_each_class_and_kind_of_key(feature: Any, tmp_path: Path) -> None:
+    arrays = [np.arange(h * w * 3, dtype="float32").reshape(h, w, 3) for h, w in ((2, 1), (0, 4), (3, 2))]
+    is_raw = isinstance(feature, dtf.RawFeature)
+
+    def record(array: Any, shape: Any) -> dict[str, list[Any]]:
+        values = [array.tobytes()] if is_raw else array.ravel().tolist()
+        return {"x": values, "shape": [*shape], "h": [shape[0]], "w": [shape[1]]}
+
+    path = write(tmp_path, *(record(array, array.shape) for array in arrays))
+    ds = dtf.read_tfrecord(path, {"x": feature}, chunks=2)
+
+    def check(found: Any) -> None:
+        assert [each.tolist() for each in found] == [each.tolist() for each in arrays]
+        assert [each.shape for each in found] == [each.shape for each in arrays]
+
+    check(ds["x"].compute())
+    check(dtf.read_tfrecord(path, {"x": feature}, counts=None)["x"].compute())
+    ds.to_zarr(tmp_path / "a.zarr")
+    check(dtf.from_zarr(tmp_path / "a.zarr")["x"].compute())
+    ds.to_tfrecord(tmp_path / "again")
+    check(dtf.read_tfrecord(tmp_path / "again", ds.schema)["x"].compute())
+    assert dtf.Schema.from_json(ds.schema.to_json()) == ds.schema
+    rows = [row for array in arrays for row in array]
+    assert [each.tolist() for each in ds.explode("x")["x"].compute()] == [row.tolist() for row in rows]
+    for shape in ((2, 2, 3), (-1, 2, 3), (1, 1, 6)):
+        broken = write(tmp_path, record(arrays[0], shape))
+        if shape == (1, 1, 6) and (feature.shape == OPEN or "h" in feature.size_keys):
+            continue
+        with pytest.raises(dtf.FeatureError, match=r"record 0 .*make an array \("):
+            dtf.read_tfrecord(broken, {"x": feature}).compute()
+    with pytest.raises((SchemaError, dtf.FeatureError)):
+        dtf.to_tfrecord({"x": [np.zeros((1, 1, 2), "float32")]}, tmp_path / "b", features={"x": feature})
+        dtf.to_tfrecord({"x": [np.zeros((1, 2), "float32")]}, tmp_path / "b", features={"x": feature}, mode="w")
+
+
+def test_a_fixed_number_of_values_has_no_keys_for_sizes() -> None:
+    with pytest.raises(SchemaError, match=r"write VarLenFeature\('float32', shape=\('h', 5\)\)"):
+        dtf.FixedLenFeature(("h", 5), "float32")  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match="arrays of times have one open size"):
+        dtf.VarLenFeature("datetime64[s]", shape=("h", "w"))
+
+
 def test_features_are_equal_and_read_from_json() -> None:
     same = dtf.RawFeature((-1, -1, 3), "uint8", size_keys=("image/height", "image/width"))
     assert same == PICTURE
@@ -93,9 +150,13 @@ def test_features_are_equal_and_read_from_json() -> None:
         ((-1, -1), {}),
         (("h",), {"count": -1}),
         ((2,), {"size_keys": ("h",)}),
+        ((-1, -1, -1), {"size_keys": ("h", "w")}),
     ]:
         with pytest.raises(SchemaError, match="RawFeature"):
             dtf.RawFeature(shape, "uint8", **options)
+        if "count" not in options and shape != (-1, -1):
+            with pytest.raises(SchemaError, match="VarLenFeature"):
+                dtf.VarLenFeature("uint8", shape=shape, **options)
     with pytest.raises(SchemaError, match="have no keys for sizes"):
         dtf.ProtoFeature("a", values=PICTURE)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows
-from dask_tfrecord.features import Encoded, Feature, Partition, RowLengths, UniformRowLength
+from dask_tfrecord.features import Feature, Partition, RowLengths, UniformRowLength
 from support.engine import da
 
 
@@ -88,6 +88,8 @@ FEATURES: dict[str, Feature] = {
     "points": dtf.FunctionFeature(load_npy, (3,), "bool", dump_npy),
     "day": dtf.FunctionFeature(load_npy, (), "datetime64[D]", dump_npy),
     "spans": dtf.FunctionFeature(load_npy, (-1, 2), "timedelta64[ms]", dump_npy),
+    "heights": dtf.VarLenFeature("float32", shape=("heights/rows", 2, "heights/columns")),
+    "lists": dtf.VarLenFeature("bytes", shape=(-1, -1), size_keys=["lists/shape"]),
     "moments": dtf.FixedLenFeature((2,), "datetime64[s]"),
     "instants": dtf.VarLenFeature("datetime64[us]"),
     "title": dtf.FunctionFeature(load_text, (), str, dump_text),
@@ -149,8 +151,7 @@ def rows_like(feature: Feature, count: int, rng: np.random.Generator) -> Block:
         count = int(splits[-1][-1])
     if feature.own_shapes:
         shapes = rng.choice([0, 1, 2, 3], (count, feature.own_shapes))
-        assert isinstance(feature, Encoded)
-        known = feature.value_shape
+        known = feature.row_shape[feature.ragged_rank :]
         shapes = np.where(np.array(known) == -1, shapes, known)
         splits.append(splits_of(shapes.prod(axis=1)))
         count = int(splits[-1][-1])
