@@ -100,15 +100,14 @@ def nothing(folder: Path) -> None:
 
 
 KINDS = {
-    "rows that are added": Kind(begin_append, append, "rename x/zarr.json", ".dask_tfrecord/append.json", append),
+    "rows that are added": Kind(begin_append, append, "rename x/zarr.json", ".dask_tfrecord/*/run/plan.json", append),
     "columns that are added": Kind(
-        begin_append, add_column, "write y/zarr.json", ".dask_tfrecord/append.json", add_column
+        begin_append, add_column, "write y/zarr.json", ".dask_tfrecord/*/run/plan.json", add_column
     ),
-    "plan of rows": Kind(begin_append, append, "rename x/zarr.json", ".dask_tfrecord/*/plan.json", append),
-    "plan of a group": Kind(nothing, convert, "rename x/c/3", ".dask_tfrecord/*/plan.json", convert),
-    "units of a group": Kind(nothing, convert, "rename x/c/3", ".dask_tfrecord/*/units/*.json", convert),
-    "attributes of a group": Kind(nothing, convert, "rename x/c/3", "s.zarr/zarr.json", convert),
-    "plan of a job": Kind(begin_group, None, "", ".dask_tfrecord/*/parts/job.json", finish_group),
+    "plan of rows": Kind(begin_append, append, "rename x/zarr.json", ".dask_tfrecord/*/run/plan.json", append),
+    "plan of a group": Kind(nothing, convert, "rename x/c/3", ".dask_tfrecord/*/run/plan.json", convert),
+    "units of a group": Kind(nothing, convert, "rename x/c/3", ".dask_tfrecord/*/run/units/*.json", convert),
+    "plan of a job": Kind(begin_group, None, "", ".dask_tfrecord/*/run/parts/job.json", finish_group),
     "record of files": Kind(begin_files, None, "", ".dask-tfrecord-*.job", finish_files),
     "record of replaced files": Kind(begin_files, None, "", ".dask-tfrecord-*.job", write_files),
     "plan of files": Kind(begin_files, None, "", ".dask-tfrecord-*/job.json", finish_files),

@@ -73,22 +73,22 @@ def test_opening_reports_shards_records_and_the_indexes_that_were_used(
     dtf.build_index(sorted(shards.iterdir())[:3])
     with caplog.at_level(logging.DEBUG, "dask_tfrecord"):
         dtf.read_tfrecord(shards, chunks=8)
-        [counted] = messages(caplog, "arrays.counting", logging.INFO)
+        [counted] = messages(caplog, "rows.counting", logging.INFO)
         assert re.search(
             r"part-0\S* and 3 others: counted 40 records of 4 shards, 3 by their index, in 1 task", counted
         )
-        [opened] = messages(caplog, "arrays.read", logging.INFO)
+        [opened] = messages(caplog, "rows.read", logging.INFO)
         assert re.search(r"opened .+ and 3 others: 4 shards of [\d,]+ bytes, 40 records of 3 features, 5 ch", opened)
         [headers] = messages(caplog, "records.index", logging.DEBUG)
         assert headers.endswith("part-3.tfrecord: counted 10 records by their headers")
         dtf.read_tfrecord(shards, counts=None)
-        assert ", uncounted records of" in messages(caplog, "arrays.read", logging.INFO)[1]
+        assert ", uncounted records of" in messages(caplog, "rows.read", logging.INFO)[1]
 
 
 def test_damage_that_is_passed_over_is_a_warning(shards: Path, caplog: pytest.LogCaptureFixture) -> None:
     damage(shards / "part-1.tfrecord")
     assert dtf.read_tfrecord(shards, errors="skip").nrows == ROWS - 1
-    [warning] = messages(caplog, "arrays.counting", logging.WARNING)
+    [warning] = messages(caplog, "rows.counting", logging.WARNING)
     assert "4 files, 39 records, damage in 1: 1 record lost; errors='skip' reads the other records" in warning
 
 
@@ -116,9 +116,9 @@ def test_writers_report_units_published_shards_and_resume_decisions(
         caplog.clear()
         ds.to_zarr(store, chunks=5, resume=True)
         ds.to_zarr(store, chunks=5, resume=True)
-        assert messages(caplog, "stores.zarr.checkpoint", logging.INFO) == [
-            f"{store}: resuming the interrupted conversion",
-            f"{store}: all units are written",
+        assert messages(caplog, "stores.zarr.write", logging.INFO) == [
+            f"{store}: resuming the interrupted run",
+            f"{store}: all is written already",
         ]
         begin, end = messages(caplog, "stores.output", logging.INFO)
     found = re.fullmatch(rf"{re.escape(str(store))}: writing (\d+) units, (\d+) of them were written before", begin)

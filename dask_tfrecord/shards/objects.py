@@ -30,6 +30,7 @@ from dask_tfrecord import _native
 from dask_tfrecord.errors import (
     IncompleteStoreError,
     Location,
+    StoreInUseError,
     add_path,
     add_path_to_errors,
     redact_url,
@@ -53,6 +54,8 @@ from dask_tfrecord.shards.streams import TEMPORARY, is_temporary_of
 _TRIES = 10
 # File systems of fsspec with a conditional put.
 _CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
+# Bytes up to which s3fs sends one request.
+_ONE_PUT_NBYTES = 100 << 20
 # Seconds after which concurrent writers see each other's objects.
 SETTLE_SECONDS = 1.0
 # Characters of a name in an error.
@@ -123,6 +126,9 @@ class DirectoryObjects:
     root: str
     # False: `put` raises FileNotFoundError if the directory does not exist.
     makes_directory: bool = True
+    # Path of the folder of a run, which whoever takes over from it removes first. What the run writes is renamed from
+    # this folder, and what it removes is renamed into it: without the folder it changes nothing.
+    own: str | None = None
 
     def put(self, name: str, value: bytes | memoryview) -> None:
         """Write a file atomically."""
@@ -134,10 +140,10 @@ class DirectoryObjects:
         for folder in self._check(names) if self.makes_directory else ():
             # A file in its place is an error of the first name that needs it.
             with suppress(OSError):
-                make_directory(Path(folder))
+                self._make_directory(Path(folder))
         while names:
             paths = [f"{self.root}/{name}" for name in names]
-            temporaries = [os.fsencode(_temporary(path)) for path in paths]
+            temporaries = [os.fsencode(self._temporary(path)) for path in paths]
             done = _native.publish_files(temporaries, [*map(os.fsencode, paths)], [values[name] for name in names])
             # Another process removed the directory, or the file cannot be written, and this raises the error.
             for name in names[done : done + 1]:
@@ -173,7 +179,7 @@ class DirectoryObjects:
         """Write a temporary file in the directory of the target, and rename it."""
         self._check([name])
         path = f"{self.root}/{name}"
-        temporary = _temporary(path)
+        temporary = self._temporary(path)
         for _ in range(_TRIES):
             try:
                 _write_file(temporary, value, path)
@@ -183,8 +189,9 @@ class DirectoryObjects:
                     os.unlink(temporary)  # noqa: PTH108
                 if not self.makes_directory or not isinstance(error, FileNotFoundError | NotADirectoryError):
                     raise
+                self._refuse_lost_folder()
                 with suppress(FileNotFoundError):
-                    make_directory(Path(path).parent)
+                    self._make_directory(Path(path).parent)
             else:
                 return
         # The file system refuses the directory, or another process keeps removing it.
@@ -229,12 +236,69 @@ class DirectoryObjects:
         self._check(names)
         for name in names:
             with suppress(FileNotFoundError):
-                os.unlink(f"{self.root}/{name}")  # noqa: PTH108
+                os.unlink(self._taken(name))  # noqa: PTH108
+
+    def move(self, name: str, to: str) -> None:
+        """Rename a file or folder, unless the name is missing; links are not followed."""
+        self._check([name, to])
+        try:
+            Path(self.root, name).rename(Path(self.root, to))
+        except FileNotFoundError:
+            self._refuse_lost_folder()
+
+    def children(self, below: str) -> list[str]:
+        """List the names in a folder; none behind a link."""
+        self._check([f"{below}/x" if below else "x"])
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(os.listdir(f"{self.root}/{below}"))  # noqa: PTH208
+        return []
+
+    def change(self, name: str, changed: Callable[[bytes | None], bytes | memoryview]) -> None:
+        """Replace a file, or create it, by a function of what it is now."""
+        found = self.get([name])[name]
+        value = changed(found)
+        if value != found:
+            self.put(name, value)
+
+    def _taken(self, name: str) -> str:
+        """Return the path of what will be removed: in the own folder, if there is one."""
+        path = f"{self.root}/{name}"
+        if self.own is None or f"{path}/".startswith(f"{self.own}/"):
+            return path
+        away = self._temporary(path)
+        try:
+            os.rename(path, away)  # noqa: PTH104
+        except FileNotFoundError:
+            self._refuse_lost_folder()
+        return away
+
+    def _temporary(self, path: str) -> str:
+        """Return a unique name to write a file under: next to the file, or in the own folder."""
+        if self.own is None:
+            return _temporary(path)
+        return f"{self.own}/{process.process_digits()}{os.urandom(4).hex()}.partial"
+
+    def _make_directory(self, path: Path) -> None:
+        """Make a directory, but never the own folder: it may have been removed meanwhile."""
+        own = None if self.own is None else Path(self.own)
+        if own is None or own not in (path, *path.parents):
+            make_directory(path)
+            return
+        for inner in reversed([path, *path.parents][: len(path.parts) - len(own.parts)]):
+            inner.mkdir(exist_ok=True)
+
+    def _refuse_lost_folder(self) -> None:
+        """Raise StoreInUseError if another run has removed the own folder."""
+        if self.own is not None and not Path(self.own).is_dir():
+            raise StoreInUseError(
+                "another run has taken over while this one did not respond. This one writes nothing more",
+                Location(self.root),
+            )
 
     def remove(self, below: str) -> None:
-        """Delete everything below a path: links themselves, and not what they point to."""
+        """Delete a file, or everything below a path: links themselves, and not what they point to."""
         self._check([below])
-        path = Path(self.root, below)
+        path = Path(self._taken(below))
         for folder, folders, files in os.walk(
             path if not path.is_symlink() else "", topdown=False, onerror=_raise_unless_missing
         ):
@@ -387,11 +451,16 @@ class UrlObjects:
         if isinstance(fs, StoreFileSystem):
             with suppress(FileExistsError):
                 with_retries(lambda: fs.pipe_file(path, value, mode="create"), url, "create the object")
-        elif not with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object"):
-            if self.get([name])[name] is not None:
-                return False
-            self.put(name, value)
-            time.sleep(SETTLE_SECONDS)
+        else:
+            created = with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object")
+            if created:
+                return True
+            if created is None:
+                if self.get([name])[name] is not None:
+                    return False
+                self.put(name, value)
+                time.sleep(SETTLE_SECONDS)
+        # A request that was sent again may have found its own object.
         return self.get([name])[name] == value
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
@@ -419,23 +488,43 @@ class UrlObjects:
         return url, fs, path
 
 
-async def put_if_absent(fs: Any, path: str, value: bytes) -> bool:
-    """Put an object unless it exists; return False if the client or the server lacks a conditional put.
+async def put_if_absent(fs: Any, path: str, value: bytes | memoryview) -> bool | None:
+    """Put an object unless it exists; None if the client or the server lacks a conditional put.
 
     The public `pipe_file` of fsspec blocks the event loop: https://github.com/fsspec/filesystem_spec/issues/1693
     """
     if not class_names(fs) & _CONDITIONAL:
-        return False
+        return None
     try:
         await fs._pipe_file(path, value, mode="create")
     except FileExistsError:
-        pass
+        return False
     except (NotImplementedError, TypeError):
+        return None
+    except OSError as error:
+        if not _is_refused(error):
+            raise
+        return False
+    return True
+
+
+async def put_if_unchanged(fs: Any, path: str, value: bytes | memoryview, version: str) -> bool | None:
+    """Put an object unless its version has changed; None if the client lacks it: only that of S3 has it."""
+    if "S3FileSystem" not in class_names(fs) or len(value) >= _ONE_PUT_NBYTES:
+        return None
+    try:
+        await fs._pipe_file(path, value, IfMatch=version)
+    except FileNotFoundError:
         return False
     except OSError as error:
-        if "PreconditionFailed" not in repr(error) and "ConditionalRequestConflict" not in repr(error):
+        if not _is_refused(error):
             raise
+        return False
     return True
+
+
+def _is_refused(error: OSError) -> bool:
+    return "PreconditionFailed" in repr(error) or "ConditionalRequestConflict" in repr(error)
 
 
 # -- files that tasks publish

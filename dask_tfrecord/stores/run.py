@@ -32,7 +32,7 @@ import dask
 from dask.delayed import Delayed
 
 from dask_tfrecord.rows.progress import cancel_on_failure, run_uninterrupted
-from dask_tfrecord.stores.output import WriteReport, WriteWork, show_progress
+from dask_tfrecord.stores.output import WriteWork, show_progress
 
 
 class Output(Protocol):
@@ -49,13 +49,6 @@ class Output(Protocol):
         """Undo what dead runs have published in part, plan, and prepare; return False if nothing is left to do.
 
         Readers find the output as it was. Raises FileExistsError for what must not be replaced.
-        """
-
-    def write_unit(self, unit: Any, write: Callable[..., Any]) -> WriteReport:
-        """Write a unit, in a task: where no reader looks, with the same outcome if it is repeated, or raise.
-
-        A unit that is recorded as written is not written again. Raises StoreInUseError or IncompleteStoreError if the
-        run does not own the output any more.
         """
 
     def verify(self, reports: Any) -> None:
@@ -87,7 +80,7 @@ class Run:
         """
         with self.begun() as is_needed:
             if not is_needed:
-                return None
+                return None if compute else dask.delayed(None)
             tasks, work = build()
             if not compute:
                 return tasks

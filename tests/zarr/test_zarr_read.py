@@ -322,7 +322,7 @@ def test_a_store_of_format_1_is_read_and_written_in_the_current_one(
     assert rows_of(dtf.from_zarr(tmp_path / "again.zarr")) == ROWS
 
 
-def test_attributes_that_are_a_mapping_are_read_and_continued(tmp_path: Path) -> None:
+def test_attributes_that_are_a_mapping_are_read(tmp_path: Path) -> None:
     """Stores of earlier versions have a mapping where text is written now."""
     ds = dtf.Dataset.from_arrays({"label": np.arange(7), "tokens": [[1]] * 7})
     ds.to_zarr(tmp_path / "a.zarr", chunks=2)
@@ -334,8 +334,7 @@ def test_attributes_that_are_a_mapping_are_read_and_continued(tmp_path: Path) ->
     assert rows_of(dtf.from_zarr(tmp_path / "a.zarr")) == rows_of(ds)
     set_own(tmp_path / "a.zarr", complete=False)
     edit(tmp_path / "a.zarr", change)
-    ds.to_zarr(tmp_path / "a.zarr", chunks=2, resume=True)
-    assert rows_of(dtf.from_zarr(tmp_path / "a.zarr")) == rows_of(ds)
+    refused(tmp_path / "a.zarr", "never finished")
 
 
 def test_an_interrupted_conversion_of_format_1_is_not_mixed_with_another_one(format1: Path) -> None:
@@ -346,18 +345,23 @@ def test_an_interrupted_conversion_of_format_1_is_not_mixed_with_another_one(for
         ds.to_zarr(format1, component="interrupted")
 
 
-def test_a_conversion_that_began_in_format_1_is_completed(tmp_path: Path) -> None:
-    store, feature = tmp_path / "s.zarr", dtf.VarLenFeature("float32")
-    ds = dtf.Dataset.from_arrays({"tokens": ROWS["steps/reward"]}, {"tokens": feature})
-    ds.to_zarr(store, chunks=2, compute=False)
-    drop_own(store, "format_version")
-    set_own(store, format=1)
-    plan = next((store / ".dask_tfrecord").rglob("plan.json"))
-    edit(plan.parent, lambda layout: [array.pop("group") for array in layout["arrays"]], plan.name)
-    with pytest.raises(ResumeError, match="groups"):
-        ds.to_zarr(store, chunks=2, groups={"g": ["tokens"]}, resume=True)
-    ds.to_zarr(store, chunks=2, resume=True)
-    assert listed(dtf.from_zarr(store)["tokens"].compute()) == ROWS["steps/reward"]
+def test_what_an_earlier_version_did_not_finish_is_refused_by_name(tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    ds = dtf.Dataset.from_arrays({"x": np.arange(7)})
+    ds.to_zarr(store, chunks=2)
+    (store / ".dask_tfrecord").mkdir()
+    (store / ".dask_tfrecord/append.json").write_text("{}")
+    with pytest.raises(ResumeError, match=r"earlier version .* began to add .*append\.json.* to this group"):
+        ds.to_zarr(store, append_dim="record")
+    set_own(store, complete=False, written=False)
+    with pytest.raises(ResumeError, match=r"earlier version of dask_tfrecord began to write this group.*mode='w'"):
+        ds.to_zarr(store, chunks=2, resume=True)
+    with pytest.raises(FileExistsError, match="interrupted conversion of an earlier version"):
+        ds.to_zarr(store)
+    refused(store, "never finished")
+    ds.rows[:3].to_zarr(store, mode="w")
+    assert dtf.from_zarr(store)["x"].compute().tolist() == [0, 1, 2]
+    assert not (store / ".dask_tfrecord").exists()
 
 
 def test_a_newer_format_is_refused(format1: Path) -> None:

@@ -57,6 +57,7 @@ from dask_tfrecord.stores.zarr.codec import (
     put_objects,
     takes_unequal_chunks,
 )
+from dask_tfrecord.stores.zarr.free import check_free
 from dask_tfrecord.stores.zarr.layout import ArraySpec, array_attributes, check_storable, with_strings, zarr_layout
 from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup, stored_attribute, values_of_attribute
 from dask_tfrecord.stores.zarr.write import check_session, session_of
@@ -390,7 +391,7 @@ class VirtualZarr:
         try:
             if append_dim is None:
                 try:
-                    target.check_free("w-", {})
+                    check_free(target, "w-", {})
                 except FileExistsError as error:
                     raise FileExistsError(
                         "the group exists: append_dim='record' adds records to it, component= writes next to it"

@@ -1,4 +1,4 @@
-"""Rows or columns that are added to a complete group: check them against what it has, and lay them out."""
+"""A new group, or rows or columns that are added to one: check them against what is there, and lay them out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import zarr
 from numpy.typing import NDArray
@@ -23,10 +23,56 @@ from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_of_a_read, unit_r
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import metadata_document
 from dask_tfrecord.stores.zarr.fingerprint import digest, schema_differences
-from dask_tfrecord.stores.zarr.growing import APPENDS, LAST, Growth, appended_node
-from dask_tfrecord.stores.zarr.layout import Conversion, ConversionRequest, ZarrLayout, check_axis_lengths, zarr_layout
-from dask_tfrecord.stores.zarr.read import ZarrSource
-from dask_tfrecord.stores.zarr.store import TargetGroup
+from dask_tfrecord.stores.zarr.layout import (
+    Conversion,
+    ConversionRequest,
+    ZarrLayout,
+    check_axis_lengths,
+    group_attributes,
+    zarr_layout,
+)
+from dask_tfrecord.stores.zarr.publication import APPENDS, LAST, Kind, Publication, appended_node
+from dask_tfrecord.stores.zarr.read import ZarrSource, open_source
+from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup
+
+
+@dataclass(frozen=True, slots=True)
+class NewGroup:
+    """A group of its own."""
+
+    request: ConversionRequest
+    # How it was called, if it was called to add to a group that did not exist.
+    added: Kind | None = None
+
+    kind: Kind = "group"
+
+    def checked(self, target: TargetGroup) -> ConversionRequest:
+        """Return the request."""
+        return self.request
+
+    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
+        """Return None: the group is planned from its rows."""
+        return None
+
+    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
+        """Return what readers find when the group is published."""
+        request = planned.request
+        own = {
+            "format_version": FORMAT_VERSION,
+            **group_attributes(request, planned.layout, identity),
+            "complete": True,
+            "written": True,
+        }
+        if self.added is not None:
+            own[LAST] = {"id": identity, "fingerprint": _fingerprint(self.added, request)}
+        return Publication(
+            identity,
+            self.kind,
+            request.fingerprint.to_attributes(),
+            own,
+            arrays={name: metadata_document(each) for name, each in planned.metadata.items()},
+            others=request.attributes.of_group(request.schema),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +81,7 @@ class AddedRows:
 
     request: ConversionRequest
 
-    kind: Literal["rows"] = "rows"
+    kind: Kind = "rows"
 
     @classmethod
     def from_arguments(
@@ -66,9 +112,9 @@ class AddedRows:
                 )
         return cls(request)
 
-    def checked(self, target: TargetGroup, source: ZarrSource) -> ConversionRequest:
+    def checked(self, target: TargetGroup) -> ConversionRequest:
         """Return the request with the schema of the group; raise SchemaError with both sides if columns differ."""
-        _refuse_virtual(target, source)
+        source = _opened(target)
         stored, given = (json.loads(schema.to_json()) for schema in (source.schema, self.request.schema))
         if "groups" not in given:
             # These columns have equal numbers of items in the stored rows; the appended rows are checked.
@@ -82,8 +128,9 @@ class AddedRows:
             )
         return replace(self.request, schema=source.schema)
 
-    def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
+    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
         """Lay out the arrays of the group with the appended rows, in its chunks and shards."""
+        source = open_source(target)
         schema, rows, before = source.schema, request.rows, len(source.rows)
         group = target.open("r")
         items = _items(target, group, schema, before)
@@ -110,10 +157,10 @@ class AddedRows:
         )
         return replace(layout, arrays=arrays, first_row=before)
 
-    def growth(self, target: TargetGroup, group: zarr.Group, planned: Conversion, identity: str) -> Growth:
+    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
         """Return what changes when the rows are published."""
-        stored, layout = target.own_attributes(group), planned.layout
-        arrays = target.open_for_writing(group, layout.arrays)
+        stored, layout = target.read_attributes(), planned.layout
+        arrays = target.stored_arrays(layout.arrays)
         lengths = {each.name: (arrays[each.name].shape[0], each.shape[0], each.unit) for each in layout.arrays}
         now = self.request.fingerprint.to_attributes()
         attributes = {
@@ -126,9 +173,8 @@ class AddedRows:
             # A list of all files would make each append longer than the one before.
             attributes[APPENDS] = number = stored.get(APPENDS, 0) + 1
             facts = {key: now["source"][key] for key in ("files", "sizes", "versions")}
-            files = {number: {"first_record": layout.first_row, **facts}}
-        previous = stored.get(LAST, {}).get("id")
-        return Growth(identity, previous, now, attributes, lengths, files=files)
+            files = {str(number): {"first_record": layout.first_row, **facts}}
+        return Publication(identity, self.kind, now, attributes, lengths, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +183,7 @@ class AddedColumns:
 
     request: ConversionRequest
 
-    kind: Literal["columns"] = "columns"
+    kind: Kind = "columns"
 
     @classmethod
     def from_arguments(cls, target: TargetGroup, arrays: Mapping[str, Any], options: ZarrWriteOptions) -> AddedColumns:
@@ -154,10 +200,9 @@ class AddedColumns:
             )
         return cls(request)
 
-    def checked(self, target: TargetGroup, source: ZarrSource) -> ConversionRequest:
+    def checked(self, target: TargetGroup) -> ConversionRequest:
         """Return the request with the grid of the group; raise SchemaError if columns exist or rows differ."""
-        _refuse_virtual(target, source)
-        request = self.request
+        source, request = _opened(target), self.request
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
@@ -175,12 +220,13 @@ class AddedColumns:
         grows = request.rows.nrows < source.unit_rows
         return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows, grows=grows))
 
-    def layout(self, target: TargetGroup, source: ZarrSource, request: ConversionRequest) -> ZarrLayout | None:
+    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
         """Return None: new arrays are planned like those of a new group."""
         return None
 
-    def growth(self, target: TargetGroup, group: zarr.Group, planned: Conversion, identity: str) -> Growth:
+    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
         """Return what changes when the columns are published."""
+        group = target.open("r")
         stored, request = target.own_attributes(group), planned.request
         schema = _joined_schema(stored["schema"], json.loads(request.schema.to_json()), target)
         _check_names(target, group, schema, planned.layout)
@@ -204,25 +250,49 @@ class AddedColumns:
         coordinates = " ".join(filter(None, (group.attrs.get("coordinates"), user.get("coordinates"))))  # type: ignore[arg-type]
         arrays = {name: metadata_document(each) for name, each in planned.metadata.items()}
         others = {**user, **({"coordinates": coordinates} if coordinates else {})}
-        previous = stored.get(LAST, {}).get("id")
-        return Growth(identity, previous, now, attributes, {}, arrays=arrays, others=others)
+        return Publication(identity, self.kind, now, attributes, {}, arrays=arrays, others=others)
 
 
-Addition = AddedRows | AddedColumns
+Addition = NewGroup | AddedRows | AddedColumns
 
 
 def fingerprint_of(addition: Addition) -> str:
-    """Return a digest of the inputs and options of an addition: the same columns may be rows, or columns."""
-    attributes = addition.request.fingerprint.to_attributes()
-    return digest(attributes if addition.kind == "rows" else [addition.kind, attributes])
+    """Return a digest of what is added: the same call finds by it that it is added already."""
+    return _fingerprint(addition.kind, addition.request)
 
 
-def _refuse_virtual(target: TargetGroup, source: ZarrSource) -> None:
+def _fingerprint(kind: Kind, request: ConversionRequest) -> str:
+    """Return a digest of rows and their functions. Options are those of the group, or refused."""
+    found = request.fingerprint
+    # The same columns may be rows, or columns.
+    return digest([kind, found.source, found.records, found.rows, found.functions])
+
+
+def published_lengths(target: TargetGroup) -> dict[str, int]:
+    """Return the length of each array that readers find, by the attributes of the group; none without a group.
+
+    The metadata of an array may have the length of a run that was killed while it published.
+    """
+    attributes = target.stored_attributes()
+    if not attributes.get("complete"):
+        return {}
+    schema, rows = Schema.from_json(json.dumps(attributes["schema"])), int(attributes["records"])
+    counts = BorderCounts.concatenate(schema, [])
+    items = _items(target, target.open("r"), schema, rows)
+    for feature, numbers in items.items():
+        counts.items[feature][-1, : len(numbers)] = numbers
+    return {spec.name: spec.shape[0] for spec in zarr_layout(schema, rows, RowGrid(1, 1, 1), counts).arrays}
+
+
+def _opened(target: TargetGroup) -> ZarrSource:
+    """Open the group; refuse one that nothing can be added to."""
+    source = open_source(target)
     if source.is_virtual:
         raise UnsupportedFormatError(
             "the group has references to records: append to it by virtual_zarr(…).to_icechunk(…, append_dim='record')",
             target.location,
         )
+    return source
 
 
 def _joined(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -262,7 +332,7 @@ def _check_names(target: TargetGroup, group: zarr.Group, schema: Schema, layout:
     dimensions = {name: tuple(array.metadata.dimension_names) for name, array in stored.items()}
     of_group = {each for names in dimensions.values() for each in names}
     # Consolidated metadata lack arrays of other programs.
-    stored_metadata = target.objects(group).sizes(f"{name}/zarr.json" for name in sorted(new))
+    stored_metadata = target.objects().sizes(f"{name}/zarr.json" for name in sorted(new))
     for path, size in stored_metadata.items():
         if size is not None:
             name = path.removesuffix("/zarr.json")
@@ -297,7 +367,7 @@ def files_of_group(target: TargetGroup) -> Iterator[tuple[str, tuple[int, Any]]]
     """Yield size and version of each shard that a group was converted from, by name, the first ones first."""
     attributes = target.stored_attributes()
     nodes = [appended_node(number) for number in range(1, attributes.get(APPENDS, 0) + 1)]
-    found = target.unopened_objects().get(nodes) if nodes else {}
+    found = target.objects().get(nodes) if nodes else {}
     appended = (json.loads(found[node] or b"{}").get("attributes", {}) for node in nodes)
     for source in (attributes.get("source", {}), *appended):
         facts = zip(source.get("sizes", ()), source.get("versions", ()), strict=True)

@@ -19,7 +19,6 @@ import zarr.abc.store
 import zarr.api.asynchronous
 import zarr.buffer
 import zarr.core.codec_pipeline
-import zarr.core.group
 import zarr.storage
 from numpy.typing import NDArray
 from zarr.core.array_spec import ArraySpec, parse_array_config
@@ -51,6 +50,8 @@ def store_and_path(store: Any, path: str, storage_options: dict[str, Any] | None
     The public functions of zarr open a store only with a group or an array:
     https://github.com/zarr-developers/zarr-python/issues/2905
     """
+    if isinstance(store, zarr.abc.store.Store):
+        return store, path
     found = run_sync(make_store_path(store, path=path, mode="a", storage_options=storage_options))
     return found.store, found.path
 
@@ -109,23 +110,6 @@ def encoded_chunks(shard: bytes, count: int) -> list[bytes]:
     """Return the encoded chunks of a shard that `_chunks_as_stored` made; empty bytes for one that it lacks."""
     index = np.frombuffer(shard, "<u8", 2 * count, len(shard) - 16 * count - 4).reshape(count, 2)
     return [b"" if nbytes == np.iinfo(np.uint64).max else shard[at : at + nbytes] for at, nbytes in index.tolist()]
-
-
-def create_nodes(
-    store: zarr.abc.store.Store, names: Mapping[str, str], metadata: Mapping[str, Any]
-) -> dict[str, zarr.Array[Any]]:
-    """Create arrays that do not exist, by name; `names` has the name of each path.
-
-    `zarr.create_array` reads and parses the metadata of the group for each array. `zarr.create_hierarchy` does so once,
-    and fails under ``python -O``, which drops an assertion that removes a key:
-    https://github.com/zarr-developers/zarr-python/issues/4362
-    """
-
-    async def created() -> dict[str, zarr.Array[Any]]:
-        nodes = zarr.core.group.create_nodes(store=store, nodes={path: metadata[name] for path, name in names.items()})
-        return {names[path]: zarr.Array(node) async for path, node in nodes if isinstance(node, zarr.AsyncArray)}
-
-    return run_sync(created())
 
 
 def metadata_document(metadata: Any) -> dict[str, Any]:

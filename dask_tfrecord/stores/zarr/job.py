@@ -18,19 +18,18 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import ResumeError, redact_url
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError, redact_url
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
-from dask_tfrecord.rows.progress import cancel_on_failure
 from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows
-from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.shards.shard import Shards, is_local
 from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
+from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import build_tasks, task_name
-from dask_tfrecord.stores.zarr.checkpoint import Checkpoint
+from dask_tfrecord.stores.zarr.append import NewGroup
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
     ConversionRequest,
@@ -43,11 +42,13 @@ from dask_tfrecord.stores.zarr.layout import (
     row_tasks_of,
     unit_kinds,
 )
-from dask_tfrecord.stores.zarr.store import PARTS, GroupObjects, TargetGroup
+from dask_tfrecord.stores.zarr.publication import Publication
+from dask_tfrecord.stores.zarr.run_folder import PARTS, RunFolder, find_run
+from dask_tfrecord.stores.zarr.store import GroupObjects, TargetGroup
 from dask_tfrecord.stores.zarr.write import (
+    Finish,
     GroupOutput,
     WriteContext,
-    complete_group,
     open_target,
     session_of,
     write_units,
@@ -87,6 +88,7 @@ class ZarrJob(Job):
     def __init__(self, target: TargetGroup, identity: str, source_options: Mapping[str, Any] | None = None) -> None:
         super().__init__(str(target), identity, source_options)
         self._target = target
+        self._found: tuple[RunFolder, Publication] | None = None
 
     @classmethod
     @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
@@ -145,13 +147,15 @@ class ZarrJob(Job):
             )
         options_of_source = source_options(source)
         shared = pickled((source, request.schema), {"options": options_of_source})
-        output = GroupOutput(target, request, mode=check_mode(options["mode"], "the group"), resume=options["resume"])
-        with output.owned(), cancel_on_failure(output.token, output.abort):
-            output.begin()
-            checkpoint, layout = output.unwritten()
-            if layout is not None:
-                _write_plan(checkpoint, layout, request.schema, parts, shared)
-        return cls(target, checkpoint.identity, options_of_source)
+        mode = check_mode(options["mode"], "the group")
+        output = GroupOutput(target, NewGroup(request), mode=mode, resume=options["resume"])
+        with Run(output).begun():
+            begun = output.unwritten()
+            if begun is not None:
+                folder, publication, layout = begun
+                _write_plan(folder, layout, request.schema, parts, shared)
+                return cls(target, publication.identity, options_of_source)
+        return cls(target, str(target.read_attributes()["id"]), options_of_source)
 
     @classmethod
     def open(
@@ -187,9 +191,11 @@ class ZarrJob(Job):
             If the group was not written by this library.
         """
         target = TargetGroup.from_arguments(store, component, storage_options)
-        attributes = target.read_attributes()
-        identity = str(attributes.get("id"))
-        if "id" not in attributes or not identity.isalnum():
+        found = find_run(target)
+        if found is not None:
+            return cls(target, found[1].identity, source_options)
+        identity = target.read_attributes().get("id")
+        if not isinstance(identity, str) or not identity.isalnum():
             raise ResumeError("the group holds no conversion of dask_tfrecord", target.location)
         return cls(target, identity, source_options)
 
@@ -197,50 +203,82 @@ class ZarrJob(Job):
     def _journal(self) -> Journal:
         return self._target.journal()
 
+    def _run(self) -> tuple[RunFolder, Publication] | None:
+        """Find the run of the job, which `finish` and a resumed conversion rename; None if it is published.
+
+        Raises IncompleteStoreError if another conversion has replaced it.
+        """
+        if self._found is not None and self._found[0].has_plan():
+            return self._found
+        self._found = find_run(self._target, self._identity)
+        if self._found is None and self._target.stored_attributes().get("id") != self._identity:
+            raise IncompleteStoreError(
+                "another conversion has replaced this group: call to_zarr again", self._target.location
+            )
+        return self._found
+
     @property
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self._target.unopened_objects(), self._identity)
+    def _folder(self) -> RunFolder:
+        if self._found is None and self._run() is None:
+            raise FileNotFoundError(f"the job of {self._target} is finished")
+        assert self._found is not None
+        return self._found[0]
 
     @property
     def _objects(self) -> GroupObjects:
-        objects = self._target.unopened_objects()
-        return replace(objects, makes_directory=False) if isinstance(objects, DirectoryObjects) else objects
+        return self._folder.objects
 
     def _path(self, name: str) -> str:
-        return self._checkpoint.path(f"{PARTS}/{name}")
+        return self._folder.path(f"{PARTS}/{name}")
 
     def _writers(self) -> list[Journal]:
-        return self._target.part_writers(self._identity)
+        return self._folder.writers()
 
     def _is_written(self) -> bool:
-        return self._checkpoint.is_written(self._target)
+        return self._run() is None
 
     def _is_complete(self) -> bool:
         return bool(self._target.stored_attributes().get("complete"))
 
     def _written_units(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-        return self._checkpoint.numbers(within)
+        return self._folder.numbers(within)
 
     def _complete(self, plan: JobPlan | None) -> None:
-        complete_group(self._target, self._checkpoint, plan.nunits if plan else 0)
+        owner = self._journal.owner()
+        if owner is None:
+            raise FileNotFoundError(f"{self._target} is gone")
+        folder = RunFolder.make(self._target, owner.token[-32:], owner.token)
+        taken = folder.take()
+        publication = None if taken is None else taken.publication()
+        if taken is None or publication is None or plan is None:
+            folder.close()
+            return
+        self._found = taken, publication
+        finish = Finish(taken, publication, plan.nunits)
+        finish.verify()
+        finish.publish()
 
     def _changes_of_files(self, shards: Shards) -> list[str]:
-        attributes = self._target.update_attributes(self._identity)
-        return Fingerprint.from_attributes(attributes).changes_of_files(shards)
+        found = self._run()
+        fingerprint = self._target.read_attributes() if found is None else found[1].fingerprint
+        return Fingerprint.from_attributes(fingerprint).changes_of_files(shards)
 
     def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
-        target, checkpoint, rows_path = self._target, self._checkpoint, self._path(f"{SHARED}-{plan.token}")
+        found, rows_path = self._run(), self._path(f"{SHARED}-{plan.token}")
+        if found is None:
+            return
+        (folder, publication), target = found, self._target
         first, past = plan.of_part(part, parts)
         has_tasks = plan.tasks[first] < plan.tasks[past]
-        layout = checkpoint.layout(_counts_name(plan, first)) if has_tasks else None
+        layout = folder.layout(_counts_name(plan, first)) if has_tasks else None
         shared = self._objects.get([rows_path])[rows_path]
         if layout is None or shared is None:
             # The part is empty, or other programs have written all of it.
             return
         source, schema = unpickled(shared, {"options": self._source_options})
-        arrays = target.open_for_writing(target.open("r+"), layout.arrays)
+        arrays = target.new_arrays(publication.arrays)
         name, place = task_name(write_units, token), f"{target}, part {part + 1} of {parts}"
-        common = target, checkpoint, None, schema, layout.nrows, layout.arrays, arrays, place, name
+        common = target, folder, publication, schema, layout.nrows, layout.arrays, arrays, place, name
         context = dask.delayed(WriteContext(token, *common), name=f"tfrecord-writer-{token}", traverse=False)
         rows = dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)
         spans = list(pairwise(row_tasks_of(layout)[plan.tasks[first] : plan.tasks[past] + 1].tolist()))
@@ -251,7 +289,7 @@ class ZarrJob(Job):
         done = 0
         with show_progress(work):
             for number in range(first, past):
-                layout = checkpoint.layout(_counts_name(plan, number))
+                layout = folder.layout(_counts_name(plan, number))
                 for tasks in _batches(plan, number, layout, schema) if layout is not None else ():
                     arguments = ((replace(task, number=done + each), rows.key) for each, task in enumerate(tasks))
                     graph = dict(rows.__dask_graph__())
@@ -269,7 +307,7 @@ def _batches(plan: JobPlan, number: int, layout: ZarrLayout, schema: Schema) -> 
         yield list(plan_tasks(layout, units, shares_reads=True))
 
 
-def _write_plan(checkpoint: Checkpoint, layout: ZarrLayout, schema: Schema, parts: int | None, rows: bytes) -> None:
+def _write_plan(folder: RunFolder, layout: ZarrLayout, schema: Schema, parts: int | None, rows: bytes) -> None:
     """Divide a layout, and store what parts read; the object of the plan comes last."""
     kinds = [(0, count) for _, count in unit_kinds(layout)]
     plan = JobPlan.divide(
@@ -277,9 +315,9 @@ def _write_plan(checkpoint: Checkpoint, layout: ZarrLayout, schema: Schema, part
     )
     for number in range(plan.slices):
         counts = counts_of_units(layout, schema, plan.ranges(number, number + 1))
-        checkpoint.write_counts(_counts_name(plan, number), counts)
-    checkpoint.objects.put(checkpoint.path(f"{PARTS}/{SHARED}-{plan.token}"), rows)
-    checkpoint.objects.put(checkpoint.path(f"{PARTS}/{PLAN}"), plan.to_json())
+        folder.write_counts(_counts_name(plan, number), counts)
+    folder.objects.put(folder.path(f"{PARTS}/{SHARED}-{plan.token}"), rows)
+    folder.objects.put(folder.path(f"{PARTS}/{PLAN}"), plan.to_json())
 
 
 def _counts_name(plan: JobPlan, number: int) -> str:

@@ -43,8 +43,8 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.units import BorderCounts, Levels
 from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
-from dask_tfrecord.stores.zarr.growing import Growth
 from dask_tfrecord.stores.zarr.layout import with_strings, zarr_layout
+from dask_tfrecord.stores.zarr.run_folder import find_run
 from dask_tfrecord.stores.zarr.store import TargetGroup, read_entries
 
 # Most units of a group that is opened: each takes some bytes.
@@ -114,7 +114,12 @@ def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:
 
 def open_source(target: TargetGroup) -> ZarrSource:
     """Open a complete group, and compare its attributes with its arrays, or raise IncompleteStoreError."""
-    group = _OpenGroup.open(target).group
+    try:
+        group = _OpenGroup.open(target).group
+    except FileNotFoundError:
+        if find_run(target) is not None:
+            raise _unfinished(target) from None
+        raise
     attributes = target.own_attributes(group)
     try:
         return _source(target, group, attributes)
@@ -125,6 +130,17 @@ def open_source(target: TargetGroup) -> ZarrSource:
     return open_source(target)
 
 
+def _unfinished(target: TargetGroup) -> IncompleteStoreError:
+    return IncompleteStoreError(
+        "the conversion that wrote this group was never finished: "
+        + Spelled("to_zarr(…, resume=True)", "to-zarr --resume")
+        + " continues it, "
+        + OVERWRITE
+        + " starts over",
+        target.location,
+    )
+
+
 def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any]) -> ZarrSource:
     if target.format_version(attributes) is None:
         raise IncompleteStoreError(
@@ -132,14 +148,7 @@ def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any
             target.location,
         )
     if not _typed(target, attributes, "complete", bool):
-        raise IncompleteStoreError(
-            "the conversion that wrote this group was never finished: "
-            + Spelled("to_zarr(…, resume=True)", "to-zarr --resume")
-            + " continues it, "
-            + OVERWRITE
-            + " starts over",
-            target.location,
-        )
+        raise _unfinished(target)
     source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
     read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
     of_records = None if read_by is None else _schema(target, read_by, "source.schema")
@@ -169,7 +178,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
         layout = zarr_layout(schema, records, RowGrid(1, 1, 1), counts)
     except SchemaError as error:
         raise _invalid_schema(target, "schema", error) from error
-    grown = cache(partial(_grown_lengths, target, group))
+    grown = cache(partial(_grown_lengths, target))
     _check_consolidated(target, group, grown, next((spec.name for spec in layout.arrays if spec.by_rows), None))
     for spec in layout.arrays:
         array = _array(target, group, spec.name)
@@ -192,10 +201,10 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
     return chunk_rows
 
 
-def _grown_lengths(target: TargetGroup, group: Any) -> Mapping[str, int]:
+def _grown_lengths(target: TargetGroup) -> Mapping[str, int]:
     """Return the lengths of arrays with the rows that a run is adding, or was adding when it ended."""
-    growth = Growth.read(target.objects(group))
-    return {} if growth is None else {name: after for name, (_, after, _) in growth.lengths.items()}
+    found = find_run(target)
+    return {} if found is None else {name: after for name, (_, after, _) in found[1].lengths.items()}
 
 
 def _check_consolidated(

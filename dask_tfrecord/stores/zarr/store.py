@@ -7,11 +7,10 @@ import gzip
 import json
 import os
 import re
-import warnings
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -28,12 +27,11 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import (
     COMPONENT,
     OVERWRITE,
-    RESUME,
     WRITE_AGAIN,
     IncompleteStoreError,
     Location,
     SchemaError,
-    Spelled,
+    StoreInUseError,
     TFRecordError,
     UnsupportedFormatError,
     add_path,
@@ -43,24 +41,17 @@ from dask_tfrecord.errors import (
     redact_url,
     repr_without_credentials,
 )
-from dask_tfrecord.identity import is_within
 from dask_tfrecord.shards.activities import activity
-from dask_tfrecord.shards.objects import (
-    SETTLE_SECONDS,
-    DirectoryObjects,
-    Objects,
-    check_inside,
-    objects_in,
-    put_if_absent,
-)
+from dask_tfrecord.shards.objects import SETTLE_SECONDS, DirectoryObjects, Objects, check_inside, objects_in
 from dask_tfrecord.shards.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.shards.shard import check_encodable, is_local
-from dask_tfrecord.stores.journal import Journal, part_writers
+from dask_tfrecord.stores.journal import Journal
+from dask_tfrecord.stores.zarr import conditional
 from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
+    array_of_document,
     chunk_key,
-    create_nodes,
     encode_chunk,
     encoded_chunks,
     run_sync,
@@ -72,32 +63,17 @@ _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups. Before
 # version 4, all arrays along the rows had chunks that divide one number of rows. No release wrote version 3.
 FORMAT_VERSION = 4
-# Folder of the checkpoint within the group, until the group is complete.
+# Folder of runs within the group, and folder of what appends have recorded.
 CHECKPOINT_FOLDER = ".dask_tfrecord"
-# Folder of the plan of a job within its checkpoint, and the programs that write its parts.
-PARTS = "parts"
+APPENDS_FOLDER = f"{CHECKPOINT_FOLDER}.appends"
 # Temporary file that zarr leaves when its process is killed.
 TORN = re.compile(r".*\.[0-9a-f]{32}\.partial")
-# Metadata files: each identifies a directory as an array or a group, and a group has only these files.
-_METADATA_FILES = {"zarr.json", ".zgroup", ".zarray", ".zmetadata", ".zattrs"}
-_GROUP = "zarr.json"
-# Attribute of a group whose arrays are being deleted: the names that belonged to it.
-_CONTENTS = "contents"
-_NO_GROUPS = (
-    zarr.errors.GroupNotFoundError,
-    zarr.errors.ContainsArrayError,
-    FileNotFoundError,
-    NotADirectoryError,
-    # Metadata of other software, or hostile ones.
-    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-)
+# Object of the metadata of a group or an array.
+GROUP_METADATA = "zarr.json"
 # Protocols whose file systems are extras of this package.
 _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 # Bytes of a file name, on every common file system.
 _NAME_NBYTES = 255
-_NOT_A_GROUP = "exists and is not a Zarr group: " + Spelled(
-    "write to another path", "name the new store as the last argument, after the shards"
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,10 +83,6 @@ class ChunkEntries:
     name: str
     array: Any
     entries: NDArray[Any]
-
-
-# Function that writes chunks and shards. It takes each one when it is ready to encode it.
-Put = Callable[[Iterable[ChunkEntries]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +119,9 @@ class TargetGroup:
                 f"{printable(redact(store))!r}: zarr takes `::` in a path for a chain of URLs, and would write "
                 f"below the name before it; choose a path without `::`"
             )
-        if isinstance(store, str) and not _is_url(store):
+        if isinstance(store, str) and not is_url(store):
             store = str(Path(store).expanduser().absolute())  # workers may have another working directory
-        if isinstance(store, str) and _is_url(store):
+        if isinstance(store, str) and is_url(store):
             for protocol in {link.partition("://")[0] for link in store.split("::")} & _EXTRA_PROTOCOLS:
                 with explain_missing_extra():
                     fsspec.core.get_filesystem_class(protocol)
@@ -169,7 +141,7 @@ class TargetGroup:
     @property
     def directory(self) -> Path | None:
         """Directory of the group; None if it is not in the local file system."""
-        local = isinstance(self.store, str) and not _is_url(self.store)
+        local = isinstance(self.store, str) and not is_url(self.store)
         return Path(self.store, self.component or "") if local else None
 
     def open(self, mode: Literal["r", "r+"]) -> zarr.Group:
@@ -226,99 +198,18 @@ class TargetGroup:
         name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         return f"If these are TFRecord files, not a Zarr store, write dtf.read_tfrecord({str(name)!r})"
 
-    def create(
-        self, mode: Literal["w", "w-"], own: Mapping[str, Any], others: Mapping[str, Any] | None = None
-    ) -> zarr.Group:
-        """Create the group with attributes of this library and others, or raise FileExistsError.
+    def create_parents(self) -> None:
+        """Create the groups that hold the group, unless they exist."""
+        parts = (self.component or "").split("/")[: -1 if self.component else 0]
+        paths = ["/".join(parts[:number]) for number in range(len(parts) + 1)] if self.component else []
+        for path in paths:
+            parent = replace(self, component=path or None)
+            with suppress(FileExistsError):
+                parent.objects().create(GROUP_METADATA, group_document({}))
 
-        Under ``"w"``, delete all but claims before.
-        """
-        attributes = {**(others or {}), **stored_attribute({"format_version": FORMAT_VERSION, **own})}
-        if mode == "w":
-            self._delete_arrays(own)
-            self.unopened_objects().put(_GROUP, group_document(attributes))
-            return self.open("r+")
-        try:
-            # `open_group` with mode "w-" refuses a directory that holds a claim.
-            return zarr.create_group(
-                self.store,
-                path=self.component,
-                zarr_format=3,
-                attributes=attributes,
-                storage_options=self.storage_options,
-            )
-        except (zarr.errors.ContainsGroupError, zarr.errors.ContainsArrayError, FileExistsError) as error:
-            raise FileExistsError(f"{self} " + _NOT_A_GROUP) from error
-
-    def _delete_arrays(self, own: Mapping[str, Any]) -> None:
-        """Delete everything except claims and the metadata of the group; mark the group incomplete before.
-
-        The metadata of arrays go first: readers find whole arrays, or none. The group records what it has, because
-        arrays without metadata look like files that do not belong to it.
-        """
-        contents = [path.name for path in self.directory.iterdir()] if self.directory is not None else []
-        marked = {"format_version": FORMAT_VERSION, **own, "complete": False, "written": False, _CONTENTS: contents}
-        objects = self.unopened_objects()
-        objects.put(_GROUP, group_document(stored_attribute(marked)))
-        objects.clear(lambda name: name == _GROUP or name.startswith(CLAIM), _METADATA_FILES)
-
-    def check_free(self, mode: Literal["w", "w-"], origin: Mapping[str, Any]) -> Literal["w", "w-"]:
-        """Refuse a path that must not be written; return the mode to create the group with.
-
-        Raises FileExistsError if the group exists under ``"w-"``, or the path holds anything but arrays and groups,
-        which zarr would delete; ValueError if the group is, or holds, the source of the rows.
-        """
-        try:
-            zarr.open_group(
-                self.store,
-                mode="r",
-                path=self.component,
-                storage_options=self.storage_options,
-                use_consolidated=False,
-            )
-        except _NO_GROUPS as error:
-            # A missing path and an empty directory are free.
-            directory = self.directory
-            if directory is not None and directory.exists() and not _is_empty(directory):
-                raise FileExistsError(f"{self} " + _NOT_A_GROUP) from error
-            return "w-"
-        if mode == "w-":
-            held: str = "exists: "
-            if self.is_incomplete():
-                held = "holds an interrupted conversion: " + RESUME + " continues it, "
-            ways = OVERWRITE + " replaces it, " + COMPONENT + " writes a group within it"
-            raise FileExistsError(f"{self} " + held + ways)
-        if "store" in origin and is_within(origin["store"], str(self)):
-            raise ValueError(f"cannot replace {self}: the rows are read from it; write to another path")
-        other = next(self._others(), None)
-        if other is not None:
-            raise FileExistsError(
-                f"{self} holds {other.name!r}, which does not belong to a Zarr group and would be deleted"
-            )
-        # Icechunk lists only arrays and groups: its groups are always complete.
-        for writer in self.part_writers(str(self.stored_attributes().get("id"))) if self.is_incomplete() else ():
-            writer.check_free()
-        return "w"
-
-    def part_writers(self, identity: str) -> list[Journal]:
-        """Return a journal for each program that writes a part of a job, or was killed meanwhile."""
-        objects = self.unopened_objects()
-        names = objects.names(f"{CHECKPOINT_FOLDER}/{identity}/{PARTS}") if identity.isalnum() else []
-        return part_writers(objects, names, "a part of this group", self.location)
-
-    def _others(self) -> Iterator[Path]:
-        """Yield paths in the directory of the group that do not belong to it."""
-        # A run that was killed while it deleted arrays has recorded what belonged to the group.
-        recorded = self.stored_attributes().get(_CONTENTS) if self.is_incomplete() else None
-        for path in self.directory.iterdir() if self.directory is not None else ():
-            own = (
-                (isinstance(recorded, list) and path.name in recorded)
-                or path.name in _METADATA_FILES
-                or path.name.startswith((CHECKPOINT_FOLDER, CLAIM))
-                or TORN.fullmatch(path.name)
-            )
-            if not (own or any((path / name).is_file() for name in _METADATA_FILES) or _is_partial(path)):
-                yield path
+    def has_group(self) -> bool:
+        """Return True if there are metadata of a group, or of an array, at its path."""
+        return self.objects().get([GROUP_METADATA])[GROUP_METADATA] is not None
 
     def check_rewritable(self) -> None:
         """Raise TypeError for a zip file, whose objects cannot be replaced."""
@@ -380,45 +271,9 @@ class TargetGroup:
         except (FileNotFoundError, IncompleteStoreError, UnsupportedFormatError):
             return {}
 
-    def is_incomplete(self) -> bool:
-        """Return True if the group holds an interrupted conversion of this library."""
-        attributes = self.stored_attributes()
-        return bool(attributes) and not attributes.get("complete")
-
-    def update_attributes(self, identity: str, **changes: Any) -> dict[str, Any]:
-        """Change attributes of this library on the group of a conversion; return all of them.
-
-        Raises IncompleteStoreError if the group belongs to another conversion.
-        """
-        attributes = self._attributes_of(identity, self.read_attributes())
-        if attributes | changes == attributes:
-            return attributes
-        # With the consolidated metadata, which zarr writes again.
-        group = self.open("r+")
-        attributes = self._attributes_of(identity, self.own_attributes(group)) | changes
-        group.attrs.update(stored_attribute(attributes))
-        return attributes
-
-    def _attributes_of(self, identity: str, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return attributes of the group; raise IncompleteStoreError if it belongs to another conversion."""
-        if attributes.get("id") != identity:
-            raise IncompleteStoreError("another conversion has replaced this group: call to_zarr again", self.location)
-        return attributes
-
-    def consolidate(self) -> None:
-        """Store the metadata of all arrays in that of the group."""
-        with warnings.catch_warnings():
-            # zarr warns that the specification is not final; xarray reads consolidated metadata.
-            warnings.filterwarnings("ignore", "Consolidated metadata is currently not part", UserWarning)
-            zarr.consolidate_metadata(_Arrays(self.open("r+").store), path=self.component, zarr_format=3)
-
-    def create_arrays(self, group: zarr.Group, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Create the arrays of the group from their metadata, by name."""
-        return create_nodes(group.store, {f"{group.path}/{name}".strip("/"): name for name in metadata}, metadata)
-
-    def open_for_writing(self, group: zarr.Group, specs: Iterable[ArraySpec]) -> dict[str, Any]:
-        """Open arrays of the group for writing; raise IncompleteStoreError if one does not exist."""
-        arrays = {}
+    def stored_arrays(self, specs: Iterable[ArraySpec]) -> dict[str, Any]:
+        """Open arrays of the group; raise IncompleteStoreError if one does not exist."""
+        arrays, group = {}, self.open("r+")
         for spec in specs:
             array = group.get(spec.name)
             if not isinstance(array, zarr.Array):
@@ -429,11 +284,19 @@ class TargetGroup:
             arrays[spec.name] = array
         return arrays
 
+    def new_arrays(self, documents: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arrays of the group whose metadata are not stored yet, by name."""
+        store, path = store_and_path(self.store, self.component or "", self.storage_options)
+        return {
+            name: array_of_document(store, f"{path}/{name}".lstrip("/"), document)
+            for name, document in documents.items()
+        }
+
     def read_entries(
         self, array: Any, location: Location, start: int, stop: int, *, encoded: bool = False
     ) -> NDArray[Any]:
         """Read entries of an array of the group like `read_entries`; if `encoded`, their stored bytes, in one shard."""
-        objects = self.unopened_objects()
+        objects = self.objects()
         if not encoded:
             return read_entries(array, objects, location, start, stop)
         count = array.shards[0]
@@ -445,17 +308,13 @@ class TargetGroup:
         entries[:] = encoded_chunks(shard, count)[start % count :][: stop - start]
         return entries
 
-    def unopened_objects(self) -> GroupObjects:
-        """Return the objects at the path of the group, which may not exist."""
+    def objects(self, group: zarr.Group | None = None) -> GroupObjects:
+        """Return the objects at the path of the group, which may not exist, or of one that is open."""
         if self.directory is not None:
             return DirectoryObjects(str(self.directory))
+        if group is not None:
+            return StoreObjects(group.store, group.path)
         return StoreObjects(*store_and_path(self.store, self.component or "", self.storage_options))
-
-    def objects(self, group: zarr.Group) -> GroupObjects:
-        """Return the objects of the group."""
-        return (
-            StoreObjects(group.store, group.path) if self.directory is None else DirectoryObjects(str(self.directory))
-        )
 
     def journal(self) -> Journal:
         """Return the journal of the group."""
@@ -464,34 +323,22 @@ class TargetGroup:
                 join(self.store, self.component) if self.component else self.store, self.storage_options
             )
         else:
-            objects = self.unopened_objects()
+            objects = self.objects()
         return Journal(objects, CLAIM, "this group", self.location)
-
-    def writer(self) -> Put:
-        """Return a function that writes chunks of arrays of the group; in a directory, within the calling thread."""
-        if self.directory is None:
-            return _put_in_store
-        return partial(_put_in_directory, DirectoryObjects(str(self.directory)))
 
     @property
     def is_in_memory(self) -> bool:
         """True if the store is in the memory of the process that created it."""
         return isinstance(self.store, zarr.storage.MemoryStore | dict)
 
-    def remove_torn(self) -> None:
-        """Delete temporary files that zarr left when a process was killed."""
-        for folder, _, files in os.walk(self.directory or ""):
-            for name in files:
-                if TORN.fullmatch(name):
-                    Path(folder, name).unlink(missing_ok=True)
+    def torn(self, folders: Iterable[str]) -> list[str]:
+        """List the temporary files that zarr and claims left in some folders when a process was killed."""
+        found = (f"{folder}/{name}".lstrip("/") for folder in folders for name in self._files(folder))
+        return [name for name in found if TORN.fullmatch(name.rpartition("/")[2])]
 
-    def remove(self) -> None:
-        """Delete the group except for claims; a store of the caller keeps an empty, incomplete group."""
-        if self.directory is not None and not self.directory.exists():
-            return
-        self.create("w", {"complete": False})
-        if self.directory is not None or isinstance(self.store, str):
-            self.unopened_objects().drop([_GROUP])
+    def _files(self, folder: str) -> Iterator[str]:
+        path = None if self.directory is None else self.directory / folder
+        return (each.name for each in path.iterdir()) if path is not None and path.is_dir() else iter(())
 
 
 def stored_attribute(own: Mapping[str, Any]) -> dict[str, str]:
@@ -513,25 +360,7 @@ def group_document(attributes: Mapping[str, Any]) -> bytes:
     return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
 
 
-def _put_in_directory(objects: DirectoryObjects, chunks: Iterable[ChunkEntries]) -> None:
-    """Write chunks of a group in a directory, without the event loop of zarr."""
-    with activity("write"):
-        objects.put_all(_encode_all(chunks))
-
-
-def _put_in_store(chunks: Iterable[ChunkEntries]) -> None:
-    """Write chunks of a group in a store: all at once, since each call waits for the thread of zarr."""
-    chunks = list(chunks)
-    if chunks:
-        # A fork of a session has arrays of its own.
-        array = chunks[0].array
-        folder = array.path.removesuffix(array.basename).rstrip("/")
-        encoded = _encode_all(chunks)
-        with activity("write"):
-            StoreObjects(array.store, folder).put_all(encoded)
-
-
-def _encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]:
+def encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]:
     """Encode chunks, by name."""
     encoded: dict[str, bytes | memoryview] = {}
     with activity("encode"):
@@ -541,46 +370,19 @@ def _encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]
     return encoded
 
 
-def _is_url(store: str) -> bool:
+def is_url(store: str) -> bool:
+    """Return True for a URL, or a chain of them."""
     return "://" in store or "::" in store
-
-
-def _is_empty(directory: Path) -> bool:
-    """Return True for a directory that holds only claims, and temporary files of a run that was killed."""
-    return directory.is_dir() and all(
-        path.name.startswith(CLAIM) or TORN.fullmatch(path.name) for path in directory.iterdir()
-    )
-
-
-def _is_partial(path: Path) -> bool:
-    """Return True for a directory that holds only temporary files of zarr."""
-    return path.is_dir() and all(TORN.fullmatch(inner.name) for inner in path.iterdir())
 
 
 # Name of the claim of a run on a group, and prefix of names that belong to claims.
 CLAIM = ".dask_tfrecord.claim"
 
 
-class _Arrays(zarr.storage.WrapperStore[zarr.abc.store.Store]):
-    """Store whose listings omit the files of this library.
-
-    zarr warns of these files, and fails below one in an obstore ``LocalStore``.
-    """
-
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        async for name in self._store.list_dir(prefix):
-            if not name.startswith(CHECKPOINT_FOLDER):
-                yield name
-
-    @property
-    def supports_consolidated_metadata(self) -> bool:
-        return self._store.supports_consolidated_metadata
-
-
-# Stores with an exclusive create.
-_EXCLUSIVE = (zarr.storage.MemoryStore, zarr.storage.LocalStore, zarr.storage.ObjectStore)
 # Concurrent requests to a store.
 _REQUESTS = 64
+# Objects whose sizes are looked up one by one; more are listed.
+_LOOKED_UP = 8
 
 Answer = TypeVar("Answer")
 
@@ -591,15 +393,52 @@ class StoreObjects:
 
     store: zarr.abc.store.Store
     path: str
+    # Of a run: raises unless it may replace and remove objects. With it, nothing is put over the object of another run.
+    guard: Callable[[], object] | None = None
 
     def put(self, name: str, value: bytes) -> None:
         """Write an object atomically."""
-        run_sync(self.store.set(self._key(name), zarr.buffer.cpu.Buffer.from_bytes(value)))
+        run_sync(self._set(self._key(name), value))
 
     def put_all(self, values: Mapping[str, bytes | memoryview]) -> None:
-        """Write objects, many concurrently."""
-        buffers = {self._key(name): zarr.buffer.cpu.Buffer.from_bytes(value) for name, value in values.items()}
-        self._each(values, lambda key: self.store.set(key, buffers[key]))
+        """Write objects that do not exist yet, many concurrently.
+
+        A run replaces those that exist only if it has the group still, and only in the version that it has found then.
+        """
+        if self.guard is None:
+            self._each(values, lambda key: self._set(key, values[self._name(key)]))
+            return
+        created = self._each(values, lambda key: conditional.create(self.store, key, values[self._name(key)]))
+        unconditional = [name for name, done in created.items() if done is None]
+        self._each(unconditional, lambda key: self._set(key, values[self._name(key)]))
+        for name in (name for name, done in created.items() if done is False):
+            self.change(name, partial(_chosen, values[name]))
+
+    def change(self, name: str, changed: Callable[[bytes | None], bytes | memoryview]) -> None:
+        """Replace an object, or create it, by a function of what it is now."""
+        key = self._key(name)
+        # In this order: a run that has lost the group between two steps has a version that is no longer there.
+        version = None if self.guard is None else run_sync(conditional.version(self.store, key))
+        found = self.get([name])[name]
+        if self.guard is not None:
+            self.guard()
+        value = changed(found)
+        if value == found:
+            return
+        done: bool | None = None
+        if self.guard is not None and found is None:
+            done = run_sync(conditional.create(self.store, key, value))
+        elif self.guard is not None:
+            done = run_sync(conditional.replace(self.store, key, value, version))
+        if done is None:
+            run_sync(self._set(key, value))
+        elif not done and self.get([name])[name] != value:
+            raise StoreInUseError(
+                f"another run has written {name} meanwhile. This one writes nothing more", Location(redact(self.store))
+            )
+
+    async def _set(self, key: str, value: bytes | memoryview) -> None:
+        await self.store.set(key, zarr.buffer.cpu.Buffer.from_bytes(value))
 
     def create(self, name: str, value: bytes) -> bool:
         """Write an object unless it exists; return True if it was written.
@@ -607,18 +446,14 @@ class StoreObjects:
         Exclusive in memory, on local disks, through obstore, and by the clients of S3, Google and Azure. With other
         stores the object is read back after `SETTLE_SECONDS` seconds, and the last of several concurrent writers wins.
         """
-        run_sync(self._create(self._key(name), value))
-        return self.get([name])[name] == value
+        done = run_sync(conditional.create(self.store, self._key(name), value))
+        if done is None:
+            run_sync(self._settle(self._key(name), value))
+        return bool(done) or self.get([name])[name] == value
 
-    async def _create(self, key: str, value: bytes) -> None:
-        # `FsspecStore.set_if_not_exists` tests and then writes.
-        if isinstance(self.store, zarr.storage.FsspecStore) and await put_if_absent(
-            self.store.fs, f"{self.store.path}/{key}".strip("/"), value
-        ):
-            return
+    async def _settle(self, key: str, value: bytes) -> None:
         await self.store.set_if_not_exists(key, zarr.buffer.cpu.Buffer.from_bytes(value))
-        if not isinstance(self.store, _EXCLUSIVE):
-            await asyncio.sleep(SETTLE_SECONDS)
+        await asyncio.sleep(SETTLE_SECONDS)
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read objects; None for a missing one."""
@@ -627,7 +462,15 @@ class StoreObjects:
         return {name: None if value is None else value.to_bytes() for name, value in found.items()}
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        """Return the size of each object in bytes; None for a missing one."""
+        """Return the size of each object in bytes; None for a missing one. Many are listed, if listings have sizes."""
+        names = list(names)
+        if len(names) > _LOOKED_UP:
+            self._invalidate()
+            folders = sorted({name.partition("/")[0] for name in names})
+            listed = self._each(folders, lambda key: conditional.listed_sizes(self.store, key))
+            if None not in listed.values():
+                found = {key: size for sizes in listed.values() for key, size in (sizes or {}).items()}
+                return {name: found.get(self._key(name)) for name in names}
 
         async def size(key: str) -> int | None:
             try:
@@ -646,50 +489,73 @@ class StoreObjects:
             prefix = self._key(below) if below else self.path
             return [key async for key in self.store.list_prefix(f"{prefix}/" if prefix else "")]
 
+        self._invalidate()
         try:
-            return [key[len(self.path) + 1 if self.path else 0 :] for key in run_sync(found())]
+            return [self._name(key) for key in run_sync(found())]
+        except FileNotFoundError:
+            return []
+
+    def children(self, below: str) -> list[str]:
+        """List the names in a folder."""
+
+        async def found() -> list[str]:
+            return [key async for key in self.store.list_dir(self._key(below) if below else self.path)]
+
+        self._invalidate()
+        try:
+            return sorted(key.rstrip("/").rpartition("/")[2] for key in run_sync(found()))
         except FileNotFoundError:
             return []
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete objects; a missing one is ignored."""
+        names = list(names)
+        if self.guard is not None and names:
+            self.guard()
+        keys = [self._key(name) for name in names]
+        if len(names) > 1 and run_sync(conditional.delete(self.store, keys)):
+            return
         # Deleting a missing key is a no-op.
         self._each(names, self.store.delete)
 
     def remove(self, below: str) -> None:
-        """Delete everything below a path."""
-        self.drop(self.names(below))
-        run_sync(self.store.delete_dir(self._key(below)))
+        """Delete an object, or everything below a path."""
+        names = [*self.names(below), below]
+        self.drop(names)
+        if not isinstance(self.store, zarr.storage.FsspecStore | zarr.storage.ObjectStore):
+            run_sync(self.store.delete_dir(self._key(below)))
 
     def clear(self, keeps: Callable[[str], bool], first: Set[str]) -> None:
         """Delete everything except names for which `keeps` returns True.
 
         Objects that have one of the names `first`, in any folder, go before all others.
         """
-        # Cached listings of the client lack objects of other processes.
-        invalidate = getattr(getattr(self.store, "fs", None), "invalidate_cache", None)
-        if invalidate is not None:
-            invalidate()
         self.drop(name for name in self.names("") if not keeps(name) and name.rpartition("/")[2] in first)
         # Some stores delete an array with its metadata.
         self.drop(name for name in self.names("") if not keeps(name))
-
-        async def inside() -> list[str]:
-            return [key async for key in self.store.list_dir(self.path)]
-
         # Stores in directories keep empty ones.
-        with suppress(FileNotFoundError):
-            for name in run_sync(inside()):
-                if not keeps(name):
-                    run_sync(self.store.delete_dir(self._key(name)))
+        for name in self.children(""):
+            if not keeps(f"{name}/"):
+                run_sync(self.store.delete_dir(self._key(name)))
+
+    def _invalidate(self) -> None:
+        """Forget listings of the client, which lack objects of other processes."""
+        invalidate = getattr(getattr(self.store, "fs", None), "invalidate_cache", None)
+        if invalidate is not None:
+            invalidate()
 
     def _key(self, name: str) -> str:
         check_inside(name, str(self.store))
         return f"{self.path}/{name}" if self.path else name
 
+    def _name(self, key: str) -> str:
+        return key[len(self.path) + 1 if self.path else 0 :]
+
     def _each(self, names: Iterable[str], request: Callable[[str], Coroutine[Any, Any, Answer]]) -> dict[str, Answer]:
         """Send a request for each name, many concurrently; raise the first error when all have ended."""
         names = list(names)
+        if not names:
+            return {}
 
         async def answers() -> list[Answer | BaseException]:
             gate = asyncio.Semaphore(_REQUESTS)
@@ -705,6 +571,10 @@ class StoreObjects:
             return found
 
         return dict(zip(names, run_sync(answers()), strict=True))  # type: ignore[arg-type]
+
+
+def _chosen(value: bytes | memoryview, _found: bytes | None) -> bytes | memoryview:
+    return value
 
 
 # Errors of codecs for damaged or truncated chunks.

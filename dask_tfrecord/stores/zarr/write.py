@@ -35,12 +35,14 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, zero_rows
 from dask_tfrecord.errors import (
+    OVERWRITE,
     RESUME,
     IncompleteStoreError,
     Location,
     ResumeError,
     SchemaError,
     Spelled,
+    StorageError,
     add_path_to_errors,
     plural,
     warn_caller,
@@ -59,8 +61,9 @@ from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows, OutputBuffer
 from dask_tfrecord.rows.workers import release_freed
 from dask_tfrecord.settings import limits
-from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory, run_write
+from dask_tfrecord.shards.activities import activity
+from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
+from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import (
     Levels,
     RowTasks,
@@ -70,12 +73,18 @@ from dask_tfrecord.stores.units import (
     shapes_of,
     task_name,
 )
-from dask_tfrecord.stores.zarr.append import AddedColumns, AddedRows, Addition, fingerprint_of
-from dask_tfrecord.stores.zarr.checkpoint import Checkpoint, find_resumable
+from dask_tfrecord.stores.zarr.append import (
+    AddedColumns,
+    AddedRows,
+    Addition,
+    NewGroup,
+    fingerprint_of,
+    published_lengths,
+)
 from dask_tfrecord.stores.zarr.codec import check_images
-from dask_tfrecord.stores.zarr.compat import array_of_document, chunk_key, run_sync
+from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
-from dask_tfrecord.stores.zarr.growing import LAST, Growth, GrowthCheckpoint
+from dask_tfrecord.stores.zarr.free import check_free
 from dask_tfrecord.stores.zarr.layout import (
     ArraySpec,
     Conversion,
@@ -84,13 +93,22 @@ from dask_tfrecord.stores.zarr.layout import (
     WriteUnit,
     ZarrLayout,
     features_by_rows,
-    group_attributes,
     plan_conversion,
     plan_tasks,
     plan_units,
 )
-from dask_tfrecord.stores.zarr.read import open_source
-from dask_tfrecord.stores.zarr.store import CHECKPOINT_FOLDER, ChunkEntries, Put, TargetGroup
+from dask_tfrecord.stores.zarr.publication import LAST, Kind, Publication
+from dask_tfrecord.stores.zarr.run_folder import EARLIER_ADDITION, RunFolder, find_run
+from dask_tfrecord.stores.zarr.store import (
+    CHECKPOINT_FOLDER,
+    CLAIM,
+    GROUP_METADATA,
+    ChunkEntries,
+    GroupObjects,
+    StoreObjects,
+    TargetGroup,
+    encode_all,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -181,7 +199,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     """
     options = complete(ZarrWriteOptions, options, "to_zarr")
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
-    session = session_of(store)
+    output, session = None, session_of(store)
     append_dim, component = options["append_dim"], options["component"]
     new = options.copy()
     new["mode"] = mode = "w-" if options["mode"] == "a" else options["mode"]
@@ -192,20 +210,15 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
             store if session is None else session.store, component, options["storage_options"]
         )
         addition = _addition_to(target, arrays, session, options)
-        if addition is not None and session is not None:
-            grown_session = _GrownSession(session, component, addition)
-            return run_write(grown_session, grown_session.build)
         if addition is not None:
-            grown = GrownOutput(target, addition, resume=options["resume"])
-            return run_write(grown, grown.build, compute=options["compute"])
-    if session is None:
-        target = open_target(store, origin, new)
+            output = _output(target, addition, session, mode="w-", resume=options["resume"])
+    if output is None:
+        target = open_target(store, origin, new) if session is None else TargetGroup(session.store, component, None)
         request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
-        output = GroupOutput(target, request, mode=mode, resume=options["resume"])
-    else:
-        request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
-        output = _SessionOutput(session, component, request, mode)
-    return run_write(output, output.build, compute=options["compute"])
+        how: Kind | None = "rows" if append_dim is not None else "columns" if options["mode"] == "a" else None
+        output = _output(target, NewGroup(request, how), session, mode=mode, resume=options["resume"])
+    compute = options["compute"]
+    return Run(output).write(partial(output.build, compute=compute), compute=compute)
 
 
 def _addition_to(
@@ -234,36 +247,44 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
     if options["resume"]:
         target.check_format()
     else:
-        target.journal().check_free(lambda: target.check_free(mode, origin))
+        target.journal().check_free(lambda: check_free(target, mode, origin))
     return target
 
 
+def _output(
+    target: TargetGroup, addition: Addition, session: Any, *, mode: Literal["w", "w-"], resume: bool
+) -> GroupOutput:
+    if session is None:
+        return GroupOutput(target, addition, mode=mode, resume=resume)
+    return _SessionOutput(session, target.component, addition, mode)
+
+
 class GroupOutput:
-    """The group of a conversion: an `Output` that can be resumed."""
+    """A new group, or rows or columns that are added to one: an `Output` that can be resumed."""
 
     def __init__(
         self,
         target: TargetGroup,
-        request: ConversionRequest,
+        addition: Addition,
         planned: Conversion | None = None,
         *,
         mode: Literal["w", "w-"],
         resume: bool = False,
     ) -> None:
         self.token = uuid.uuid4().hex
-        self._target, self._request, self._planned, self._mode, self._resume = target, request, planned, mode, resume
-        self._schema = request.schema
-        # Identities of a group that this run may remove when it fails: another run may have replaced it.
-        self._identities: set[str | None] = set()
-        # Of the arrays to write; None if all units are written.
-        self._context: WriteContext | None = None
-        self._checkpoint: Checkpoint | None = None
+        self._target, self._addition, self._planned, self._mode, self._resume = target, addition, planned, mode, resume
+        self._request = addition.request
+        self._folder: RunFolder | None = None
+        self._publication: Publication | None = None
+        self._arrays: Mapping[str, Any] = {}
+        self._nunits = 0
 
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Own the group; a complete group that is resumed is not written to, and needs no owner."""
         target, journal = self._target, self._target.journal()
-        if self._resume and target.stored_attributes().get("complete") and not journal.is_left_by_dead_run():
+        complete = self._resume and target.stored_attributes().get("complete") and self._is_published()
+        if complete and not {CHECKPOINT_FOLDER, CLAIM} & {*target.objects().children("")}:
             yield
             return
         directory = target.directory
@@ -271,35 +292,127 @@ class GroupOutput:
         with journal.owned(self.token, partial(remove_empty_directories, made)):
             yield
 
-    def begin(self) -> None:
-        """Plan the conversion, and create the group; or find what an interrupted one has written."""
-        target, mode = self._target, self._mode
-        identity, layout = find_resumable(target, self._request.fingerprint) if self._resume else (None, None)
-        if identity is not None and layout is None:
-            self._checkpoint = Checkpoint(target.objects(target.open("r+")), identity)
-            return
-        planned = self._plan(layout)
-        target.check_names([spec.name for spec in planned.layout.arrays])
-        if identity is None:
-            # An interrupted conversion without a checkpoint did not write a unit, and is replaced.
-            replaceable = self._resume and target.is_incomplete()
-            mode = target.check_free("w" if replaceable else mode, self._request.rows.origin)
+    def _is_published(self) -> bool:
+        """Return True if an earlier call with the same rows and options is published."""
+        attributes = self._target.stored_attributes()
+        if self._addition.kind != "group":
+            last = attributes.get(LAST)
+            return isinstance(last, Mapping) and last.get("fingerprint") == fingerprint_of(self._addition)
+        return bool(attributes.get("complete")) and not self._differences(attributes)
+
+    def _differences(self, attributes: Mapping[str, Any]) -> list[str]:
+        return Fingerprint.from_attributes(attributes).differences(self._request.fingerprint)
+
+    def begin(self) -> bool:
+        """Undo what a dead run left, or find the units that it has written; plan, and record the plan."""
+        target, addition = self._target, self._addition
+        if target.journal().owner() is None:
+            # A complete group.
+            _log.info("%s: all is written already", target)
+            return False
+        self._check_earlier()
+        left = find_run(target) if self._resume else None
+        if left is not None:
+            self._refuse_other(left[1].fingerprint, left[1].kind)
+        elif self._resume and addition.kind == "group" and not self._is_published():
+            self._refuse_other(target.stored_attributes(), addition.kind)
+            check_free(target, self._mode, self._request.rows.origin)
+        elif not self._resume and addition.kind == "group":
+            check_free(target, self._mode, self._request.rows.origin)
+        self._folder = folder = RunFolder.make(target, self.token, self.token)
+        if self._mode == "w":
+            folder.remove_earlier()
+        found = folder.take()
+        dead = None if found is None else found.publication()
+        if found is not None and dead is not None and dead.is_published(target.stored_attributes()):
+            # The run was killed after it was published.
+            found.close()
+            if found is folder:
+                folder = self._folder = RunFolder.make(target, self.token, self.token)
+            found = dead = None
+        if self._resume and found is None and self._is_published():
+            _log.info("%s: all is written already", target)
+            folder.close()
+            return False
+        if found is not None and dead is not None:
+            for writer in found.writers():
+                writer.check_free()
+            if self._resume:
+                _log.info("%s: resuming the interrupted run", target)
+                self._open(found, dead)
+                return True
+            found.discard(dead, published_lengths(target))
+            folder = self._folder = RunFolder.make(target, self.token, self.token) if found is folder else folder
+        self._request = addition.checked(target)
+        planned = self._plan(addition.layout(target, self._request))
+        # Planning may read all rows, and take long.
+        folder.check_owned()
+        target.check_names(spec.name for spec in planned.layout.arrays)
         planned.check_memory()
-        self._identities = {self.token, identity}
-
-        def create_or_open() -> None:
-            if identity is None:
-                group, arrays = self._create(planned, mode, complete=False)
-            else:
-                group = target.open("r+")
-                arrays = target.open_for_writing(group, planned.layout.arrays)
-            self._checkpoint = Checkpoint(target.objects(group), identity or self.token)
-            if identity is None:
-                self._checkpoint.begin(planned.layout)
-            self._context = self._write_context(write_units, arrays, str(target))
-
         with add_path_to_errors(str(target)):
-            run_uninterrupted(create_or_open)
+            run_uninterrupted(lambda: self._record(folder, planned))
+        return True
+
+    def _check_earlier(self) -> None:
+        """Refuse to continue what an earlier version of this library began."""
+        if self._mode == "w":
+            return
+        attributes, began = self._target.stored_attributes(), ""
+        if attributes and not attributes.get("complete"):
+            began = "write"
+        elif self._target.objects().get([EARLIER_ADDITION])[EARLIER_ADDITION] is not None:
+            began = f"add ({EARLIER_ADDITION}) to"
+        if began:
+            raise ResumeError(
+                f"an earlier version of dask_tfrecord began to {began} this group, and did not end: continue with that "
+                f"version, or write the group again with " + OVERWRITE,
+                self._target.location,
+            )
+
+    def _refuse_other(self, fingerprint: Mapping[str, Any], kind: Kind) -> None:
+        """Raise ResumeError if an interrupted or complete run had other rows or options."""
+        if not fingerprint:
+            return
+        differences = self._differences(fingerprint)
+        added, now = kind, self._addition.kind
+        if added != now:
+            differences = [f"{'a group was written' if added == 'group' else f'{added} were added'}, and now {now}"]
+        if not differences:
+            return
+        advice = " to start over"
+        if added != "group":
+            advice = f", what it wrote is removed, and the {now} of this call are added"
+        raise ResumeError(
+            f"cannot resume: inputs or options changed: {'; '.join(differences)}. "
+            + ("Pass " + OVERWRITE if added == "group" else "Without " + RESUME)
+            + advice,
+            self._target.location,
+        )
+
+    def _record(self, folder: RunFolder, planned: Conversion) -> None:
+        """Record the plan; then remove the group that is replaced, where it cannot be moved away at the end."""
+        target = self._target
+        publication = self._addition.publication(target, planned, self.token)
+        if publication.kind == "group" and target.directory is not None and target.has_group():
+            publication = replace(publication, staging=folder.staging)
+        self._folder = folder
+        folder.begin(planned.layout, publication)
+        self._open(folder, publication)
+
+    def _open(self, folder: RunFolder, publication: Publication) -> None:
+        """Open what a recorded run writes to."""
+        layout = folder.layout() if self._planned is None or not self._planned.metadata else self._planned.layout
+        if layout is None:
+            raise IncompleteStoreError("the plan of the run is not whole", self._target.location)
+        planned = self._plan(layout)
+        planned.check_memory()
+        self._folder, self._publication = folder, publication
+        if publication.kind == "group":
+            folder.remove_old_group()
+        if publication.lengths:
+            self._arrays = self._target.stored_arrays(planned.layout.arrays)
+        else:
+            self._arrays = self._target.new_arrays(publication.arrays)
 
     def _plan(self, layout: ZarrLayout | None) -> Conversion:
         """Return the plan, made unless it is given, and announce rechunks; `layout` is that of an interrupted run."""
@@ -315,41 +428,39 @@ class GroupOutput:
             )
         return self._planned
 
-    def _create(self, planned: Conversion, mode: Literal["w", "w-"], *, complete: bool) -> tuple[Any, dict[str, Any]]:
-        """Create the group and its arrays."""
-        target, request, identity = self._target, self._request, self.token
-        attributes = {"id": identity, "complete": complete, "written": complete}
-        group = target.create(mode, attributes, request.attributes.of_group(self._schema))
-        arrays = target.create_arrays(group, planned.metadata)
-        # zarr parses the metadata of the group for each array that it creates: attributes of many columns come last.
-        target.update_attributes(identity, **group_attributes(request, planned.layout, identity))
-        return group, arrays
-
-    def _write_context(self, step: Callable[..., Any], arrays: Mapping[str, Any], place: str) -> WriteContext:
-        layout, tasks = self._layout, task_name(step, self.token)
-        journal = None if self._checkpoint is None else self._target.journal()
-        shared = self._target, self._checkpoint, journal, self._schema, layout.nrows, layout.arrays, arrays
-        return WriteContext(self.token, *shared, place, tasks)
+    def _context(self, step: Callable[..., Any], place: str) -> WriteContext:
+        layout, publication = self._layout, self._publication
+        assert publication is not None
+        return WriteContext(
+            self.token,
+            self._target,
+            self._folder,
+            publication,
+            self._request.schema,
+            layout.nrows,
+            layout.arrays,
+            self._arrays,
+            place,
+            task_name(step, self.token),
+        )
 
     @property
     def _layout(self) -> ZarrLayout:
         assert self._planned is not None
         return self._planned.layout
 
-    def build(self) -> tuple[Delayed, WriteWork | None]:
+    def build(self, *, compute: bool = True) -> tuple[Delayed, WriteWork | None]:
         """Build tasks for the units that are not written, and describe their work."""
-        target, checkpoint, context = self._target, self._checkpoint, self._context
-        if checkpoint is None or context is None:
-            return dask.delayed(_finish, pure=False)(self.token, target, checkpoint, 0, []), None
+        folder, publication = self._folder, self._publication
+        assert folder is not None and publication is not None
+        context = self._context(write_units, str(self._target))
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
-        first = dask.delayed(_check_group, pure=False)(shared, dask_key_name=f"tfrecord-begin-{self.token}")
-        units = list(plan_units(self._layout, self._schema))
-        last = self._last_task(), self.token, target, checkpoint, len(units)
-        return self._tasks(write_units, context, first, units, checkpoint.verified(), last)
-
-    def _last_task(self) -> Callable[..., None]:
-        """Return the function of the last task, which shows the rows to readers."""
-        return _finish
+        units = list(plan_units(self._layout, self._request.schema))
+        completed, self._nunits = folder.verified(publication.staging), len(units)
+        last: tuple[Any, ...] = (collect,)
+        if not compute:
+            last = (_finish, Finish(folder, publication, len(units)))
+        return self._tasks(write_units, context, shared, units, completed, last)
 
     def _tasks(
         self,
@@ -361,7 +472,7 @@ class GroupOutput:
         last: tuple[Any, ...],
     ) -> tuple[Delayed, WriteWork]:
         """Build tasks for the units that are not completed, and describe their work."""
-        layout, schema = self._layout, self._schema
+        layout, schema = self._layout, self._request.schema
         row_tasks = RowTasks(self._request.rows, self.token, schema)
 
         def numbered(units: Sequence[WriteUnit]) -> list[WriteTask]:
@@ -384,207 +495,81 @@ class GroupOutput:
         work = work.resumed(row_tasks.source, every, len(units), list(completed.values()))
         return row_tasks.build(step, arguments, last, shared), work
 
-    def unwritten(self) -> tuple[Checkpoint, ZarrLayout | None]:
-        """Return the checkpoint of the group that has begun, and its layout; None if all units are written."""
-        assert self._checkpoint is not None
-        return self._checkpoint, None if self._context is None else self._layout
+    def unwritten(self) -> tuple[RunFolder, Publication, ZarrLayout] | None:
+        """Return folder, publication and layout of the run that has begun; None if all is written."""
+        if self._folder is None or self._publication is None:
+            return None
+        return self._folder, self._publication, self._layout
 
-    def finish(self, reports: Any) -> None:
-        """Check that the last task has completed this group, not a copy of it in another process."""
-        if not self._target.stored_attributes().get("complete"):
-            raise IncompleteStoreError(_OTHER_PROCESSES, self._target.location)
+    def verify(self, reports: Any) -> None:
+        """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
+        self._finished().verify()
 
-    def abort(self) -> None:
-        """Remove the group of a failed run; keep one that can be resumed, or belongs to another run."""
-        error, target = sys.exception(), self._target
-        attributes = target.stored_attributes()
-        if attributes.get("id", self.token) not in self._identities or target.journal().other_owner(self.token):
+    def publish(self) -> None:
+        """Show the run to readers."""
+        with add_path_to_errors(str(self._target)):
+            self._finished().publish()
+
+    def _finished(self) -> Finish:
+        assert self._folder is not None and self._publication is not None
+        return Finish(self._folder, self._publication, self._nunits)
+
+    def discard(self) -> None:
+        """Remove what a failed run wrote; keep what can be resumed, is published, or belongs to another run."""
+        error, target, folder, publication = sys.exception(), self._target, self._folder, self._publication
+        if folder is None or target.journal().other_owner(self.token):
             return
-        # An interrupted run keeps what is written: the user may resume it.
-        if self._resume or not isinstance(error, Exception):
-            checkpoint = Checkpoint(target.objects(target.open("r")), attributes["id"]) if "id" in attributes else None
-            is_written = bool(attributes.get("written"))
-            if is_written or (checkpoint is not None and checkpoint.has_plan()):
-                if error is not None:
-                    has_units = is_written or (checkpoint is not None and checkpoint.has_units())
-                    error.add_note(_KEPT if has_units else _PLANNED)
+        if publication is None:
+            # What another run has left is kept, and so is a plan of this one that is being recorded.
+            if not folder.has_plan():
+                folder.close()
+        elif publication.is_published(target.stored_attributes()):
+            folder.close()
+        elif folder.has_plan() and (self._resume or not isinstance(error, Exception)):
+            if error is not None:
+                error.add_note(_KEPT if folder.has_units() else _PLANNED)
+        elif folder.has_plan():
+            folder.discard(publication, published_lengths(target))
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last step of a run, in any process."""
+
+    folder: RunFolder
+    publication: Publication
+    units: int
+
+    def verify(self) -> None:
+        """Raise IncompleteStoreError unless all units are as their tasks wrote them, or the run is published."""
+        target = self.folder.target
+        if not self.folder.has_plan():
+            if self.publication.is_published(target.stored_attributes()):
                 return
-        target.remove()
-
-
-class GrownOutput(GroupOutput):
-    """Rows or columns that are added to a complete group: an `Output` that can be resumed."""
-
-    def __init__(self, target: TargetGroup, addition: Addition, *, resume: bool) -> None:
-        super().__init__(target, addition.request, mode="w-", resume=resume)
-        self._addition = addition
-        self._growth: Growth | None = None
-        self._published = False
-
-    @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Own the group."""
-        with self._target.journal().owned(self.token, lambda: None):
-            yield
-
-    def begin(self) -> None:
-        """Plan the addition, or find the units that an interrupted run has written."""
-        target, addition = self._target, self._addition
-        group = target.open("r+")
-        objects, last = target.objects(group), target.own_attributes(group).get(LAST, {})
-        growth, layout = Growth.read(objects), None
-        if growth is not None and growth.identity == last.get("id"):
-            # The run was killed after it was published.
-            growth = None
-        if growth is None:
-            objects.remove(CHECKPOINT_FOLDER)
-            if self._resume and last.get("fingerprint") == fingerprint_of(addition):
-                _log.info("%s: the %s are added already", target, addition.kind)
-                self._published = True
-                return
-        elif self._resume:
-            self._check_resumable(growth)
-            layout = GrowthCheckpoint(objects, growth.identity).layout()
-        if growth is not None and layout is None:
-            growth.discard(objects)
-            target.remove_torn()
-            growth = None
-        source = open_source(target)
-        self._request = addition.checked(target, source)
-        self._schema = self._request.schema
-        planned = self._plan(addition.layout(target, source, self._request) if layout is None else layout)
-        planned.check_memory()
-
-        def create_or_open() -> None:
-            nonlocal growth
-            # Opened again: an interrupted run may have been discarded.
-            group = target.open("r+")
-            if growth is None:
-                target.check_names(spec.name for spec in planned.layout.arrays)
-                growth = addition.growth(target, group, planned, self.token)
-                growth.record(objects)
-                GrowthCheckpoint(objects, self.token).begin(planned.layout)
-            self._growth, self._checkpoint = growth, GrowthCheckpoint(objects, growth.identity)
-            self._context = self._write_context(write_units, _arrays(target, group, growth, planned), str(target))
-
-        with add_path_to_errors(str(target)):
-            run_uninterrupted(create_or_open)
-
-    def _check_resumable(self, growth: Growth) -> None:
-        """Raise ResumeError if the interrupted run had another addition."""
-        then = "columns" if growth.arrays else "rows"
-        differences = Fingerprint.from_attributes(growth.fingerprint).differences(self._request.fingerprint)
-        if then != self._addition.kind:
-            differences = [f"{then} were added, and now {self._addition.kind}"]
-        if differences:
-            raise ResumeError(
-                f"cannot resume the interrupted append: {'; '.join(differences)}. Without "
-                + RESUME
-                + f", what it wrote is removed, and the {self._addition.kind} of this call are added",
-                self._target.location,
+            raise self.folder.lost()
+        missing = self.units - len(self.folder.verified(self.publication.staging))
+        if missing and target.is_in_memory:
+            raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
+        if missing:
+            raise IncompleteStoreError(
+                f"{missing:,} of {self.units:,} write units differ from what was written: another program changed the "
+                f"store. Pass " + RESUME + " to write them again",
+                target.location,
             )
 
-    def build(self) -> tuple[Delayed, WriteWork | None]:
-        """Build tasks for the units that are not written; none if all is added already."""
-        return (dask.delayed(collect, pure=False)([]), None) if self._published else super().build()
-
-    def _last_task(self) -> Callable[..., None]:
-        return _publish
-
-    def finish(self, reports: Any) -> None:
-        """Check that the last task has published the addition in this process."""
-        if self._published or self._growth is None:
-            return
-        if self._target.stored_attributes().get(LAST, {}).get("id") != self._growth.identity:
-            raise IncompleteStoreError(_OTHER_PROCESSES, self._target.location)
-
-    def abort(self) -> None:
-        """Remove what a failed run wrote; keep what can be resumed, is published, or belongs to another run."""
-        error, target, growth = sys.exception(), self._target, self._growth
-        if growth is None or target.journal().other_owner(self.token):
-            return
-        objects = target.objects(target.open("r+"))
-        found = Growth.read(objects)
-        if found is None or found.identity != growth.identity:
-            return
-        if target.stored_attributes().get(LAST, {}).get("id") == growth.identity:
-            objects.remove(CHECKPOINT_FOLDER)
-        elif not self._resume and isinstance(error, Exception):
-            growth.discard(objects)
-        elif error is not None:
-            error.add_note(_KEPT)
+    def publish(self) -> None:
+        """Show the run to readers, and remove what killed processes left."""
+        target = self.folder.target
+        self.folder.publish(self.publication)
+        folders = ["", *self.publication.arrays, *(f"{name}/c" for name in self.publication.arrays)]
+        target.objects().drop(target.torn(folders))
 
 
-def _arrays(target: TargetGroup, group: Any, growth: Growth, planned: Conversion) -> Mapping[str, Any]:
-    """Return the arrays to write: those of the group, or new ones without stored metadata."""
-    if not growth.arrays:
-        return target.open_for_writing(group, planned.layout.arrays)
-    path = f"{group.path}/".lstrip("/")
-    return {name: array_of_document(group.store, f"{path}{name}", each) for name, each in growth.arrays.items()}
-
-
-def _publish(
-    run: str, target: TargetGroup, checkpoint: GrowthCheckpoint, units: int, reports: Sequence[WriteReport]
-) -> None:
-    """Show the addition to readers: its last task."""
-    target.journal().check_owner(run)
-
-    def publish() -> None:
-        if checkpoint.is_written(target):
-            return
-        _check_units(target, checkpoint, units, "Nothing is added")
-        growth = checkpoint.growth(target)
-        if growth is not None:
-            growth.publish(checkpoint.objects)
-            checkpoint.close()
-
-    with add_path_to_errors(str(target)):
-        run_uninterrupted(publish)
-
-
-def _check_units(target: TargetGroup, checkpoint: Checkpoint, units: int, advice: str) -> None:
-    """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
-    missing = units - len(checkpoint.verified())
-    if missing and target.is_in_memory:
-        raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
-    if missing:
-        raise IncompleteStoreError(
-            f"{missing:,} of {units:,} write units differ from what was written: another program changed the store. "
-            + advice,
-            target.location,
-        )
-
-
-def _check_group(context: WriteContext) -> WriteContext:
-    """Raise if the group was replaced since its tasks were built."""
-    context.checkpoint.is_written(context.target)  # type: ignore[union-attr]
-    return context
-
-
-def _finish(run: str, target: TargetGroup, checkpoint: Checkpoint, units: int, reports: Sequence[WriteReport]) -> None:
-    """Complete the group: the last task of a conversion."""
-    target.journal().check_owner(run)
-    with add_path_to_errors(str(target)):
-        run_uninterrupted(lambda: complete_group(target, checkpoint, units))
-
-
-def complete_group(target: TargetGroup, checkpoint: Checkpoint, units: int) -> None:
-    """Verify all units, remove the checkpoint, and mark the group complete.
-
-    A run that is interrupted between these steps is resumed after the last one that is recorded.
-    """
-    attributes = target.update_attributes(checkpoint.identity)
-    if not attributes.get("written"):
-        # Tasks of a killed run may have written after their units were verified.
-        _check_units(target, checkpoint, units, "Pass " + RESUME + " to write them again")
-    attributes = target.update_attributes(checkpoint.identity, written=True)
-    if attributes.get("complete"):
-        return
-    checkpoint.close()
-    target.remove_torn()
-    if attributes["options"]["consolidated"]:
-        target.consolidate()
-    target.update_attributes(checkpoint.identity, complete=True)
+def _finish(finish: Finish, reports: Sequence[WriteReport]) -> None:
+    """Finish a run: the last task of a delayed write."""
+    with add_path_to_errors(str(finish.folder.target)):
+        finish.verify()
+        run_uninterrupted(finish.publish)
 
 
 _Span = tuple[int, int]
@@ -600,9 +585,8 @@ class WriteContext:
     run: str
     target: TargetGroup
     # None in a fork of a session: it is committed as a whole.
-    checkpoint: Checkpoint | None
-    # None if no run owns the group: in a fork, and in a part of a job.
-    journal: Journal | None
+    folder: RunFolder | None
+    publication: Publication
     schema: Schema
     nrows: int
     specs: tuple[ArraySpec, ...]
@@ -613,25 +597,30 @@ class WriteContext:
     # Fork of a session with empty arrays, pickled, which each task copies.
     fork: bytes = b""
 
+    @property
+    def objects(self) -> GroupObjects:
+        """Objects of the group, as far as the run may change them."""
+        return self.target.objects() if self.folder is None else self.folder.objects
+
 
 def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> WriteReport:
     """Write the units of a task that are not recorded, from the rows of a source."""
     # The worker that wrote recorded units may be lost, and its reports with it.
-    checkpoint = context.checkpoint
-    completed = {} if checkpoint is None else checkpoint.recorded(unit.number for unit in task.units)
+    folder = context.folder
+    completed = {} if folder is None else folder.recorded(unit.number for unit in task.units)
     units = [unit for unit in task.units if unit.number not in completed]
     reports = list(completed.values())
-    if units and _may_write(context):
-        put, completions = context.target.writer(), _CheckpointBuffer(context)
-        writers = [_UnitWriter(context, put, completions, unit) for unit in units]
+    if units and (folder is None or folder.may_write(context.publication)):
+        record = _TaskRecord(context)
+        writers = [_UnitWriter(context, record, unit) for unit in units]
         try:
             _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
         except BaseException:
             # The units before the failure are whole. If recording them fails too, raise the first failure.
             with suppress(Exception):
-                completions.flush()
+                record.write()
             raise
-        completions.flush()
+        record.write()
         reports += [writer.report for writer in writers]
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
     report = replace(WriteReport.sum(reports), peak=peak_memory())
@@ -639,68 +628,43 @@ def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> 
     return report
 
 
-def _may_write(context: WriteContext) -> bool:
-    """Return False if other copies of the tasks wrote everything; raise if the group belongs to another run."""
-    checkpoint = context.checkpoint
-    if context.journal is not None:
-        context.journal.check_owner(context.run)
-    if checkpoint is None or checkpoint.has_plan():
-        return True
-    return not checkpoint.is_written(context.target)
-
-
-# Units of the largest size that a task records at once: those that a killed task writes again.
-_RECORDED_UNITS = 4
-
-
-class _CheckpointBuffer:
-    """Record completed units, several MiB at once: a record takes as long to write as a small chunk."""
+class _TaskRecord:
+    """The completed units of a task, which one object records."""
 
     def __init__(self, context: WriteContext) -> None:
-        self._context, self._writers, self._nbytes = context, list[_UnitWriter](), 0
+        self._context, self._writers = context, list[_UnitWriter]()
         # The task has just asked.
         self._asked, self._may_write = time.time(), True
 
-    def may_write(self, *, again: bool) -> bool:
-        """Return whether this run may write; unless `again`, an answer counts for a second."""
+    def may_write(self) -> bool:
+        """Return whether this run may write; an answer counts for a second."""
         # The clock that goes on while a machine sleeps.
-        now = time.time()
-        if again or abs(now - self._asked) > limits().owner_check:
-            self._may_write = _may_write(self._context)
+        now, folder = time.time(), self._context.folder
+        if folder is not None and abs(now - self._asked) > limits().owner_check:
+            self._may_write = folder.may_write(self._context.publication)
             self._asked = now
         return self._may_write
 
     def add(self, writer: _UnitWriter) -> None:
         """Add a completed unit."""
         self._writers.append(writer)
-        self._nbytes += writer.report.nbytes
-        if self._nbytes >= _RECORDED_UNITS * limits().write_unit_nbytes:
-            self.flush()
 
-    def flush(self) -> None:
+    def write(self) -> None:
         """Write the record of all added units."""
-        context, writers = self._context, self._writers
-
-        def record() -> None:
-            if context.checkpoint is not None and _may_write(context):
-                reports = context.checkpoint.record({each.unit.number: (each.report, each.objects) for each in writers})
-                for writer in writers:
-                    writer.report = reports[writer.unit.number]
-
-        if writers:
-            write_uninterrupted(context.run, context.place, record)
-        self._writers, self._nbytes = [], 0
+        context, writers, folder = self._context, self._writers, self._context.folder
+        if writers and folder is not None and self.may_write():
+            units = {each.unit.number: (each.report, each.objects) for each in writers}
+            write_uninterrupted(context.run, context.place, lambda: folder.record(units))
+        self._writers = []
 
 
 class _UnitWriter:
     """Writer of the entries of one unit."""
 
-    def __init__(self, context: WriteContext, put: Put, completions: _CheckpointBuffer, unit: WriteUnit) -> None:
+    def __init__(self, context: WriteContext, record: _TaskRecord, unit: WriteUnit) -> None:
         self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
-        self._put, self._completions = put, completions
-        self._nbytes, self.objects = 0, list[str]()
-        # Chunks to write, whether other appends write them too, and their bytes.
-        self._pending, self._pending_nbytes = list[tuple[ChunkEntries, bool]](), 0
+        self._record, self._nbytes, self.objects = record, 0, dict[str, int]()
+        self._pending, self._pending_nbytes = list[ChunkEntries](), 0
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
         """Write entries of one array: together with those of other arrays of the unit, if they are small."""
@@ -716,40 +680,35 @@ class _UnitWriter:
             location = Location(f"{self.context.place}/{spec.name}")
             kept = self.context.target.read_entries(array, location, start, start + before, encoded=spec.encoded)
             entries = np.concatenate([kept.astype(entries.dtype, copy=False), entries])
-        units = range(start // spec.unit, -(-stop // spec.unit))
-
-        # Chunks that other appends write too: a late copy of this task must not undo them.
-        shared = {units[0]} if before else set()
-        shared |= {units[-1]} if stop % spec.unit else set()
-        for unit in units:
+        for unit in range(start // spec.unit, -(-stop // spec.unit)):
             part = entries[unit * spec.unit - start : (unit + 1) * spec.unit - start]
-            chunk = ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part)
-            self._pending.append((chunk, unit in shared))
-            self.objects.append(chunk.name)
+            self._pending.append(ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part))
         self._pending_nbytes += block_nbytes(entries)
         if self._pending_nbytes >= limits().write_unit_nbytes:
             self._write()
 
     def _write(self) -> None:
         """Write the chunks that wait."""
-        pending, may_write = self._pending, self._completions.may_write
+        pending, context = self._pending, self.context
         self._pending, self._pending_nbytes = [], 0
 
         def write() -> None:
-            for chunk, shared in pending:
-                if shared and may_write(again=True):
-                    self._put((chunk,))
-            # The function asks for a chunk when it is ready to encode it.
-            self._put(chunk for chunk, shared in pending if not shared and may_write(again=False))
+            if self._record.may_write():
+                encoded = encode_all(pending)
+                with activity("write"):
+                    context.objects.put_all(
+                        {context.publication.staging + name: value for name, value in encoded.items()}
+                    )
+                self.objects.update((name, len(value)) for name, value in encoded.items())
 
-        write_uninterrupted(self.context.run, self.context.place, write)
+        write_uninterrupted(context.run, context.place, write)
 
     def close(self) -> None:
-        """Write what waits, and pass the unit to the checkpoint."""
+        """Write what waits, and pass the unit to the record of the task."""
         if self._pending:
             self._write()
-        self.report = WriteReport(self.unit.records, self._nbytes)
-        self._completions.add(self)
+        self.report = WriteReport(self.unit.records, self._nbytes, sum(self.objects.values()))
+        self._record.add(self)
         release_freed(self._nbytes)
 
 
@@ -996,42 +955,55 @@ def check_session(session: Any, options: ZarrTargetOptions) -> None:
 
 
 class _SessionOutput(GroupOutput):
-    """The group in a session: an `Output` of one commit."""
+    """A group, or rows or columns of one, in a session: an `Output` of one commit."""
 
-    def __init__(
-        self, session: Any, component: str | None, request: ConversionRequest, mode: Literal["w", "w-"]
-    ) -> None:
+    def __init__(self, session: Any, component: str | None, addition: Addition, mode: Literal["w", "w-"]) -> None:
         self._session = session
         # Icechunk 1 forks no session with changes, and Icechunk 2 merges no two forks that delete an array.
         self._first = session if int(version("icechunk").partition(".")[0]) > 1 else session.fork()
-        self._merged = False
-        super().__init__(TargetGroup.from_arguments(self._first.store, component, None), request, mode=mode)
+        self._merged, self._reports = False, list[bytes]()
+        super().__init__(TargetGroup.from_arguments(self._first.store, component, None), addition, mode=mode)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Record no owner: the session belongs to this run."""
         yield
 
-    def begin(self) -> None:
-        """Create the group and its arrays."""
-        mode = self._target.check_free(self._mode, self._request.rows.origin)
-        planned = self._plan(None)
+    def begin(self) -> bool:
+        """Write the metadata of what the commit will show."""
+        target, addition = self._target, self._addition
+        mode = check_free(target, self._mode, self._request.rows.origin) if addition.kind == "group" else None
+        self._request = addition.checked(target)
+        planned = self._plan(addition.layout(target, self._request))
         planned.check_memory()
-        run_uninterrupted(lambda: self._create(planned, mode, complete=True))
 
-    def build(self) -> tuple[Delayed, WriteWork]:
+        def write() -> None:
+            objects = target.objects()
+            self._publication = addition.publication(target, planned, self.token)
+            if mode == "w":
+                assert isinstance(objects, StoreObjects)
+                objects.clear(lambda name: False, {GROUP_METADATA})
+            elif mode is not None:
+                target.create_parents()
+            self._publication.write(objects)
+
+        with icechunk_errors(target):
+            run_uninterrupted(write)
+        return True
+
+    def build(self, *, compute: bool = True) -> tuple[Delayed, WriteWork]:
         """Build the tasks, and describe their work."""
         context = replace(
-            self._write_context(_write_in_fork, {}, f"Icechunk, branch {self._session.branch}"),
+            self._context(_write_in_fork, f"Icechunk, branch {self._session.branch}"),
             target=replace(self._target, store=None),
             fork=pickle.dumps(self._first.fork() if self._first is self._session else self._first),
         )
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
-        units = list(plan_units(self._layout, self._schema))
+        units = list(plan_units(self._layout, self._request.schema))
         return self._tasks(_write_in_fork, context, shared, units, {}, (collect,))
 
-    def finish(self, reports: Sequence[bytes]) -> None:
-        """Merge the forks of the tasks, verify the number of chunks, and commit."""
+    def verify(self, reports: Sequence[bytes]) -> None:
+        """Merge the forks of the tasks, and verify the number of chunks."""
         session = self._session
 
         def merge() -> None:
@@ -1039,56 +1011,51 @@ class _SessionOutput(GroupOutput):
                 session.merge(self._first)
             session.merge(*map(pickle.loads, reports))
             _check_chunks(session, self._target.component, self._layout)
-            self._merged = True
-            session.commit(f"{self._what()} with dask_tfrecord")
 
-        run_uninterrupted(merge)
+        with icechunk_errors(self._target):
+            run_uninterrupted(merge)
 
-    def _what(self) -> str:
-        return f"Write {self._layout.nrows:,} records of {len(self._schema)} features"
+    def publish(self) -> None:
+        """Commit."""
+        self._merged = True
+        layout, features = self._layout, plural(len(self._request.schema), "feature")
+        what = {
+            "group": f"Write {layout.nrows:,} records of {len(self._request.schema)} features",
+            "rows": f"Append {layout.nrows - layout.first_row:,} records of {features}",
+            "columns": f"Add {features} of {layout.nrows:,} records",
+        }
+        with icechunk_errors(self._target):
+            self._session.commit(f"{what[self._addition.kind]} with dask_tfrecord")
 
-    def abort(self) -> None:
+    def discard(self) -> None:
         """Leave the session as it was, unless another commit came first: it can be rebased."""
         if not self._merged:
             self._session.discard_changes()
 
 
-class _GrownSession(_SessionOutput):
-    """Rows or columns that are added to the group in a session, by one commit."""
-
-    def __init__(self, session: Any, component: str | None, addition: Addition) -> None:
-        super().__init__(session, component, addition.request, "w-")
-        self._addition = addition
-
-    def begin(self) -> None:
-        """Lengthen the arrays, or create them: readers see what is committed."""
-        target, addition = self._target, self._addition
-        source = open_source(target)
-        self._request = addition.checked(target, source)
-        self._schema = self._request.schema
-        planned = self._plan(addition.layout(target, source, self._request))
-        planned.check_memory()
-
-        def publish() -> None:
-            group = target.open("r+")
-            addition.growth(target, group, planned, self.token).write(target.objects(group))
-
-        run_uninterrupted(publish)
-
-    def _what(self) -> str:
-        layout, features = self._layout, plural(len(self._schema), "feature")
-        if self._addition.kind == "rows":
-            return f"Append {layout.nrows - layout.first_row:,} records of {features}"
-        return f"Add {features} of {layout.nrows:,} records"
+@contextmanager
+def icechunk_errors(target: TargetGroup) -> Iterator[None]:
+    """Raise a panic of Icechunk, which is no Exception, as StorageError; its threads panic on a full disk."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ not in ("PanicException", "RustPanic"):
+            raise
+        raise StorageError(
+            f"Icechunk failed inside: {str(error).partition(chr(10))[0]:.300}. Nothing is committed; a disk without "
+            f"space is the usual cause: free some, and call to_zarr again with a new session",
+            target.location,
+        ) from None
 
 
 def _write_in_fork(context: WriteContext, task: WriteTask, source: CountedRows) -> bytes:
     """Write the units of a task to a copy of the fork; return the copy, pickled."""
     fork = pickle.loads(context.fork)
     target = replace(context.target, store=fork.store)
-    arrays = target.open_for_writing(target.open("r+"), context.specs)
-    write_units(replace(context, target=target, arrays=arrays), task, source)
-    return pickle.dumps(fork)
+    with icechunk_errors(target):
+        arrays = target.stored_arrays(context.specs)
+        write_units(replace(context, target=target, arrays=arrays), task, source)
+        return pickle.dumps(fork)
 
 
 def _check_chunks(session: Any, component: str | None, layout: ZarrLayout) -> None:

@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from html import escape
 from typing import Any, Unpack
 
@@ -18,7 +19,9 @@ from dask_tfrecord.markup import fragment, stack_columns, table
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.rows.memory_budget import MemoryBudget
 from dask_tfrecord.rows.rows import Rechunked
-from dask_tfrecord.stores.output import check_mode, run_write
+from dask_tfrecord.stores.output import check_mode
+from dask_tfrecord.stores.run import Run
+from dask_tfrecord.stores.zarr.append import NewGroup
 from dask_tfrecord.stores.zarr.layout import (
     Conversion,
     ConversionRequest,
@@ -210,8 +213,9 @@ class ZarrPlan:
         options = complete(ZarrTargetOptions, options, "to_zarr")
         target = open_target(store, request.rows.origin, options)
         mode = check_mode(options["mode"], "the group")
-        output = GroupOutput(target, request, self._conversion, mode=mode, resume=options["resume"])
-        return run_write(output, output.build, compute=options["compute"])
+        output = GroupOutput(target, NewGroup(request), self._conversion, mode=mode, resume=options["resume"])
+        compute = options["compute"]
+        return Run(output).write(partial(output.build, compute=compute), compute=compute)
 
     def to_json(self) -> str:
         """Return the plan as JSON, sizes in bytes.

@@ -1,0 +1,439 @@
+"""Folder of a run in a Zarr group: its plan, the units that its tasks have written, and a group that waits.
+
+In a directory, the folder is also the fence of the run. Everything that the run writes to the group is renamed from its
+folder, and what it removes is renamed into it. A run that takes over renames this folder into its own one before it
+does anything else. So a run that was stopped for long, and goes on, finds its folder gone: it changes nothing.
+
+Elsewhere nothing can be renamed. There the folder keeps its name when another run takes over, and the run of the group
+is checked before an object is replaced: `dask_tfrecord.stores.zarr.conditional`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, StoreInUseError
+from dask_tfrecord.shards.objects import DirectoryObjects, StoredFile, make_directory
+from dask_tfrecord.stores.documents import Count, ObjectName, checked, parse
+from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
+from dask_tfrecord.stores.output import WriteReport
+from dask_tfrecord.stores.units import BorderCounts
+from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
+from dask_tfrecord.stores.zarr.layout import ArraySpec, ZarrLayout
+from dask_tfrecord.stores.zarr.publication import Publication
+from dask_tfrecord.stores.zarr.store import (
+    CHECKPOINT_FOLDER,
+    CLAIM,
+    GROUP_METADATA,
+    GroupObjects,
+    StoreObjects,
+    TargetGroup,
+)
+
+# Folder of the plan of a job within that of its run, and of the programs that write its parts.
+PARTS = "parts"
+_PLAN, _BORDER_COUNTS, _UNITS, _SWAP, _CLEARED = "plan.json", "tally.npz", "units", "swap.json", "cleared"
+# Record of the first versions that added to a group, until it ended.
+EARLIER_ADDITION = f"{CHECKPOINT_FOLDER}/append.json"
+_FOLDER = re.compile("[0-9a-f]{32}")
+# What the run keeps in its folder, apart from temporary files.
+_RUN, _NEW, _OLD = "run", "new", "old"
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredPlan:
+    """Content of the object of a plan, without its counts."""
+
+    publication: Publication
+    records: Count
+    first_row: Count
+    grid: RowGrid
+    arrays: tuple[ArraySpec, ...]
+    # Features whose columns are flat, in the order of their counts.
+    flat: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Swap:
+    """Names of the old group and of the new one that takes its place."""
+
+    old: list[ObjectName]
+    new: list[ObjectName]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Folder of a run, and the objects of its group as far as the run may change them."""
+
+    target: TargetGroup
+    objects: GroupObjects
+    token: str
+    # Token of the claim of the run; None if it has none, as a part of a job.
+    owner: str | None = None
+
+    @classmethod
+    def of(cls, target: TargetGroup, token: str, owner: str | None = None) -> RunFolder:
+        """Return the folder of that name, for a run that owns the group by the token `owner`, or for one without."""
+        if target.directory is None:
+            objects = target.objects()
+            assert isinstance(objects, StoreObjects)
+            return cls(target, replace(objects, guard=Guard(target, token, owner)), token, owner)
+        root = str(target.directory)
+        return cls(target, DirectoryObjects(root, own=f"{root}/{CHECKPOINT_FOLDER}/{token}"), token, owner)
+
+    @classmethod
+    def make(cls, target: TargetGroup, token: str, owner: str) -> RunFolder:
+        """Make the folder of a run that has recorded itself as the owner of the group, by the token `owner`.
+
+        Raises StoreInUseError if another run has taken over meanwhile: it removes only folders that it finds.
+        """
+        if target.directory is not None:
+            refuse_link(target)
+            make_directory(target.directory / CHECKPOINT_FOLDER)
+            Path(target.directory, CHECKPOINT_FOLDER, token).mkdir()
+        folder = cls.of(target, token, owner)
+        try:
+            folder.check_owned()
+        except StoreInUseError:
+            folder.close()
+            raise
+        return folder
+
+    def check_owned(self) -> None:
+        """Raise StoreInUseError unless the run owns the group."""
+        journal = self.target.journal()
+        found = journal.owner()
+        if found is not None and found.token == self.owner:
+            return
+        if self.owner is not None:
+            journal.check_owner(self.owner)
+        raise StoreInUseError(
+            "another run has taken over this group while this one did not respond. This one writes nothing more",
+            self.target.location,
+        )
+
+    def take(self) -> RunFolder | None:
+        """Take over the folders of runs that have ended; return that of one with a plan, if there is one."""
+        found = None
+        for other in other_folders(self.target, self.token):
+            if isinstance(self.objects, StoreObjects):
+                folder = RunFolder.of(self.target, other, self.owner)
+                if folder.has_plan():
+                    found = folder
+                else:
+                    folder.close()
+                continue
+            away = f"{CHECKPOINT_FOLDER}/{self.token}"
+            self.objects.move(f"{CHECKPOINT_FOLDER}/{other}", f"{away}/{other}")
+            run = f"{away}/{other}/{_RUN}"
+            if found is None and self.objects.get([f"{run}/{_PLAN}"])[f"{run}/{_PLAN}"] is not None:
+                self.objects.move(run, f"{away}/{_RUN}")
+                found = self
+            self.objects.remove(f"{away}/{other}")
+        return found
+
+    def path(self, name: str) -> str:
+        """Return the name of an object of the folder."""
+        return f"{CHECKPOINT_FOLDER}/{self.token}/{_RUN}/{name}"
+
+    # -- the plan
+
+    def begin(self, layout: ZarrLayout, publication: Publication) -> None:
+        """Write the plan; from now on the run can be resumed."""
+        self.write_counts(_BORDER_COUNTS, layout.border_counts)
+        flat = list(layout.border_counts.items)
+        plan = _StoredPlan(publication, layout.nrows, layout.first_row, layout.grid, layout.arrays, flat)
+        self.objects.put(self.path(_PLAN), json.dumps(asdict(plan), ensure_ascii=False).encode())
+        try:
+            # Who takes over removes the plans that it finds, and this one may be written after that.
+            self.check_owned()
+        except StoreInUseError:
+            self.target.objects().remove(f"{CHECKPOINT_FOLDER}/{self.token}")
+            raise
+
+    def write_counts(self, name: str, counts: BorderCounts) -> None:
+        """Write counts of a layout, or of a part of it."""
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {f"items_{number}": items for number, items in enumerate(counts.items.values())}
+        np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
+        self.objects.put(self.path(name), buffer.getvalue())
+
+    def has_plan(self) -> bool:
+        """Return True if the run has a plan: until it is published, discarded, or taken over."""
+        return self.objects.sizes([self.path(_PLAN)])[self.path(_PLAN)] is not None
+
+    def publication(self) -> Publication | None:
+        """Read what the run will publish; None without a plan."""
+        stored = self._plan()
+        if stored is None:
+            return None
+        return replace(stored.publication, staging=self.staging if stored.publication.staging else "")
+
+    def may_write(self, publication: Publication) -> bool:
+        """Return False if the run is published already; raise if another run has taken over."""
+        if self.owner is not None:
+            self.target.journal().check_owner(self.owner)
+        if self.has_plan():
+            return True
+        if publication.is_published(self.target.stored_attributes()):
+            return False
+        raise self.lost()
+
+    def lost(self) -> IncompleteStoreError:
+        """Return the error of a run whose plan another one has removed."""
+        return IncompleteStoreError(
+            "another conversion has replaced this group: call to_zarr again", self.target.location
+        )
+
+    def layout(self, counts: str = _BORDER_COUNTS) -> ZarrLayout | None:
+        """Read the layout, with all counts or with those of a name; None without them."""
+        stored, path = self._plan(), self.path(counts)
+        counted = self.objects.get([path])[path]
+        if stored is None or counted is None:
+            return None
+        try:
+            with np.load(io.BytesIO(counted), allow_pickle=False) as arrays:
+                items = {name: arrays[f"items_{number}"] for number, name in enumerate(stored.flat)}
+                border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
+            for spec in stored.arrays:
+                _ = spec.dtype == "string" or np.dtype(spec.dtype)
+        except (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, MemoryError, BadZipFile) as error:
+            raise IncompleteStoreError(
+                f"{path} can't be read ({error}): " + OVERWRITE + " starts over", self.target.location
+            ) from error
+        return ZarrLayout(stored.records, stored.grid, stored.arrays, border_counts, stored.first_row)
+
+    def _plan(self) -> _StoredPlan | None:
+        path = self.path(_PLAN)
+        found = self.objects.get([path])[path]
+        return None if found is None else parse(_StoredPlan, found, path, self.target.location)
+
+    # -- units
+
+    def has_units(self) -> bool:
+        """Return True if a unit was recorded, whether or not its objects still match."""
+        return bool(self.objects.names(self.path(_UNITS)))
+
+    def record(self, units: Mapping[int, tuple[WriteReport, Mapping[str, int]]]) -> None:
+        """Record that units are written: their reports, and the sizes of their objects."""
+        documents = {}
+        for number, (report, objects) in units.items():
+            own = {name: StoredFile(size) for name, size in objects.items()}
+            documents[str(number)] = Unit({name: getattr(report, name) for name in WriteReport.__slots__}, own)
+        self._units.record(str(min(units)), documents)
+
+    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
+        """Return the reports of units of one task that are recorded."""
+        # A record is named by one of its units, and holds units of one task only.
+        names = {str(number) for number in numbers}
+        records = self._units.read(names).values()
+        return {
+            int(name): _report(unit) for record in records for name, unit in (record or {}).items() if name in names
+        }
+
+    def numbers(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Return the numbers of the units that are recorded in some ranges, ascending; others may be among them."""
+        # A record is named by one of its units. Reading all of them takes a second for every 20,000.
+        names = self._record_names()
+        found = np.array([int(name) for name in names if name.isdecimal()], np.int64)
+        inside = np.searchsorted(np.array(sorted(within)).ravel(), found, side="right") % 2 == 1
+        records = self._units.read(map(str, found[inside].tolist()))
+        return np.array(sorted(int(name) for units in records.values() for name in units or ()), np.int64)
+
+    def verified(self, staging: str) -> dict[int, WriteReport]:
+        """Return the reports of units whose objects match their record; delete records that do not match."""
+        records = self._units.read(self._record_names())
+        sizes = {
+            record: {
+                staging + name: file.size for unit in (units or {}).values() for name, file in unit.objects.items()
+            }
+            for record, units in records.items()
+        }
+        found = self.objects.sizes({name for own in sizes.values() for name in own})
+        reports, invalid = {}, []
+        for record, units in records.items():
+            if units is None or any(found[name] != size for name, size in sizes[record].items()):
+                invalid.append(record)
+            else:
+                reports.update({int(name): _report(unit) for name, unit in units.items()})
+        self._units.drop(invalid)
+        return reports
+
+    def _record_names(self) -> list[str]:
+        """List the names of the records of units."""
+        return [path.rpartition("/")[2].removesuffix(".json") for path in self.objects.names(self.path(_UNITS))]
+
+    @property
+    def _units(self) -> Units:
+        return Units(self.objects, self.path(f"{_UNITS}/"))
+
+    # -- publication
+
+    @property
+    def staging(self) -> str:
+        """Folder of a group that will replace another one, with a slash."""
+        return self.path(f"{_NEW}/")
+
+    def publish(self, publication: Publication) -> None:
+        """Show the run to readers, and delete its folder."""
+        if not publication.is_published(self.target.stored_attributes()):
+            if publication.kind == "group":
+                self.target.create_parents()
+            if self._swap() is None:
+                publication.write(self.objects)
+                if publication.staging:
+                    self._begin_swap(publication)
+            if publication.staging:
+                self._swap_in()
+        # Readers find all of it. What is left of the folder is removed by the next run.
+        with suppress(IncompleteStoreError, StoreInUseError, OSError):
+            self.close()
+
+    def discard(self, publication: Publication, published: Mapping[str, int]) -> None:
+        """Bring back what readers found before an unpublished run, and delete its folder."""
+        self._swap_back()
+        publication.discard(self.objects, published)
+        self.close()
+
+    def close(self) -> None:
+        """Delete the folder."""
+        if isinstance(self.objects, DirectoryObjects):
+            # Without its plan, what is left of the folder belongs to no run.
+            self.objects.drop([self.path(_PLAN)])
+        self.objects.remove(f"{CHECKPOINT_FOLDER}/{self.token}")
+        if self.target.directory is not None:
+            # Another run may have made its folder.
+            with suppress(OSError):
+                (self.target.directory / CHECKPOINT_FOLDER).rmdir()
+
+    def remove_old_group(self) -> None:
+        """Remove the group that this run replaces where it can't be moved away, its metadata first; once."""
+        objects, cleared = self.objects, self.path(_CLEARED)
+        if isinstance(objects, StoreObjects) and objects.get([cleared])[cleared] is None and not self.has_units():
+            if self.target.has_group():
+                objects.drop([GROUP_METADATA])
+                objects.clear(lambda name: name.startswith((f"{CHECKPOINT_FOLDER}/", CLAIM)), {GROUP_METADATA})
+            objects.put(cleared, b"")
+
+    def remove_earlier(self) -> None:
+        """Remove what an earlier version of this library left of an addition that did not end."""
+        self.objects.drop([EARLIER_ADDITION])
+
+    def _begin_swap(self, publication: Publication) -> None:
+        assert self.target.directory is not None
+        kept = (CLAIM, f"{CHECKPOINT_FOLDER}.partial")
+        old = [each for each in self.objects.children("") if each != CHECKPOINT_FOLDER and not each.startswith(kept)]
+        swap = _Swap(old, [*publication.arrays, GROUP_METADATA])
+        for folder in (_OLD, _NEW):
+            Path(self.target.directory, self.path(folder)).mkdir(exist_ok=True)
+        self.objects.put(self.path(_SWAP), json.dumps(asdict(swap)).encode())
+
+    def _swap(self) -> tuple[list[str], list[str]] | None:
+        """Return the names to move away and into place; None if no move has begun."""
+        found = self.objects.get([self.path(_SWAP)])[self.path(_SWAP)]
+        if found is None or not isinstance(self.objects, DirectoryObjects):
+            return None
+        swap = parse(_Swap, found, self.path(_SWAP), self.target.location)
+        return swap.old, swap.new
+
+    def _swap_in(self) -> None:
+        """Move the old group away, its metadata first, and the new one into place, its metadata last."""
+        old, new = self._swap() or ([], [])
+        waiting = {*self.objects.children(self.path(_NEW))}
+        if waiting.issuperset(new):
+            away = {*self.objects.children(self.path(_OLD))}
+            for name in sorted(old, key=lambda name: name != GROUP_METADATA):
+                if name not in away:
+                    self._move(name, self.path(f"{_OLD}/{name}"))
+        for name in new:
+            if name in waiting:
+                self._move(self.path(f"{_NEW}/{name}"), name)
+
+    def _swap_back(self) -> None:
+        """Move the new group away, and the old one back into its place, its metadata last."""
+        swap = self._swap()
+        if swap is None:
+            return
+        waiting, away = {*self.objects.children(self.path(_NEW))}, {*self.objects.children(self.path(_OLD))}
+        for name in reversed(swap[1]):
+            if name not in waiting:
+                self._move(name, self.path(f"{_NEW}/{name}"))
+        for name in sorted(away, key=lambda name: name == GROUP_METADATA):
+            self._move(self.path(f"{_OLD}/{name}"), name)
+
+    def _move(self, name: str, to: str) -> None:
+        assert isinstance(self.objects, DirectoryObjects)
+        self.objects.move(name, to)
+
+    def writers(self) -> list[Journal]:
+        """Return a journal for each program that writes a part of a job, or was killed meanwhile."""
+        return part_writers(
+            self.target.objects(), self.objects.names(self.path(PARTS)), "a part of this group", self.target.location
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Check of a run, before it replaces or removes an object that another run may have written."""
+
+    target: TargetGroup
+    # Name of its folder.
+    token: str
+    # Token of its claim; None without one.
+    owner: str | None
+
+    def __call__(self) -> None:
+        """Raise unless the run owns the group, or no other run does and its plan is still there."""
+        journal = self.target.journal()
+        owner = journal.owner()
+        if owner is not None and owner.token == self.owner:
+            return
+        if self.owner is not None:
+            journal.check_owner(self.owner)
+        folder = RunFolder(self.target, self.target.objects(), self.token)
+        if not folder.has_plan():
+            raise folder.lost()
+
+
+def refuse_link(target: TargetGroup) -> None:
+    """Raise IncompleteStoreError if the folder of runs is a link: what it points to belongs to somebody else."""
+    path = None if target.directory is None else target.directory / CHECKPOINT_FOLDER
+    if path is not None and (path.is_symlink() or (path.exists() and not path.is_dir())):
+        raise IncompleteStoreError(
+            f"{CHECKPOINT_FOLDER} in the group is a link or a file, which no run of this library makes: remove it to "
+            f"write to the group",
+            target.location,
+        )
+
+
+def other_folders(target: TargetGroup, token: str = "") -> list[str]:
+    """List the folders of runs, except that of `token`."""
+    refuse_link(target)
+    found = target.objects().children(CHECKPOINT_FOLDER)
+    return [name for name in found if _FOLDER.fullmatch(name) and name != token]
+
+
+def find_run(target: TargetGroup, identity: str | None = None) -> tuple[RunFolder, Publication] | None:
+    """Find an unpublished run of a group, which has a plan: that of an identity, or any."""
+    for token in other_folders(target):
+        folder = RunFolder.of(target, token)
+        publication = folder.publication()
+        if publication is not None and identity in (None, publication.identity):
+            return folder, publication
+    return None
+
+
+def _report(unit: Unit) -> WriteReport:
+    # Another version may have recorded other fields.
+    return checked(WriteReport, unit.report, "the record of a unit")
