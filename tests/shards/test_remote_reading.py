@@ -284,6 +284,17 @@ def test_counting_and_reading_take_a_shard_once_each(store: Store, shard: bytes,
     assert store.log.sent <= 1.02 * len(shard)
 
 
+@pytest.mark.parametrize("chunks", ["256 KiB", "1 MiB", None])
+def test_the_units_of_a_task_share_reads(store: Store, shard: bytes, tmp_path: Path, chunks: str | None) -> None:
+    features: dict[str, Any] = {"label": dtf.FixedLenFeature((), "int64"), "image": dtf.RawFeature((6_000,), "uint8")}
+    ds = dtf.read_tfrecord(f"{store.url}/x", features, storage_options=store.options)
+    with replaced_limits(min_write_tasks=1):
+        store.log.clear()
+        ds.to_zarr(tmp_path / "x.zarr", chunks=chunks)
+    # Tasks begin at an index entry, up to a MiB before their rows.
+    assert store.log.sent <= 1.15 * len(shard)
+
+
 def test_batches_read_long_records_about_once(store: Store, tmp_path: Path) -> None:
     """A record decodes to many times the rows that a thread reads at once, and those rows need all of its bytes."""
     pytest.importorskip("PIL")

@@ -58,7 +58,7 @@ from dask_tfrecord.rows.progress import (
     write_uninterrupted,
 )
 from dask_tfrecord.rows.rows import HasRows
-from dask_tfrecord.rows.sources import CountedRows, OutputBuffer
+from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.rows.workers import release_freed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
@@ -738,27 +738,23 @@ def _write_spans(
             receivers[span].append(entries)
     by_rows, names_of = features_by_rows(context.specs, schema), dict[frozenset[str], tuple[str, ...]]()
 
-    def units_and_features(span: _Span) -> tuple[tuple[_RowEntries, ...], tuple[str, ...]]:
-        """Return the units of rows that hold a span, and the features to read."""
-        units = tuple(each for each in receivers[span] if isinstance(each, _RowEntries))
-        features = frozenset(each.spec.feature for each in receivers[span] if isinstance(each, _FlatEntries))
-        features = features.union(*(by_rows.get(each.writer.unit.rows, ()) for each in units))
+    def features_and_sizes(span: _Span) -> tuple[tuple[str, ...], bool]:
+        """Return the features to read for a span, and whether the sizes of their values suffice."""
+        units = [each for each in receivers[span] if isinstance(each, _RowEntries)]
+        values = frozenset(each.spec.feature for each in receivers[span] if isinstance(each, _FlatEntries))
+        features = values.union(*(by_rows.get(each.writer.unit.rows, ()) for each in units))
         if features not in names_of:
             names_of[features] = tuple(name for name in schema if name in features)
-        return units, names_of[features]
-
-    for (units, names), run in groupby(spans, units_and_features):
-        read = list(run) if names else []
-        values = {each.spec.feature for span in read for each in receivers[span] if isinstance(each, _FlatEntries)}
+        names = names_of[features]
         # Splits need only the sizes of values, and images that are kept are values of bytes.
-        sizes = (
-            not values and any(is_flat(schema[name]) for name in names) and not any(each.has_encoded for each in units)
-        )
+        encoded = any(each.has_encoded for each in units)
+        return names, not values and any(is_flat(schema[name]) for name in names) and not encoded
+
+    # Units that follow each other are read at once, so that no byte of a shard is read for two of them.
+    for (names, sizes), run in groupby(spans, features_and_sizes):
+        read = list(run) if names else []
         reader = source.measure() if sizes else source
-        into: dict[str, NDArray[Any] | OutputBuffer] = {}
-        for each in units if read else ():
-            into.update(each.arrays_of(read[0][0], read[-1][1]))
-        into.update({name: partial(_output_buffer, receivers, name) for name in values})
+        into = {name: partial(_output_buffer, receivers, name) for name in names}
         for span, blocks in zip(read, reader.read_spans(names, read, into), strict=True):
             check_group_lengths(schema.groups, blocks, partial(source.locate, start=span[0]))
             for receiver in receivers[span]:
@@ -778,9 +774,9 @@ def _write_spans(
 def _output_buffer(
     receivers: Mapping[_Span, Sequence[_RowEntries | _FlatEntries]], name: str, span: _Span
 ) -> NDArray[Any] | None:
-    """Return memory for the values of the next rows of a feature: the buffer of the unit that they continue."""
-    values = (each for each in receivers[span] if isinstance(each, _FlatEntries) and each.spec.feature == name)
-    return next((buffer for buffer in (each.output_buffer(span) for each in values) if buffer is not None), None)
+    """Return memory for the next rows of a feature, or for their values: that of the unit that they continue."""
+    buffers = (each.output_buffer(name, span) for each in receivers[span])
+    return next((buffer for buffer in buffers if buffer is not None), None)
 
 
 class _RowEntries:
@@ -810,10 +806,10 @@ class _RowEntries:
             }
         return self._arrays
 
-    def arrays_of(self, first: int, past: int) -> dict[str, NDArray[Any]]:
-        """Return the parts of the output arrays for a range of rows, as they are numbered by the source."""
-        before = self.writer.unit.first
-        return {name: array[first - before : past - before] for name, array in self.arrays.items()}
+    def output_buffer(self, name: str, span: _Span) -> NDArray[Any] | None:
+        """Return the part of an output array for a span of the unit."""
+        before, array = self.writer.unit.first, self.arrays.get(name)
+        return None if array is None else array[span[0] - before : span[1] - before]
 
     def add(self, blocks: Mapping[str, Block], span: _Span) -> None:
         """Add the next rows, a span of the unit."""
@@ -875,8 +871,10 @@ class _FlatEntries:
             self._fill(low, entries[low - at : high - at], more)
         self._items = tuple(map(operator.add, before, self._levels.items_at(splits, past)))
 
-    def output_buffer(self, span: _Span) -> NDArray[Any] | None:
+    def output_buffer(self, name: str, span: _Span) -> NDArray[Any] | None:
         """Return memory for the values of a span of the unit, if they begin in it."""
+        if name != self.spec.feature:
+            return None
         unit, at = self.writer.unit, self._items[self._level] * self._stride
         if not self.spec.is_large or not unit.first <= span[0] < span[1] <= unit.past:
             return None
