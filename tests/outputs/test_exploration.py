@@ -18,15 +18,6 @@ from support.simulation import ACTIONS, Explorer, Violation
 FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
 # Rules that are known to be broken, by the write and the action.
 KNOWN: dict[tuple[str, str], set[str]] = {
-    ("new group", "kill"): {"rule 1"},
-    ("new group", "full"): {"rule 5"},
-    ("new group", "error"): {"rule 5"},
-    ("replaced group", "kill"): {"rule 1"},
-    ("replaced group", "full"): {"rule 5"},
-    ("replaced group", "error"): {"rule 5"},
-    ("replaced group", "stop"): {"rule 2"},
-    ("appended rows", "stop"): {"rule 2", "rule 4"},
-    ("added columns", "stop"): {"rule 4"},
     ("new shards", "kill"): {"rule 4"},
     ("new shards", "full"): {"rule 5", "rule 4"},
     ("replaced shards", "kill"): {"rule 1"},

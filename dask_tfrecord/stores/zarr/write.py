@@ -278,6 +278,8 @@ class GroupOutput:
         self._publication: Publication | None = None
         self._arrays: Mapping[str, Any] = {}
         self._nunits = 0
+        # True for a group that is complete, which needs no owner.
+        self._is_complete = False
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -285,6 +287,7 @@ class GroupOutput:
         target, journal = self._target, self._target.journal()
         complete = self._resume and target.stored_attributes().get("complete") and self._is_published()
         if complete and not {CHECKPOINT_FOLDER, CLAIM} & {*target.objects().children("")}:
+            self._is_complete = True
             yield
             return
         directory = target.directory
@@ -306,8 +309,7 @@ class GroupOutput:
     def begin(self) -> bool:
         """Undo what a dead run left, or find the units that it has written; plan, and record the plan."""
         target, addition = self._target, self._addition
-        if target.journal().owner() is None:
-            # A complete group.
+        if self._is_complete:
             _log.info("%s: all is written already", target)
             return False
         self._check_earlier()
