@@ -311,6 +311,34 @@ class MemoryLimitError(MemoryError, TFRecordError):
     __str__ = TFRecordError.__str__
 
 
+@contextmanager
+def explain_refused_memory() -> Iterator[None]:
+    """Raise MemoryLimitError if the system refuses memory, or a thread, whose error is a RuntimeError of Python."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        what = "memory" if isinstance(error, MemoryError) else "another thread"
+        if isinstance(error, TFRecordError) or (what != "memory" and "can't start new thread" not in str(error)):
+            raise
+        raise MemoryLimitError(refused(what)) from error
+
+
+def refused(what: str) -> str:
+    """Return a message that the system refuses memory or a thread to this process, and what to do."""
+    limit = ""
+    if sys.platform != "win32":
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            limit = (
+                f", whose addresses are limited to {most >> 20:,} MiB (ulimit -v): threads reserve more than they use"
+            )
+    return (
+        f"the system refuses {what} to this process{limit}. Use fewer threads, as with dask.config.set(num_workers=2)"
+    )
+
+
 class StorageError(TFRecordError, OSError):
     """A disk or an object store failed in every attempt, or a file is not a regular file."""
 

@@ -44,6 +44,7 @@ from dask_tfrecord.errors import (
     near_misses,
     plural,
     redact_url,
+    refused,
 )
 from dask_tfrecord.features import Feature, FixedLenFeature, ProtoFeature
 from dask_tfrecord.features.base import ColumnDecoder
@@ -325,7 +326,8 @@ class _Shards:
                 except MemoryError as error:
                     text = f"no memory to decode features {', '.join(map(repr, job.columns))} from here on"
                     where = Location(run.shard.path, run.first)
-                    raise MemoryLimitError(f"{text}; read fewer rows at once (chunks=)", where) from error
+                    advice = f"{refused('memory')}, or read fewer rows at once (chunks=)"
+                    raise MemoryLimitError(f"{text}: {advice}", where) from error
             return job.blocks()
 
     def _read(self, run: Run, job: _DecodeJob) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dask.callbacks import Callback
 
-from dask_tfrecord.errors import add_path_to_errors
+from dask_tfrecord.errors import add_path_to_errors, explain_refused_memory
 from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.settings import limits, read_setting, this_worker
 
@@ -299,7 +299,11 @@ def run_uninterrupted(step: Callable[[], Result]) -> Result:
                 future.set_exception(error)
 
     try:
-        threading.Thread(target=run, name="dask_tfrecord-uninterrupted").start()
+        try:
+            threading.Thread(target=run, name="dask_tfrecord-uninterrupted").start()
+        except RuntimeError:
+            # The system refuses another thread: the step is needed, interrupted or not.
+            return step()
         return future.result()
     finally:
         # Ctrl-C may arrive while the thread starts: then the step does not begin, or has begun and is waited for.
@@ -319,7 +323,8 @@ def _in_event_loop() -> bool:
 def cancel_on_failure(identity: str, clear: Callable[[], None]) -> Iterator[None]:
     """Cancel a conversion in all processes if the context fails, then call `clear` to remove what it wrote."""
     try:
-        yield
+        with explain_refused_memory():
+            yield
     except BaseException:
         cancel(identity)
         client = active_client()

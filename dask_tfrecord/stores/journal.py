@@ -29,7 +29,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
-from dask_tfrecord.errors import IncompleteStoreError, Location, StoreInUseError, printable
+from dask_tfrecord.errors import (
+    IncompleteStoreError,
+    Location,
+    StoreInUseError,
+    explain_refused_memory,
+    printable,
+)
 from dask_tfrecord.rows.progress import run_uninterrupted
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards import process
@@ -167,7 +173,8 @@ class Journal:
             except StoreInUseError:
                 refused = True
                 raise
-            beats.start()
+            with explain_refused_memory():
+                beats.start()
             yield before
         finally:
             # Ctrl-C ends the wait for `end`, not `end`. What it leaves is dead: this process does not own it.

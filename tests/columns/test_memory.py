@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from oracle import write_oracle
 from oracle.messages import TensorProto
 from support.images import by_pillow
+from support.programs import run_python
 from support.wire import example
 
 import dask_tfrecord as dtf
@@ -100,6 +103,44 @@ def test_rows_that_grow_are_opened_and_written_in_pieces(tmp_path: Path, case: s
         assert len(again["x"]) == 64
         for row in (19, 20, 63):
             assert np.array_equal(again.rows[row : row + 1]["x"].compute()[0], ds.rows[row : row + 1]["x"].compute()[0])
+
+
+@pytest.mark.parametrize("names", [("ThreadPool",), ("owner",), ("ThreadPool", "dask_tfrecord")])
+def test_a_refused_thread_is_a_matter_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    dtf.to_tfrecord({"x": np.arange(64)}, tmp_path / "a.tfrecord")
+    ds, start = dtf.read_tfrecord(tmp_path / "a.tfrecord", chunks=4), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(names):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch, dask.config.set(pool=ThreadPoolExecutor(8)):
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(MemoryLimitError, match=r"the system refuses another thread.* Use fewer threads"):
+            ds.to_zarr(tmp_path / "a.zarr")
+    # The failed conversion has released the group.
+    ds.to_zarr(tmp_path / "a.zarr", mode="w" if (tmp_path / "a.zarr").exists() else "w-")
+    assert dtf.from_zarr(tmp_path / "a.zarr")["x"].compute().tolist() == list(range(64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [2, 8])
+def test_ragged_rows_are_converted_in_a_gibibyte_of_addresses(tmp_path: Path, threads: int) -> None:
+    pytest.importorskip("resource")
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 1 << 40, size) for size in rng.integers(20, 512, 20_000)]
+    dtf.to_tfrecord({"tokens": rows}, tmp_path / "t-{shard}.tfrecord", records_per_shard=2_500)
+    program = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "import dask, dask_tfrecord as dtf; dask.config.set(num_workers=int(sys.argv[1]))\n"
+        "dtf.read_tfrecord(sys.argv[2], {'tokens': dtf.VarLenFeature('int64')}).to_zarr(sys.argv[3])"
+    )
+    run_python("-c", program, threads, tmp_path / "t-*.tfrecord", tmp_path / "t.zarr")
+    found = dtf.from_zarr(tmp_path / "t.zarr")["tokens"].compute()
+    assert all(np.array_equal(row, wanted) for row, wanted in zip(found, rows, strict=True))
 
 
 def test_memory_that_there_is_not_is_an_error_with_the_feature(tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ def array_metadata(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
             if kind not in kinds:
                 try:
                     kinds[kind] = loop.run_until_complete(create(store, name=name, **options)).metadata
+                except MemoryError:
+                    raise
                 except Exception as error:
                     codecs = ", ".join(f"{option}={options[option]!r}" for option in ("compressors", "filters"))
                     raise ValueError(
