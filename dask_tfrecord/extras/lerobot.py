@@ -10,9 +10,9 @@ The client writes ``meta/stats.json`` from the statistics of the episodes, ``met
 ``meta/info.json``. Files depend on the rows and the options alone: a resumed conversion has the bytes of another one.
 
 A run that adds episodes writes files with the next numbers, and these three again. LeRobot takes the number of frames
-from ``meta/info.json``, and the borders of episodes from all files below ``meta/episodes``. So the tasks write the rows
-of the new episodes into the run folder, and the client publishes them when all frames are verified. A run that ends
-early leaves files that ``meta/info.json`` does not count; the next run that adds episodes continues or removes them.
+from ``meta/info.json``, the borders of episodes from all files below ``meta/episodes``, and statistics from
+``meta/stats.json``: these have to change at once. So a run takes ``meta/info.json`` away before it publishes the
+others, and publishes the new one last. Readers find no data set meanwhile, which takes a few renames.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice, pairwise
 from typing import Any, BinaryIO, Unpack
 
@@ -54,10 +53,10 @@ from dask_tfrecord.rows.progress import ProgressBar
 from dask_tfrecord.rows.rows import Chunk, ChunkIterator, Rows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.settings import limits
-from dask_tfrecord.shards.objects import RUN_PREFIX, directory_of, objects_in
+from dask_tfrecord.shards.objects import objects_in
 from dask_tfrecord.shards.remote import files_below, join, url_to_fs
 from dask_tfrecord.stores.documents import Count, Positive, checked, load_mapping
-from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport, written
+from dask_tfrecord.stores.files.publish import FileWrite, UnitFiles, UnitNames, UnitReport
 from dask_tfrecord.stores.output import ShardWriteReport, check_mode, check_number
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
@@ -161,7 +160,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     lengths = _episode_lengths(rows.array(options["episode"]).compute())
     described = {"robot_type": options["robot_type"], "episodes_per_file": episodes_per_file, "columns": repr(columns)}
     conversion = Fingerprint.from_rows(rows, rows.schema, {"fps": fps, **described}).token
-    names = _Names.from_root(path, _INFO, options["storage_options"], columns.videos)
+    names = _Names.from_root(path, _INFO, options["storage_options"], columns.videos).recovered()
     resumes = options["resume"]
     last = _run_identity(conversion, names.grew()[0] if mode == "a" else 0)
     if UnitFiles(uuid.uuid4().hex, names, 1, "w-", compute=True, resumable=last if resumes else None).is_complete():
@@ -182,9 +181,9 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     kind: Mode = "w-" if mode == "a" else mode
     if base is not None:
         # Files that the data set does not count are replaced, and no others.
-        kind, folder = "w", join(directory_of(names.last), f"{RUN_PREFIX}{resumable or row_tasks.token}")
-        names = replace(names, first=base.files, episodes=base.episodes, chunk_files=base.chunk_files, folder=folder)
-    plan = _Plan(names, columns, fps, tasks, info, identity, base)
+        kind = "w"
+        names = replace(names, first=base.files, episodes=base.episodes, chunk_files=base.chunk_files)
+    plan = _Plan(names, columns, fps, tasks, info, conversion, identity, base)
     files = _LeRobotFiles(row_tasks.token, names, count, kind, compute=True, resumable=resumable, plan=plan)
     files.check_free()
     starts = [0, *ends.tolist()]
@@ -396,8 +395,6 @@ class _Names(UnitNames):
     # Number of the episodes before those of this run, and the files of a directory.
     episodes: int = 0
     chunk_files: int = _CHUNK_FILES
-    # Run folder, where the rows of added episodes wait.
-    folder: str = ""
 
     @property
     def adds(self) -> bool:
@@ -408,20 +405,17 @@ class _Names(UnitNames):
         """Return the numbers of the directory and the file of a unit."""
         return divmod(self.first + unit, self.chunk_files)
 
-    def episodes_of_unit(self, unit: int) -> str:
-        """Return the path of the file with the episodes of a unit, as readers find it."""
-        chunk, file = self.place(unit)
-        return join(self.root, _EPISODES.format(chunk_index=chunk, file_index=file))
-
     def of_unit(self, unit: int) -> list[str]:
         """Return the paths of the files of a unit: the data, the episodes, and the video of each camera."""
         chunk, file = self.place(unit)
-        data, *videos = [
+        return [
             join(self.root, template.format(chunk_index=chunk, file_index=file, video_key=key))
-            for template, key in [(_DATA, ""), *((_VIDEO, key) for key in self.cameras)]
+            for template, key in [(_DATA, ""), (_EPISODES, ""), *((_VIDEO, key) for key in self.cameras)]
         ]
-        episodes = join(self.folder, f"episodes-{unit}.parquet") if self.adds else self.episodes_of_unit(unit)
-        return [data, episodes, *videos]
+
+    def is_published(self, name: str) -> bool:
+        """Return whether a file of this name belongs to such a data set."""
+        return _FILE.fullmatch(name) is not None
 
     def is_own(self, name: str) -> bool:
         """Return whether a file of this name belongs to such a data set; when files are added, beyond its own."""
@@ -648,6 +642,8 @@ class _Plan:
     fps: int
     tasks: Mapping[str, int]
     info: Mapping[str, Any]
+    # Identity of the rows and options, and with the number of the episodes before them.
+    added: str
     conversion: str
     base: _Base | None
 
@@ -658,29 +654,24 @@ class _LeRobotFiles(UnitFiles):
 
     plan: _Plan = field(kw_only=True)
 
-    def rewrites(self, path: str) -> bool:
-        """Return whether this run adds to what a file describes."""
-        return self.plan.names.adds and path in {join(self.names.root, name) for name in (_STATISTICS, _TASKS, _INFO)}
-
-    @property
-    def later_paths(self) -> list[str]:
-        """Paths of the rows of added episodes, where readers find them."""
-        names = self.plan.names
-        return [names.episodes_of_unit(unit) for unit in range(self.count)] if names.adds else []
-
-    def begin(self) -> None:
-        """Remove what a killed run has left, unless the data set has grown meanwhile."""
+    def begin(self) -> bool:
+        """Refuse a data set that has grown meanwhile."""
         self._check_base()
-        UnitFiles.begin(self)
+        return UnitFiles.begin(self)
 
-    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
-        """Publish the rows of added episodes, then the metadata."""
+    def publish(self, reports: Sequence[Any]) -> None:
+        """Refuse a data set that has grown meanwhile, and publish the files."""
         self._check_base()
+        UnitFiles.publish(self, reports)
+
+    def identity(self, reports: Sequence[ShardWriteReport]) -> str:
+        """Return the identity of the rows: files have the numbers of episodes, which differ."""
+        return self.plan.added
+
+    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
+        """Return whether the last episodes of the data set are those of this run, which would add them again."""
         names = self.plan.names
-        for unit, path in enumerate(self.later_paths):
-            fs, inside = url_to_fs(names.of_unit(unit)[1], **names.storage_options)
-            self.publish(path, partial(written, fs.cat_file(inside)))
-        UnitFiles.complete(self, paths, reports)
+        return names.adds and names.conversion() == _run_identity(self.plan.added, names.grew()[0])
 
     def _check_base(self) -> None:
         names = self.plan.names
@@ -698,7 +689,7 @@ class _LeRobotFiles(UnitFiles):
 
         place, options, plan = self.plan.names, self.names.storage_options, self.plan
         before = [] if plan.base is None else plan.base.statistics(place)
-        added = (_read_statistics(place.of_unit(unit)[1], options) for unit in range(self.count))
+        added = (_read_statistics(self.staged(place.of_unit(unit)[1]), options) for unit in range(self.count))
         statistics = _merged([*before, *added])
         tasks = {"task_index": pa.array(plan.tasks.values(), pa.int64()), "task": pa.array(plan.tasks, pa.string())}
         # pandas takes the text as the index of the table.

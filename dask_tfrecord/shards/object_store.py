@@ -96,6 +96,11 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with _plain_errors(rpath):
             self.store.put(rpath, Path(lpath))
 
+    def cp_file(self, path1: str, path2: str, **_options: Any) -> None:
+        """Copy an object within the store."""
+        with _plain_errors(path1):
+            self.store.copy(path1, path2)
+
     def rm_file(self, path: str) -> None:
         """Delete an object."""
         with _plain_errors(path):

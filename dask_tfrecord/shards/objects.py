@@ -43,6 +43,7 @@ from dask_tfrecord.shards.remote import (
     class_names,
     file_info,
     file_system,
+    files_below,
     join,
     list_directory,
     with_retries,
@@ -102,9 +103,22 @@ class Objects(Protocol):
         """Delete objects; a missing one is ignored."""
 
 
+class FileObjects(Objects, Protocol):
+    """Objects that have other names later."""
+
+    def rename(self, name: str, to: str) -> None:
+        """Give an object another name, where it replaces one; raise FileNotFoundError if there is none to move."""
+
+    def names(self, below: str) -> list[str]:
+        """List the names of all objects below a path."""
+
+    def remove(self, below: str) -> None:
+        """Delete everything below a path."""
+
+
 def objects_in(
     directory: str, storage_options: Mapping[str, Any] | None = None, *, makes_directory: bool = True
-) -> Objects:
+) -> FileObjects:
     """Return the objects of a directory or URL, which may not exist.
 
     Without `makes_directory`, `put` raises FileNotFoundError if a local directory does not exist.
@@ -295,6 +309,11 @@ class DirectoryObjects:
                 Location(self.root),
             )
 
+    def rename(self, name: str, to: str) -> None:
+        """Rename a file, a link or a directory, or raise FileNotFoundError; directories are never made."""
+        self._check([name, to])
+        Path(self.root, name).replace(Path(self.root, to))
+
     def remove(self, below: str) -> None:
         """Delete a file, or everything below a path: links themselves, and not what they point to."""
         self._check([below])
@@ -481,6 +500,33 @@ class UrlObjects:
             with suppress(FileNotFoundError):
                 with_retries(partial(fs.rm_file, path), url, "delete the object")
 
+    def rename(self, name: str, to: str) -> None:
+        """Copy an object within the store, and delete it; or rename it where the store does that."""
+        url, fs, path = self._locate(name)
+        target = self._locate(to)[2]
+
+        def copy() -> None:
+            try:
+                fs.cp_file(path, target)
+            except NotImplementedError:
+                fs.mv(path, target)
+
+        with_retries(copy, url, "copy the object")
+        self.drop([name])
+
+    def names(self, below: str) -> list[str]:
+        """List the names of all objects below a path."""
+        _, fs, path = self._locate(below) if below else (self.url, *file_system(self.url, self.storage_options))
+        start = len(path) - len(below)
+        return [name[start:].lstrip("/") for name in files_below(fs, path)]
+
+    def remove(self, below: str) -> None:
+        """Delete everything below a path."""
+        _, fs, path = self._locate(below)
+        with suppress(FileNotFoundError):
+            if fs.exists(path):
+                fs.rm(path, recursive=True)
+
     def _locate(self, name: str) -> tuple[str, Any, str]:
         url = join(self.url, check_inside(name, self.url))
         fs, path = file_system(url, self.storage_options)
@@ -534,8 +580,10 @@ def _is_refused(error: OSError) -> bool:
 ABANDONED_AFTER = 24 * 60 * 60
 # Name of a run folder: this prefix and the token of the run.
 RUN_PREFIX = ".dask-tfrecord-"
+# Prefixes of the names of folders in it, with what a run publishes and what that replaces.
+PUBLISHING = ("publish-", "taken-")
 
-_RUN = re.compile(re.escape(RUN_PREFIX) + "[0-9a-f]{32}")
+_RUN = re.compile(re.escape(RUN_PREFIX) + r"(?:[0-9a-f]{16}-)?[0-9a-f]{32}(?:\.gone)?")
 _CLAIM = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.claim(\..*)?")
 _JOB = re.compile(re.escape(RUN_PREFIX) + r"[0-9a-f]{16}\.job")
 _TEMPORARY_DIGITS = re.compile(r".+\.([0-9a-f]{32})\.(?:tmp|partial)")
@@ -578,11 +626,12 @@ def check_files(
     expected: Mapping[str, StoredFile],
     storage_options: Mapping[str, Any],
     owns: Callable[[str], bool] = lambda path: False,
+    shown: Callable[[str], str] = redact_url,
 ) -> None:
     """Check that every file has the size, and the version or the checksum, that its task reported.
 
     A file of which `owns` returns True was published by another copy of its task. Raises IncompleteStoreError with the
-    names of files that are missing or differ.
+    names of files that are missing or differ, as `shown` returns them.
     """
     listed = {
         directory: list_files(directory, storage_options)
@@ -600,9 +649,9 @@ def check_files(
             continue
         if found is None or found.size != written.size:
             amount = "no file" if found is None else f"{found.size:,}"
-            wrong.append(f"{redact_url(path)} (expected {written.size:,} bytes, found {amount})")
+            wrong.append(f"{shown(path)} (expected {written.size:,} bytes, found {amount})")
         elif (checksum := _checksum(path, storage_options)) != written.checksum:
-            wrong.append(f"{redact_url(path)} (expected checksum {written.checksum:08x}, found {checksum:08x})")
+            wrong.append(f"{shown(path)} (expected checksum {written.checksum:08x}, found {checksum:08x})")
     if wrong:
         more = f", and {len(wrong) - _MAX_NAMES:,} more" if wrong[_MAX_NAMES:] else ""
         raise IncompleteStoreError(
@@ -637,15 +686,18 @@ def _checksum(path: str, storage_options: Mapping[str, Any]) -> int:
     return with_retries(read, path, "verify the file")
 
 
-def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, Any], *, own: str = "") -> None:
+def remove_abandoned(
+    directories: Iterable[str], storage_options: Mapping[str, Any], *, own: str = ""
+) -> dict[str, dict[str, dict[str, Any]]]:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
     Files of a run with a claim stay: its client renews the claim. Those of an unfinished job and the folder `own`
-    stay, too. Temporary files of a process of this machine that has ended go at once.
+    stay, too. Temporary files of a process of this machine that has ended go at once. Return what the directories held.
     """
+    listed = {}
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):
-        found = list_files(directory, storage_options)
+        found = listed[directory] = list_files(directory, storage_options)
         claims = [name for name in found if _CLAIM.fullmatch(name)]
         old = [
             name
@@ -661,9 +713,10 @@ def remove_abandoned(directories: Iterable[str], storage_options: Mapping[str, A
             if not any(is_temporary_of(name, token) for token in live):
                 _remove_file(join(directory, name), storage_options)
         for name in runs:
-            if name.removeprefix(RUN_PREFIX) not in live and join(directory, name) != own:
+            if name.rpartition("-")[2].removesuffix(".gone") not in live and join(directory, name) != own:
                 with suppress(OSError):
                     _remove_run(join(directory, name), latest, storage_options)
+    return listed
 
 
 def _is_leftover(name: str, info: Mapping[str, Any]) -> bool:
@@ -701,7 +754,11 @@ def _remove_file(path: str, storage_options: Mapping[str, Any]) -> None:
 
 def _remove_run(folder: str, latest: float, storage_options: Mapping[str, Any]) -> None:
     fs, inside = file_system(folder, storage_options)
-    infos = [*list_files(folder, storage_options).values()]
+    held = list_files(folder, storage_options)
+    if any(name.startswith(PUBLISHING) for name in held):
+        # Files of readers that a dead run has taken away: the next run of these files brings them back.
+        return
+    infos = [*held.values()]
     with suppress(OSError):
         infos.append(fs.info(inside))
     # Object stores report no time for directories.

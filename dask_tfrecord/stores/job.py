@@ -12,16 +12,19 @@ computation of the tasks of a part, and its completion.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
+import os
 import pickle
 import platform
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import cloudpickle
@@ -44,7 +47,7 @@ from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.rows.progress import cancel_on_failure, run_uninterrupted
 from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
-from dask_tfrecord.shards.objects import Objects
+from dask_tfrecord.shards.objects import DirectoryObjects, Objects
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.documents import Ascending, Count, Positive, Token, parse
 from dask_tfrecord.stores.journal import Journal, Owner
@@ -52,6 +55,8 @@ from dask_tfrecord.stores.output import check_number
 
 # Slices of a plan without a number of parts; a part consists of several.
 _SLICES = 256
+# Limits of the number of parts, which a stranger may have written.
+_MOST_PARTS, _DIGITS = 10_000_000, 9
 # Parts that a table or an error lists.
 _LISTED = 20
 # Objects of a job: its plan, and what all of its tasks share.
@@ -432,7 +437,7 @@ class Job:
                 self._journal.location,
             )
         plan = parse(JobPlan, found, PLAN, self._journal.location)
-        if any(len(borders) != len(plan.tasks) for borders in plan.units):
+        if len(plan.tasks) < 2 or any(len(borders) != len(plan.tasks) for borders in plan.units):
             raise IncompleteStoreError(f"{PLAN}: units has other lengths than tasks", self._journal.location)
         return plan
 
@@ -448,6 +453,10 @@ class Job:
         """Return the number of parts that the first part has fixed."""
         path = self._path(f"number-{plan.token}")
         found = self._objects.get([path])[path]
+        if found is not None and not (found.isdigit() and 0 < int(found[:_DIGITS]) <= _MOST_PARTS):
+            raise ResumeError(
+                "the number of parts of the job is damaged. " + RESUME + " begins it again", self._journal.location
+            )
         return None if found is None else int(found)
 
     def _fix_parts(self, plan: JobPlan, part: int, parts: int | None) -> int:
@@ -563,6 +572,19 @@ def pickled(value: Any, left_out: Mapping[str, Any]) -> bytes:
 def unpickled(data: bytes, left_out: Mapping[str, Any]) -> Any:
     """Load the result of `pickled`; raise ValueError if an object that was left out is None."""
     return _Unpickler(data, left_out).load()
+
+
+def check_writer(objects: Objects, name: str) -> None:
+    """Refuse to load a pickle that another user of this machine wrote: it can run any code."""
+    if isinstance(objects, DirectoryObjects) and hasattr(os, "getuid"):
+        path = Path(objects.root, name)
+        with suppress(FileNotFoundError):
+            if path.stat().st_uid != os.getuid():
+                raise PermissionError(
+                    errno.EPERM,
+                    "the plan of the job belongs to another user, and loading it would run their code",
+                    str(path),
+                )
 
 
 def check_begin(parts: int | None, options: Mapping[str, Any]) -> None:

@@ -74,6 +74,8 @@ class Owner:
     beat: float
     # The client waits for its tasks no more: they publish nothing.
     has_ended: bool = False
+    # Identity of what a dead or failed run has published, for which no run that ended well has answered yet.
+    published: str = ""
 
     @classmethod
     def of_this_process(cls, token: str) -> Owner:
@@ -85,8 +87,8 @@ class Owner:
     def from_json(cls, data: bytes) -> Owner | None:
         """Read an owner; None if `data` holds something else."""
         try:
-            # The first versions did not record whether a run has ended.
-            document = {"has_ended": False} | json.loads(data)
+            # The first versions recorded neither whether a run has ended nor what it has published.
+            document = {"has_ended": False, "published": ""} | json.loads(data)
             owner = cls(**{name: kind(document[name]) for name, kind in _owner_types().items()})
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
@@ -157,13 +159,14 @@ class Journal:
         owns the output, which needs them.
         """
         owner, ended, rewriting = Owner.of_this_process(token), threading.Event(), threading.Lock()
+        failed = True
         beats = threading.Thread(target=self._beat, args=(owner, ended, rewriting), name="owner", daemon=True)
 
         def end() -> None:
             ended.set()
             if beats.ident is not None:
                 beats.join()
-            self._release(owner)
+            self._release(owner, keeps_published=failed)
 
         _own[owner.token] = rewriting
         refused = False
@@ -176,6 +179,7 @@ class Journal:
             with explain_refused_memory():
                 beats.start()
             yield before
+            failed = False
         finally:
             # Ctrl-C ends the wait for `end`, not `end`. What it leaves is dead: this process does not own it.
             try:
@@ -225,10 +229,26 @@ class Journal:
 
     def end_writing(self, token: str) -> None:
         """Let the tasks of a run publish nothing more; the run owns the output until it has removed what is left."""
+        self._change(token, has_ended=True)
+
+    def record_published(self, token: str, identity: str) -> None:
+        """Record what this run has published, or a dead one before it; a run that ends well removes the record.
+
+        The next run that would publish the same finds that an earlier call has done so.
+        """
+        self._change(token, published=identity)
+
+    def published(self, token: str) -> str:
+        """Return the identity of what a dead run has published before this one; empty without one."""
+        owner = self._read(self.name)
+        return owner.published if owner is not None and owner.token == token else ""
+
+    def _change(self, token: str, **changes: Any) -> None:
+        """Change the object of the owner if it is the run of a token."""
         with _own.get(token, nullcontext()):
             owner = self._read(self.name)
             if owner is not None and owner.token == token:
-                self.objects.put(self.name, replace(owner, has_ended=True).to_json())
+                self.objects.put(self.name, replace(owner, **changes).to_json())
 
     def _refuse_live(self) -> None:
         found = self._read(self.name)
@@ -261,7 +281,7 @@ class Journal:
                 now = self._read(name)
                 if now is None or now.token != dead.token:
                     return False
-                self.objects.put(name, owner.to_json())
+                self.objects.put(name, replace(owner, published=now.published).to_json())
                 return True
             finally:
                 self.objects.drop([takeover_lock])
@@ -316,10 +336,13 @@ class Journal:
                 # The store may answer again at the next heartbeat.
                 _log.warning("could not renew the claim %s: %s", self.name, type(error).__name__)
 
-    def _release(self, owner: Owner) -> None:
-        """Remove the owner if it is still this run."""
+    def _release(self, owner: Owner, *, keeps_published: bool) -> None:
+        """Remove the owner if it is still this run; or leave a dead one that keeps what is published."""
         try:
-            if self._own_record(owner) is not None:
+            found = self._own_record(owner)
+            if found is not None and found.published and keeps_published:
+                self.objects.put(self.name, replace(found, machine="", beat=0.0).to_json())
+            elif found is not None:
                 self.objects.drop([self.name])
         except Exception as error:
             # The error of the run takes precedence, and the run is dead after it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -319,6 +320,14 @@ class ShardWriteReport(WriteReport):
     def from_json(cls, document: Mapping[str, Any]) -> ShardWriteReport:
         """Read a report that was stored as JSON."""
         return cls(**{**document, "sidecars": tuple((name, size) for name, size in document["sidecars"])})
+
+    @classmethod
+    def list_from_json(cls, data: bytes | None) -> list[ShardWriteReport]:
+        """Read the reports of a part of a job; none if they are missing or damaged."""
+        try:
+            return [cls.from_json(each) for each in json.loads(data or b"[]")]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return []
 
 
 def peak_memory() -> int:

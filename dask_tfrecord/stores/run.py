@@ -4,8 +4,8 @@
 2. **write**: write units: on a scheduler, on threads, or in other programs; in any order, twice, or late.
 3. **finish**: verify all units, publish them, and release the output.
 
-A `Run` takes an `Output` through them. `to_tfrecord` and others do all three. ``compute=False`` returns tasks of the
-last two. A job begins in one program, writes its parts in others, and finishes in another one.
+A `Run` takes an `Output` through them. `to_tfrecord` and others do all three. ``compute=False`` returns tasks
+that do the last two. A job begins in one program, writes its parts in others, and finishes in another one.
 
 An output keeps five rules; those of a set of files, `dask_tfrecord.stores.files.publish`, are an example:
 
@@ -54,7 +54,7 @@ class Output(Protocol):
     def verify(self, reports: Any) -> None:
         """Raise IncompleteStoreError unless all units are what the reports of their tasks say."""
 
-    def publish(self) -> None:
+    def publish(self, reports: Any) -> None:
         """Show the verified units to readers, unless an earlier call has; the description of the output comes last."""
 
     def discard(self) -> None:
@@ -92,4 +92,4 @@ class Run:
     def finish(self, reports: Any) -> None:
         """Verify all units by the reports of their tasks, and publish them; Ctrl-C does not interrupt the latter."""
         self.output.verify(reports)
-        run_uninterrupted(self.output.publish)
+        run_uninterrupted(lambda: self.output.publish(reports))

@@ -154,17 +154,17 @@ def test_a_second_run_is_refused_while_one_writes(shard: Path, tmp_path: Path) -
 def test_a_file_that_another_program_changes_is_found(
     shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    complete = NpyFiles.finish
+    verify = NpyFiles.verify
 
     def tampered(files: NpyFiles, reports: Any) -> None:
-        path = tmp_path / "out" / "x.00001.npy"
+        [path] = (tmp_path / "out").glob(".*/new/x.00001.npy")
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-        complete(files, reports)
+        verify(files, reports)
 
-    monkeypatch.setattr(NpyFiles, "finish", tampered)
+    monkeypatch.setattr(NpyFiles, "verify", tampered)
     with pytest.raises(dtf.errors.IncompleteStoreError, match=r"x\.00001\.npy \(expected checksum"):
         to_npy(dtf.read_tfrecord(shard, FEATURES, chunks=4), tmp_path / "out")
-    # The published files of a failed write are removed; the changed one is not its own.
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.00001.npy"]
+    # Readers never find files of a failed write.
+    assert not (tmp_path / "out").exists()

@@ -198,9 +198,9 @@ def while_files_are_written(ds: dtf.Dataset, target: object, act: Callable[[], o
     while_written(ds, act, dtf.to_tfrecord, target, records_per_shard=11, **options)
 
 
-def published(folder: Path) -> Path:
-    """Return the shard that is published while the second one is written."""
-    (path,) = folder.glob("*.tfrecord")
+def finished(folder: Path) -> Path:
+    """Return the shard that is finished while the second one is written, in the folder of the run."""
+    (path,) = folder.glob(".dask-tfrecord-*/new/*.tfrecord")
     return path
 
 
@@ -282,12 +282,12 @@ def test_a_run_that_publishes_nothing_for_a_day_is_alive(
             if path.name.endswith((".json", ".tmp")) or path.is_dir():
                 os.utime(path, (then, then))
         wait_until(lambda: claim.stat().st_mtime > then)
-        dtf.build_index(published(folder))
         dtf.copy_tfrecord(shards, folder / "other.tfrecord")
+        dtf.build_index(folder / "other.tfrecord")
 
     while_files_are_written(ds, folder / TEMPLATE, wait_a_day)
-    for path in [folder / "other.tfrecord", *folder.glob("*.idx")]:
-        path.unlink()
+    for name in ("other.tfrecord", "other.tfrecord.idx"):
+        (folder / name).unlink()
     check_rows(folder)
 
 
@@ -301,13 +301,13 @@ def test_no_shard_is_removed_if_one_of_them_cannot_be(
         third.unlink()
         (third / "inner").mkdir(parents=True)
     else:
-        rename, remove = Path.rename, LocalFileSystem.rm_file
+        rename, remove = Path.replace, LocalFileSystem.rm_file
 
         def refuse(path: Path | str) -> None:
             if str(path) == str(third):
                 raise PermissionError(1, "not permitted", str(path))
 
-        monkeypatch.setattr(Path, "rename", lambda path, to: refuse(path) or rename(path, to))
+        monkeypatch.setattr(Path, "replace", lambda path, to: refuse(path) or rename(path, to))
         monkeypatch.setattr(LocalFileSystem, "rm_file", lambda fs, path: refuse(path) or remove(fs, path))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     with pytest.raises(OSError, match=r"x-3\.tfrecord"):
@@ -317,16 +317,14 @@ def test_no_shard_is_removed_if_one_of_them_cannot_be(
 
 def test_a_change_of_the_same_size_is_found(ds: dtf.Dataset, tmp_path: Path) -> None:
     def change() -> None:
-        path = published(tmp_path)
+        path = finished(tmp_path)
         flip(path, path.stat().st_size // 2)
         os.utime(path, (0, 0))
 
     expected = r"1 of 6 files .*x-[0-9].tfrecord \(expected checksum [0-9a-f]{8}, found"
     with pytest.raises(IncompleteStoreError, match=expected):
         while_files_are_written(ds, tmp_path / TEMPLATE, change)
-    # The file of another program is kept.
-    assert published(tmp_path).stat().st_mtime == 0
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob("*.tfrecord")) and not list(tmp_path.glob(".*"))
 
 
 def test_other_times_and_temporary_files_of_killed_workers_are_accepted(ds: dtf.Dataset, tmp_path: Path) -> None:
@@ -334,10 +332,10 @@ def test_other_times_and_temporary_files_of_killed_workers_are_accepted(ds: dtf.
     foreign = folder / f".x-0.tfrecord.{'0' * 32}.tmp"
 
     def act() -> None:
-        os.utime(published(folder), (0, 0))
-        (temporary,) = folder.glob(".*.tmp")
+        os.utime(finished(folder), (0, 0))
+        (temporary,) = folder.glob(".dask-tfrecord-*/new/.*.tmp")
         # Another worker began the same task.
-        (folder / f"{temporary.name[:-5]}{'01'[temporary.name[-5] == '0']}.tmp").write_bytes(b"begun")
+        (temporary.parent / f"{temporary.name[:-5]}{'01'[temporary.name[-5] == '0']}.tmp").write_bytes(b"begun")
         foreign.write_bytes(b"of another run")
 
     while_files_are_written(ds, folder / TEMPLATE, act)

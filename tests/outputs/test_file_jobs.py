@@ -159,7 +159,7 @@ def test_finish_finds_files_that_were_lost_or_changed(writer: Writer, ds: dtf.Da
     job = writer.begin(ds, target, parts=3)
     for part in range(3):
         job.write(part)
-    lost = sorted(path for path in target.iterdir() if path.suffix in (".tfrecord", ".parquet"))[2]
+    lost = sorted(path for path in target.rglob("*") if path.suffix in (".tfrecord", ".parquet"))[2]
     lost.unlink()
     with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 1 \(interrupted\)"):
         job.finish()
@@ -370,7 +370,7 @@ def test_killed_programs_are_repeated(writer: Writer, ds: dtf.Dataset, tmp_path:
 import os, signal
 import dask_tfrecord as dtf
 from dask_tfrecord.stores.files.publish import Files
-publish, after = Files.publish, int(os.environ.get("DIES_AFTER", 99))
+write, after = Files.write_unit, int(os.environ.get("DIES_AFTER", 99))
 def dying(self, path, fill):
     def fill_and_die(sink):
         global after
@@ -379,8 +379,8 @@ def dying(self, path, fill):
         if after < 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return found
-    return publish(self, path, fill_and_die)
-Files.publish = dying
+    return write(self, path, fill_and_die)
+Files.write_unit = dying
 dtf.{kind}.open({place!r}).write(0)
 """
     command = [sys.executable, "-c", code]

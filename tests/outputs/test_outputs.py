@@ -340,7 +340,12 @@ class Outputs(RuleBasedStateMachine):
         own = self.root.removeprefix("memory:/")
         with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
             self.write(seed, resume=resume, **adding)
-        found = self.read()
+        try:
+            found = self.read()
+        except (FileNotFoundError, KeyError):
+            # Killed between the renames that show the episodes: there is no description meanwhile.
+            assert self.kind == "lerobot" and how is Killed
+            found = before
         assert found in (before, after)
         if found == before:
             # What the first run left is continued, or replaced by another append.
@@ -623,7 +628,8 @@ def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path)
             faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(f"{root}/")), at // every % 2 == 0
             with suppress(Killed), faults.injected():
                 write(url, 6, 10, resume=resumes)
-            if found() == before:
+            # Between the renames that show the episodes, there is no description.
+            if not fs.exists(f"{root}/meta/info.json") or found() == before:
                 if at // every % 3 == 0:
                     # Another addition goes first, with files of the same numbers.
                     write(url, 20, 22)

@@ -315,7 +315,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 def test_a_failure_removes_the_sidecars_of_the_shards_that_it_removes(compression: str | None, tmp_path: Path) -> None:
     if compression == "gzip":
         pytest.importorskip("indexed_gzip")
-    label = failing(25, lambda: wait_until(lambda: any(tmp_path.glob("*.idx"))))
+    label = failing(25, lambda: wait_until(lambda: any(tmp_path.rglob("*.idx"))))
     with dask.config.set(scheduler="threads", num_workers=4), pytest.raises(RuntimeError, match="no 25"):
         dtf.to_tfrecord({"label": label}, tmp_path / MANY, index=True, compression=compression)
     assert everything(tmp_path) == []
@@ -469,7 +469,7 @@ def test_a_split_of_tfds_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         def fails(*_: Any) -> None:
             raise OSError("the disk is full")
 
-        patch.setattr("dask_tfrecord.features.metadata.tfds.write_file", fails)
+        patch.setattr("dask_tfrecord.stores.files.publish.write_file", fails)
         with pytest.raises(OSError, match="disk is full"):
             append(9)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -159,7 +159,7 @@ def losing(folder: Path, change: Callable[[Path], None]) -> Iterator[None]:
 
     def get(graph: Any, keys: Any, **options: Any) -> Any:
         results = Repeating(0).get()(graph, keys)
-        if folder.is_dir() and len(list(folder.glob("*.tf*"))) >= 4:
+        if folder.is_dir() and len(list(folder.rglob("*.tf*"))) >= 4:
             change(folder)
         return results
 
@@ -168,11 +168,11 @@ def losing(folder: Path, change: Callable[[Path], None]) -> Iterator[None]:
 
 
 def remove(folder: Path) -> None:
-    next(folder.glob("*00001*-of*")).unlink()
+    next(folder.rglob("*00001*-of*")).unlink()
 
 
 def lengthen(folder: Path) -> None:
-    with next(folder.glob("*00001*-of*")).open("ab") as file:
+    with next(folder.rglob("*00001*-of*")).open("ab") as file:
         file.write(b"more")
 
 

@@ -27,10 +27,11 @@ from dask_tfrecord.features import (
 )
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
-from dask_tfrecord.shards.remote import join, read_text, url_to_fs
-from dask_tfrecord.shards.streams import write_file
+from dask_tfrecord.shards.remote import join, read_text
 
 INFO, FEATURES_FILE = "dataset_info.json", "features.json"
+# Names of all files that describe a data set.
+METADATA = re.compile(r"dataset_info\.json|features\.json|[^/\\]+\.labels\.txt")
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 # Of a split that grows: another number of shards does not change the names of those that exist.
 _GROWING_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
@@ -460,24 +461,17 @@ class TFDSMetadata:
                     f"the {which} hold other features: expected {text:.300}", Location(join(self.directory, name))
                 )
 
-    def write(self, paths: Sequence[str], counts: Sequence[int], storage_options: Mapping[str, Any]) -> None:
-        """Write all files, `dataset_info.json` last: a reader finds the shards once the other files are complete.
+    def documents(self, counts: Sequence[int], nbytes: int, storage_options: Mapping[str, Any]) -> dict[str, bytes]:
+        """Return all files by path, `dataset_info.json` last, for added shards of some numbers of records and bytes.
 
-        Files that describe earlier shards stay as they are.
+        Files that describe earlier shards are left out.
         """
-        nbytes = 0
-        for path in paths:
-            fs, inside = url_to_fs(path, **storage_options)
-            fs.invalidate_cache()
-            nbytes += int(fs.size(inside))
         info = self._info(self._read(INFO, storage_options), counts, nbytes)
         kept = {
             name for name in self.texts if self.listed is not None and self._read(name, storage_options) is not None
         }
-        for name, text in {**self.texts, INFO: info}.items():
-            if name in kept:
-                continue
-            write_file(join(self.directory, name), text.encode(), storage_options)
+        texts = {name: text for name, text in self.texts.items() if name not in kept} | {INFO: info}
+        return {join(self.directory, name): text.encode() for name, text in texts.items()}
 
     def _read(self, name: str, storage_options: Mapping[str, Any]) -> str | None:
         return read_text(join(self.directory, name), storage_options)

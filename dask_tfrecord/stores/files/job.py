@@ -21,17 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError, redact_url
-from dask_tfrecord.features.metadata.tfds import TFDSNames
+from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.rows.progress import cancel_on_failure
 from dask_tfrecord.shards.objects import Objects, directory_of, objects_in
 from dask_tfrecord.shards.shard import Shards
-from dask_tfrecord.stores.files.parquet import TEMPLATE, plan_parquet
-from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames, sent_once
+from dask_tfrecord.stores.files.parquet import TEMPLATE, check_rows, plan_parquet
+from dask_tfrecord.stores.files.publish import Check, Files, FileWrite, JobRecord, ShardNames, sent_once
 from dask_tfrecord.stores.files.samples import is_samples
 from dask_tfrecord.stores.files.tfrecord import plan_copy, plan_tfrecord
-from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
+from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, check_writer, pickled, unpickled
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, collect, show_progress
 from dask_tfrecord.stores.units import build_tasks, task_name
@@ -47,13 +47,11 @@ _Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
 class _FileJob(Job):
     """Files that programs write in parts; a unit is a file."""
 
-    def __init__(
-        self, names: ShardNames, record: Mapping[str, Any] | None, source_options: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, names: ShardNames, record: JobRecord | None, source_options: Mapping[str, Any] | None) -> None:
         # Without a record, the files are complete.
-        self._record = record or {"token": "", "count": 1, "first": 0}
-        super().__init__(redact_url(names.template), self._record["token"], source_options)
-        self._names = replace(names, first=self._record["first"])
+        self._record = record or JobRecord("", 1, 0, mode="w-")
+        super().__init__(redact_url(names.template), self._record.token, source_options)
+        self._names = replace(names, first=self._record.first)
 
     @classmethod
     def _begin(
@@ -71,9 +69,12 @@ class _FileJob(Job):
         if redact_url(names.template) != names.template:
             raise ValueError("the URL holds credentials, which the plan of a job would store: pass storage_options")
         before = names.unfinished_job(_home(names)) if resume else None
-        token = uuid.uuid4().hex if before is None else str(before["token"])
+        token = uuid.uuid4().hex if before is None else before.token
         write, fingerprint, left_out = plan_write(token)
         files = write.files
+        if before is not None:
+            # A job that replaces files goes on to do so.
+            files = replace(files, mode=before.mode or "w-")
         if files.directory != _home(names):
             raise ValueError("the directory of the files of a job has no {shards} in its name")
         differences = [] if before is None else _fingerprint(before).differences(fingerprint)
@@ -82,22 +83,24 @@ class _FileJob(Job):
                 f"cannot resume: inputs or options changed: {'; '.join(differences)}. " + OVERWRITE + " starts over",
                 files.journal.location,
             )
-        with files.owned(), cancel_on_failure(files.token, files.abort if before is None else lambda: None):
-            files.begin()
-            reading, nbytes = write.work().reading, write.work().nbytes
-            plan = JobPlan.divide(len(write.arguments), parts, lambda tasks: tasks[None])
-            objects, left_out = objects_in(files.folder, names.storage_options), {**left_out, "names": files.names}
-            for number, (first, past) in enumerate(pairwise(plan.tasks)):
-                part = list(write.arguments[first:past]), reading[first:past]
-                objects.put(_slice(plan, number), pickled(part, left_out))
-            source = None if write.rows is None else write.rows.source
-            shared = files, write.step, write.shared, source, nbytes is not None
-            objects.put(f"{SHARED}-{plan.token}", pickled(shared, left_out))
-            objects.put(PLAN, plan.to_json())
-            record = {"token": token, "count": files.count, "first": files.names.first}
-            document = json.dumps({**record, "fingerprint": fingerprint.to_attributes()}).encode()
-            objects_in(files.directory, names.storage_options).put(names.hidden_name(".job"), document)
-        return cls(names, record, left_out["options"])
+        record = JobRecord(token, files.count, files.names.first, fingerprint.to_attributes(), files.mode)
+        if files.metadata is not None:
+            record = replace(record, tfds=asdict(files.metadata.names), texts=files.metadata.texts)
+        left_out = {**left_out, "names": files.names}
+
+        def remove() -> None:
+            if before is None:
+                files.end()
+
+        with files.owned(), cancel_on_failure(files.token, remove):
+            if files.begin():
+                objects = objects_in(files.folder, names.storage_options, makes_directory=False)
+                _store_plan(objects, replace(write, files=files), parts, left_out)
+                objects_in(files.directory, names.storage_options).put(names.hidden_name(".job"), record.to_json())
+                return cls(names, record, left_out["options"])
+        # A program was killed at the end of `finish`.
+        objects_in(files.directory, names.storage_options).drop([names.hidden_name(".job")])
+        return cls(names, None, left_out["options"])
 
     @classmethod
     def _open(cls, names: ShardNames, source_options: Mapping[str, Any] | None) -> Self:
@@ -111,10 +114,28 @@ class _FileJob(Job):
         return found
 
     @property
+    def _check(self) -> Check | None:
+        """Return a further check of the files when they are verified."""
+        return None
+
+    @property
     def _files(self) -> Files:
         """The files, for their places and records."""
-        token, count = self._identity, self._record["count"]
-        return Files(token or uuid.uuid4().hex, self._names, count, "w-", compute=True, resumable=token or None)
+        record = self._record
+        token = record.token or uuid.uuid4().hex
+        metadata = None
+        if record.tfds is not None:
+            metadata = TFDSMetadata(self._names.directory, TFDSNames.from_mapping(record.tfds), record.texts)
+        return Files(
+            token,
+            self._names,
+            record.count,
+            record.mode or "w-",
+            True,
+            metadata=metadata,
+            check=self._check,
+            resumable=token,
+        )
 
     @property
     def _journal(self) -> Journal:
@@ -128,12 +149,12 @@ class _FileJob(Job):
         return name
 
     def _writers(self) -> list[Journal]:
-        return self._files.part_writers(self._identity)
+        return self._files.part_writers()
 
-    def _stored_record(self) -> dict[str, Any] | None:
+    def _stored_record(self) -> JobRecord | None:
         """Return the record of this job; None if it is complete."""
         found = self._names.unfinished_job(_home(self._names)) if self._identity else None
-        if found is not None and found["token"] != self._identity:
+        if found is not None and found.token != self._identity:
             raise IncompleteStoreError("another conversion has replaced these files", self._journal.location)
         return found
 
@@ -149,6 +170,7 @@ class _FileJob(Job):
     def _load(self, name: str) -> Any:
         """Load an object of the plan; None if the files are verified, and it is removed."""
         data = self._objects.get([name])[name]
+        check_writer(self._objects, name)
         return None if data is None else unpickled(data, {"options": self._source_options, "names": self._names})
 
     def _compute(self, plan: JobPlan, part: int, parts: int, token: str) -> None:
@@ -174,22 +196,17 @@ class _FileJob(Job):
         self._objects.put(_reports(plan, part), json.dumps(list(map(asdict, reports))).encode())
 
     def _complete(self, plan: JobPlan | None) -> None:
-        files, options = self._files, self._names.storage_options
-        if plan is not None:
-            # Programs that were killed leave temporary files of their tokens.
-            killed = [owner.token for each in self._writers() if (owner := each.owner()) is not None]
+        # A program that was killed while it published has published all, or this one publishes again.
+        files = replace(self._files, token=uuid.uuid4().hex)
+        if plan is not None and files.begin():
             try:
-                loaded = self._load(f"{SHARED}-{plan.token}")[0]
-                replace(loaded, token=uuid.uuid4().hex).verify_and_describe(self._all_reports(plan))
+                reports = self._all_reports(plan)
+                files.verify(reports)
             except IncompleteStoreError:
                 files.forget_changed()
                 raise
-            # Without the plan, all units are verified.
-            self._objects.drop([PLAN])
-            for token in killed:
-                replace(files, token=token).remove_temporary()
-        files.end()
-        objects_in(files.directory, options).drop([self._names.hidden_name(".job")])
+            files.publish(reports)
+        objects_in(files.directory, self._names.storage_options).drop([self._names.hidden_name(".job")])
 
     def _all_reports(self, plan: JobPlan) -> list[ShardWriteReport]:
         """Return the reports of all files: those that parts have stored, or else those of the files themselves."""
@@ -198,9 +215,7 @@ class _FileJob(Job):
         names = [_reports(plan, part) for part in range(parts)]
         for part, stored in enumerate(self._objects.get(names).values()):
             first, past = (plan.tasks[border] for border in plan.of_part(part, parts))
-            reports: Sequence[ShardWriteReport | None] = [
-                ShardWriteReport.from_json(each) for each in json.loads(stored or b"[]")
-            ]
+            reports: Sequence[ShardWriteReport | None] = ShardWriteReport.list_from_json(stored)
             if len(reports) != past - first:
                 reports = [files.published_report(path) for path in paths[first:past]]
             if None in reports:
@@ -414,6 +429,10 @@ class ParquetJob(_FileJob):
     >>> job.finish()
     """
 
+    @property
+    def _check(self) -> Check:
+        return check_rows
+
     @classmethod
     @with_options(ParquetOptions)
     def begin(
@@ -519,8 +538,20 @@ def _json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
 
 
-def _fingerprint(record: Mapping[str, Any]) -> Fingerprint:
-    return Fingerprint.from_attributes(record["fingerprint"])
+def _fingerprint(record: JobRecord) -> Fingerprint:
+    return Fingerprint.from_attributes(record.fingerprint)
+
+
+def _store_plan(objects: Objects, write: FileWrite, parts: int | None, left_out: Mapping[str, Any]) -> None:
+    """Divide a write, and store what parts read; the object of the plan comes last."""
+    work, arguments = write.work(), write.arguments
+    plan = JobPlan.divide(len(arguments), parts, lambda tasks: tasks[None])
+    for number, (first, past) in enumerate(pairwise(plan.tasks)):
+        objects.put(_slice(plan, number), pickled((list(arguments[first:past]), work.reading[first:past]), left_out))
+    source = None if write.rows is None else write.rows.source
+    shared = write.files, write.step, write.shared, source, work.nbytes is not None
+    objects.put(f"{SHARED}-{plan.token}", pickled(shared, left_out))
+    objects.put(PLAN, plan.to_json())
 
 
 def _slice(plan: JobPlan, number: int) -> str:

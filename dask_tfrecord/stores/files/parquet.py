@@ -99,7 +99,7 @@ def plan_parquet(
     names, mode = ShardNames.from_directory(path, TEMPLATE, options["storage_options"]).in_mode(options["mode"])
     row_tasks = RowTasks(rows, uuid.uuid4().hex)
     spans = list(pairwise(row_tasks.borders.tolist()))
-    files = Files(row_tasks.token, names, len(spans), mode, options["compute"], verify=_check_rows, resumable=job)
+    files = Files(row_tasks.token, names, len(spans), mode, options["compute"], check=check_rows, resumable=job)
     files.check_free()
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, span)) for span, path in zip(spans, paths, strict=True)]
@@ -150,7 +150,7 @@ class _SinkFile(io.RawIOBase):
         return len(data)
 
 
-def _check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:
+def check_rows(paths: Sequence[str], reports: Sequence[ShardWriteReport], storage_options: Mapping[str, Any]) -> None:
     """Compare the rows of each file, by its footer, with the rows that its task wrote."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -1,19 +1,21 @@
 """Publication of files: each appears whole, and a failed or repeated write leaves nothing that does not belong.
 
-dask may run a task twice, late, concurrently with itself, or after its successors. Each write therefore keeps a hidden
-run folder next to its first file. For each published file it records a unit: the identity of the file and the report
-of the task. A client that waits for the tasks owns the template of the files meanwhile; a task of another run publishes
-nothing.
+dask may run a task twice, late, concurrently with itself, or after its successors. Tasks therefore write below a hidden
+run folder next to the first file, `dask_tfrecord.stores.files.stage`, and record each file there: its identity, and
+the report of the task. A client that waits for the tasks owns the template of the files meanwhile; a task of another
+run writes nothing. When all files are verified, they are renamed to where readers find them.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import logging
 import os
 import re
-import shutil
+import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +23,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from string import Formatter
 from tempfile import TemporaryFile, gettempdir
-from typing import Any, BinaryIO, Literal, Self
+from typing import Annotated, Any, BinaryIO, Literal, Self
 
 import dask
 from dask.delayed import Delayed
@@ -34,7 +36,9 @@ from dask_tfrecord.errors import (
     RESUME,
     IncompleteStoreError,
     Location,
+    ResumeError,
     ShardChangedError,
+    StoreInUseError,
     TFRecordError,
     add_path_to_errors,
     describe_error,
@@ -44,12 +48,13 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.features.metadata.labels import SUFFIX
-from dask_tfrecord.features.metadata.tfds import TFDSMetadata
+from dask_tfrecord.features.metadata.tfds import METADATA, TFDSMetadata
 from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
-from dask_tfrecord.rows.progress import is_cancelled, report_progress, while_running
+from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running
 from dask_tfrecord.shards.listing import find_shards, sidecar_path
 from dask_tfrecord.shards.objects import (
+    PUBLISHING,
     RUN_PREFIX,
     Objects,
     StoredFile,
@@ -60,12 +65,12 @@ from dask_tfrecord.shards.objects import (
     make_directory,
     objects_in,
     remove_abandoned,
-    remove_temporary,
 )
 from dask_tfrecord.shards.remote import files_below, is_directory, join, store_url, url_to_fs
-from dask_tfrecord.shards.shard import is_local
-from dask_tfrecord.shards.streams import ByteSink, open_sink, temporary_files_of, temporary_name, write_file
-from dask_tfrecord.stores.documents import Count, HexToken, Positive, parse
+from dask_tfrecord.shards.shard import is_local, split_name
+from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
+from dask_tfrecord.stores.documents import Count, HexToken, Matches, Within, parse
+from dask_tfrecord.stores.files.stage import Stage
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
@@ -73,8 +78,8 @@ from dask_tfrecord.stores.output import (
     WriteWork,
     collect,
     peak_memory,
-    run_write,
 )
+from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import RowTasks, build_tasks, task_name
 
 _log = logging.getLogger(__name__)
@@ -85,19 +90,10 @@ _INDEX_ATTEMPTS = 5
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
 _FIELDS = ("shard", "shards")
 _SIDECARS = (".idx", ".gzidx", ".xarray.json")
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """Content of the object next to the files of a job."""
-
-    # Name of its run folder.
-    token: HexToken
-    count: Positive
-    # Number of the first file.
-    first: Count
-    # Inputs and options, as attributes of a group.
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+# Digits of the token of a `Delayed` in those of the copies of its last task, and seconds between their attempts.
+_COPIED_DIGITS, _TURN_SECONDS = 24, 0.05
+# Most files of a job.
+_MOST_FILES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -166,8 +162,14 @@ class ShardNames:
         """Return the path or URL of every shard."""
         return [self.template.format(shard=self.first + number, shards=shards) for number in range(shards)]
 
+    def recovered(self) -> Self:
+        """Undo what a dead run of these files has published in part, before a write of them is planned."""
+        Files(uuid.uuid4().hex, self, 1, "w-", compute=True).recover()
+        return self
+
     def in_mode(self, mode: AddingMode) -> tuple[Self, Mode]:
         """Return the names of a write and its mode; under ``"a"``, start after the numbers of existing shards."""
+        self.recovered()
         if mode != "a":
             return self, mode
         if not self.allows_many or any(field == "shards" for _, field, _, _ in Formatter().parse(self.template)):
@@ -181,13 +183,13 @@ class ShardNames:
         """Return the name of an object that belongs to all files of the template, in the directory of the first one."""
         return f"{RUN_PREFIX}{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}{suffix}"
 
-    def unfinished_job(self, directory: str) -> dict[str, Any] | None:
+    def unfinished_job(self, directory: str) -> JobRecord | None:
         """Return the record of the job that writes these files in parts, if one does; else None."""
         name = self.hidden_name(".job")
         with suppress(NotADirectoryError):
             data = objects_in(directory, self.storage_options).get([name])[name]
             place = Location(redact_url(join(directory, name)))
-            return None if data is None else asdict(parse(JobRecord, data, "the record of a job", place))
+            return None if data is None else JobRecord.from_json(data, place)
         return None
 
     def _number(self, path: str) -> int:
@@ -253,34 +255,27 @@ class ShardNames:
         for directory in self.directories(paths):
             make_directory(directory)
 
-    def remove_replaced(self, paths: Sequence[str], token: str) -> None:
-        """Remove local files that a run replaces: all of them, or none if one of them can't be removed."""
-        local = [Path(url_to_fs(path, **self.storage_options)[1]) for path in (*paths, *_sidecars_of(paths))]
-        moved: list[tuple[Path, Path]] = []
-        try:
-            for path in local:
-                if path.is_dir() and not path.is_symlink():
-                    raise IsADirectoryError(errno.EISDIR, "expected a file to replace, this is a directory", str(path))
-                hidden = path.with_name(temporary_name(path.name, token))
-                with suppress(FileNotFoundError):
-                    path.rename(hidden)
-                    moved.append((path, hidden))
-        except BaseException:
-            for path, hidden in moved:
-                with suppress(OSError):
-                    hidden.rename(path)
-            raise
-        for _, hidden in moved:
-            # Those that remain are temporary files of the run.
-            with suppress(OSError):
-                hidden.unlink()
+    @property
+    def base(self) -> str:
+        """Path or URL of the directory that all files are below."""
+        text = next((text for text, *_ in Formatter().parse(self.template)), "")
+        return directory_of(f"{text}x")
 
-    def remove(self, paths: Sequence[str]) -> None:
-        """Remove files; a missing one is ignored."""
-        for path in paths:
-            fs, inside = url_to_fs(path, **self.storage_options)
-            with suppress(FileNotFoundError):
-                fs.rm_file(inside)
+    def name_of(self, path: str) -> str:
+        """Return the name of a path below `base`."""
+        return path[len(self.base) :].lstrip("/")
+
+    @property
+    def digits(self) -> str:
+        """Digits of the template in the names of its run folders, with a separator."""
+        return f"{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}-"
+
+    def is_published(self, name: str) -> bool:
+        """Return whether a name below `base` is one of these files, or of those that describe them."""
+        path = join(self.base, name)
+        if METADATA.fullmatch(name.rpartition("/")[2]) or self.pattern.fullmatch(path):
+            return True
+        return any(path.endswith(suffix) and self.pattern.fullmatch(path.removesuffix(suffix)) for suffix in _SIDECARS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -300,6 +295,15 @@ class UnitNames(ShardNames):
                 errno.EISDIR, "expected a file to write, this is a directory", join(str(path), last)
             )
         return cls(names.template, names.storage_options, names.paths(1)[0].removesuffix(f"/{last}"), *fields)
+
+    @property
+    def base(self) -> str:
+        """Directory of the output."""
+        return self.root
+
+    def is_published(self, name: str) -> bool:
+        """Return whether a name below the directory belongs to an output of this kind, and not to a run of it."""
+        return RUN_PREFIX not in name and self.is_own(name)
 
     @property
     def last(self) -> str:
@@ -327,7 +331,7 @@ class UnitNames(ShardNames):
         fs, inside = url_to_fs(self.root, **self.storage_options)
         fs.invalidate_cache()
         found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
-        return sorted(join(self.root, name) for name in found if self.is_own(name))
+        return sorted(join(self.root, name) for name in found if self.is_published(name) and self.is_own(name))
 
     def check_free(self, paths: Sequence[str], mode: str, own: Collection[str] = ()) -> list[str]:
         """Return the existing files that another run wrote; refuse them under ``mode="w-"``."""
@@ -363,13 +367,56 @@ def _remove_empty(directories: Sequence[Path]) -> None:
             path.rmdir()
 
 
+# Checks files, by their paths, reports and options of fsspec.
+Check = Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None]
+
+
 class Cancelled(Exception):
     """The write was cancelled because another task failed."""
 
 
 @dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Content of the object next to the files of a job."""
+
+    # Name of its run folder.
+    token: HexToken
+    count: Annotated[int, Within(1, _MOST_FILES)]
+    # Number of the first file.
+    first: Count
+    # Inputs and options, as attributes of a group.
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    # None in a record of an earlier version, whose files are not below the run folder.
+    mode: Literal["w-", "w"] | None = None
+    # The argument `tfds`, and the texts of the metadata of TFDS by file name, without that of the splits.
+    tfds: Mapping[str, str] | None = None
+    texts: Mapping[Annotated[str, Matches(METADATA.pattern, "a file of TFDS")], str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: bytes, place: Location) -> JobRecord:
+        """Read a record; raise ResumeError if an earlier version wrote it."""
+        record = parse(cls, data, "the record of a job", place)
+        if record.mode is None:
+            raise ResumeError(
+                "an earlier version of dask_tfrecord began this job, and this one can't continue it: "
+                + OVERWRITE
+                + " begins it again",
+                place,
+            )
+        return record
+
+    def to_json(self) -> bytes:
+        """Return the content of the object."""
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True, slots=True)
 class Files:
-    """Files of one write: the `Output` of its client, and the publisher of its tasks."""
+    """Files of one write: the `Output` of its run.
+
+    Tasks write files below a hidden folder, next to the first file of readers. The client verifies them, and renames
+    them to where readers find them.
+    """
 
     token: str  # 32 hexadecimal digits
     names: ShardNames
@@ -384,7 +431,7 @@ class Files:
     # Metadata files to write next to the shards.
     metadata: TFDSMetadata | None = None
     # Further check of the files, by their reports.
-    verify: Callable[[Sequence[str], Sequence[ShardWriteReport], Mapping[str, Any]], None] | None = None
+    check: Check | None = None
     # 32 hexadecimal digits of the inputs and options of a write that can be resumed: they name its run folder, and
     # files and records of a run that ended early are kept.
     resumable: str | None = None
@@ -396,7 +443,9 @@ class Files:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", directory_of(self.names.template.format(shard=0, shards=self.count)))
-        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{self.resumable or self.token}"))
+        # The next run of these files takes over folders with the digits of their template. Nobody owns a `Delayed`.
+        own = self.names.digits if self.compute else ""
+        object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{own}{self.resumable or self.token}"))
 
     @property
     def paths(self) -> list[str]:
@@ -404,110 +453,248 @@ class Files:
         return self.names.paths(self.count)
 
     @property
-    def later_paths(self) -> list[str]:
-        """Path or URL of every file that the client publishes after those of the tasks, apart from metadata."""
-        return []
-
-    @property
     def _directories(self) -> list[str]:
         """Directories of the files, of the metadata and of the journal."""
-        return [*dict.fromkeys([self.directory, *map(directory_of, [*self.paths, *self.later_paths])])]
+        return [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
+
+    @property
+    def _stage(self) -> Stage:
+        return self._stage_in(self.folder)
+
+    def _stage_in(self, folder: str) -> Stage:
+        names = self.names
+        return Stage(names.base, names.name_of(folder), names.storage_options, names.is_published)
+
+    def staged(self, path: str) -> str:
+        """Return the path or URL of a file until the run publishes it as `path`."""
+        return self._stage.path(self.names.name_of(path))
 
     def check_free(self) -> None:
         """Refuse a write that another run or existing files forbid, before rows are read."""
 
         def check() -> None:
             self._other_job()
-            self.names.check_free(self.paths, self.mode, self._resumed())
+            # What a dead run has left is moved back when this one owns the files.
+            if not self.journal.is_left_by_dead_run():
+                self.names.check_free(self.paths, self.mode)
 
         self.journal.check_free(check)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Own the files; remove what a dead run left, and directories that were made in vain."""
-        made = [path for path in self.names.directories([*self.paths, *self.later_paths]) if not path.exists()]
+        """Own the files, and remove directories that were made in vain."""
+        made = [path for path in self.names.directories(self.paths) if not path.exists()]
         made.sort(key=lambda path: -len(path.parts))
-        with self.journal.owned(self.token, partial(_remove_empty, made)) as dead:
-            if dead is not None:
-                # Files and records of a run that can be continued are in a folder named after the conversion.
-                replace(self, token=dead, resumable=None).end()
+        with self.journal.owned(self.token, partial(_remove_empty, made)):
             try:
                 yield
             finally:
                 # While this run owns them: the next one may need them. Those that hold the journal are not empty.
                 _remove_empty(made)
 
-    def begin(self) -> None:
-        """Remove replaced files, and create directories."""
-        names, paths, own = self.names, self.paths, self._resumed()
-        if job := self._other_job():
-            objects_in(self.directory, names.storage_options).drop([names.hidden_name(".job")])
-            replace(self, token=job["token"], resumable=None).end()
-        remove_abandoned(self._directories, names.storage_options, own=self.folder)
-        replaced = sorted({*names.check_free(paths, self.mode, own)} & {*paths})
+    def begin(self) -> bool:
+        """Undo what dead runs have published in part, refuse files that must stay, and make the run folder."""
+        names, options = self.names, self.names.storage_options
+        if self._other_job():
+            objects_in(self.directory, options).drop([names.hidden_name(".job")])
+        found = remove_abandoned(self._directories, options, own=self.folder)
+        if self._take_over(found[self.directory]):
+            return False
+        # The files of a dead run that this one may repeat are compared with its own when it publishes them.
+        repeated = names.existing(self.paths) if self.journal.published(self.token) else ()
+        for path in names.check_free(self.paths, self.mode, repeated):
+            if is_local(path) and Path(path).is_dir() and not Path(path).is_symlink():
+                raise IsADirectoryError(errno.EISDIR, "expected a file to replace, this is a directory", path)
         # Tasks do not create the folder: one that runs late would do so again.
-        names.create_directories([*paths, *self.later_paths, join(self.folder, _record_name(paths[0]))])
-        # Files of a store are replaced when the new ones are complete.
-        if replaced and isinstance(url_to_fs(replaced[0], **names.storage_options)[0], LocalFileSystem):
-            names.remove_replaced(replaced, self.token)
+        self._stage.make(map(names.name_of, self.paths))
+        return True
+
+    def refuse_other_split(self) -> None:
+        """Refuse to describe a data set of TFDS while a write of another split replaces its description."""
+        options = self.names.storage_options
+        for name in list_files(self.directory, options) if self.metadata is not None else ():
+            if name.startswith(RUN_PREFIX) and self.names.digits not in name:
+                held = list_files(join(self.directory, name), options)
+                if any(each.startswith(PUBLISHING) for each in held):
+                    raise StoreInUseError(
+                        f"a write of another split publishes it, or was killed meanwhile: if {name} stays, run that "
+                        f"write again before this one",
+                        Location(redact_url(self.directory)),
+                    )
+
+    def recover(self) -> None:
+        """Move back what a dead run has published in part, before anything is planned with the files that exist."""
+        if self.journal.is_left_by_dead_run():
+            found = list_files(self.directory, self.names.storage_options)
+            if not any(self._stage_in(folder).is_whole() for folder in self._run_folders(found)):
+                with self.owned():
+                    self._take_over(found)
+
+    def _run_folders(self, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+        """Return the folders of runs of these files, from a list of the directory."""
+        pattern = re.compile(re.escape(f"{RUN_PREFIX}{self.names.digits}") + r"[0-9a-f]{32}(\.gone)?")
+        return [
+            join(self.directory, name)
+            for name, info in found.items()
+            if info["type"] == "directory" and not info.get("islink") and pattern.fullmatch(name)
+        ]
+
+    def _take_over(self, found: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Undo what other runs of these files have left; return True if this one is published already."""
+        is_published = False
+        for folder in self._run_folders(found):
+            stage, is_own = self._stage_in(folder), folder == self.folder
+            identity = stage.recover()
+            if identity:
+                self.journal.record_published(self.token, identity)
+                is_published = is_published or is_own
+            if identity or not is_own:
+                stage.remove()
+        return is_published
 
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
-        """Verify every file, write the metadata, and end the run; also the last task of a `Delayed`.
+        """Verify and publish the files of a `Delayed`: its last task, of which copies that run at once take turns."""
+        digits = self.token[:_COPIED_DIGITS]
+        own = replace(self, token=digits + uuid.uuid4().hex[_COPIED_DIGITS:], resumable=self.token)
+        while True:
+            try:
+                with own.owned(), cancel_on_failure(own.token, own.end):
+                    Run(own).finish(reports)
+                return
+            except StoreInUseError:
+                owner = self.journal.owner()
+                if owner is not None and not owner.token.startswith(digits):
+                    raise
+                time.sleep(_TURN_SECONDS)
+
+    def verify(self, reports: Sequence[ShardWriteReport]) -> None:
+        """Verify every file.
 
         Raises IncompleteStoreError if a file is missing, or has another size or checksum than its task reported.
         """
-        self.verify_and_describe(reports)
-        self.end()
-
-    def verify_and_describe(self, reports: Sequence[ShardWriteReport]) -> None:
-        """Verify every file, and write the metadata."""
-        paths, options = self.paths, self.names.storage_options
+        options, held, name_of = self.names.storage_options, self._stage.held(), self.names.name_of
         self._check_owner()
+
+        def place(path: str) -> str:
+            """Return where a file is; a `Delayed` that is computed again may have published it."""
+            return self.staged(path) if self.compute or name_of(path) in held else path
+
         written = {
             path: StoredFile(report.stored, report.version, report.checksum)
-            for path, report in zip(paths, reports, strict=True)
+            for path, report in zip(self.paths, reports, strict=True)
         }
-        if self.verify is not None:
-            self.verify(paths, reports, options)
         sidecars = {path: StoredFile(size) for report in reports for path, size in report.sidecars}
-        check_files(written | sidecars, options, self._owns)
-        if not self.compute:
-            # Another program may have written shards since the client checked.
-            self.names.check_free(paths, "w")
-        with temporary_files_of(self.token):
-            self.complete(paths, reports)
+        if self.check is not None:
+            self.check([*map(place, written)], reports, options)
+        paths = {place(path): path for path in (*written, *sidecars)}
+        check_files(
+            {place(path): file for path, file in (written | sidecars).items()},
+            options,
+            lambda place: self._owns(paths[place]),
+            lambda place: redact_url(paths[place]),
+        )
 
-    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
-        """Write the metadata of verified files."""
-        if self.metadata is not None:
-            self.metadata.write(paths, [report.records for report in reports], self.names.storage_options)
-
-    def abort(self) -> None:
-        """Remove the files that this run published, and none of another run; keep those that can be resumed."""
-        if self.journal.other_owner(self.token) is not None:
-            # A run that continues this one uses the same folder.
-            self.remove_temporary()
-            return
+    def publish(self, reports: Sequence[ShardWriteReport]) -> None:
+        """Show the verified files to readers, unless an earlier call has, and end the run."""
+        names, stage, paths = self.names, self._stage, self.paths
         self.journal.end_writing(self.token)
-        if self._resumed():
-            self.remove_temporary()
+        # Another program may have written files since the run began.
+        existing = {*names.check_free(paths, "w")}
+        kept = self._kept(existing)
+        identity = self.identity(reports)
+        if identity == self.journal.published(self.token) and self._is_there(reports):
+            # The call that this one repeats was killed after it had published the same.
+            self.end()
             return
-        own = self._own()
-        self.names.remove([*own, *_sidecars_of(own)])
+        new = {path: report for path, report in zip(paths, reports, strict=True) if path not in kept}
+        sidecars = [name for report in new.values() for name, _ in report.sidecars]
+        self.refuse_other_split()
+        described = self.documents(reports)
+        last = [*described][-1] if described else ""
+        present = self._present([*new, *sidecars, *described])
+        # What is replaced with the files is published again; other documents only if they change.
+        changed = [path for path in described if path not in present - existing or self._read(path) != described[path]]
+        if new or changed:
+            # The last document is published again if it describes other files.
+            shown = [*new, *sidecars, *(path for path in described if path in changed or path == last)]
+            stage.add_directories(map(names.name_of, described))
+            for path in shown:
+                if path in described:
+                    write_file(self.staged(path), described[path], names.storage_options)
+            gone = existing - kept if self.mode == "w" else set()
+            gone |= present & {*shown, *_sidecars_of([*gone, *new])}
+            stage.publish(
+                self.token,
+                {names.name_of(path): self._stored(path) for path in shown},
+                sorted(map(names.name_of, gone)),
+                names.name_of(last) if last else "",
+                identity,
+                self._check_owner,
+            )
+            with suppress(Exception):
+                self.journal.record_published(self.token, identity)
         self.end()
 
-    def _own(self) -> list[str]:
-        """Return the existing files that this run published."""
-        records = list_files(self.folder, self.names.storage_options)
-        paths = self._published() if records else []
-        return [path for path in paths if f"{_record_name(path)}.json" in records and self._owns(path)]
+    def _kept(self, existing: Collection[str]) -> set[str]:
+        """Return the existing files that are those of this run; raise FileExistsError for others that must stay."""
+        kept, held = set(), self._stage.held()
+        for path in self.paths if existing else ():
+            if path not in existing:
+                continue
+            if self.names.name_of(path) not in held or (self.mode == "w-" and self._is_same(path)):
+                kept.add(path)
+            elif self.mode == "w-":
+                raise FileExistsError(
+                    f"{Location(path)} exists already, and this write did not make it: another program wrote it since "
+                    f"this one began, and its files are kept. " + OVERWRITE + " replaces it"
+                )
+        return kept
 
-    def _published(self) -> list[str]:
-        """Return the files that the run may have published."""
-        return self.paths
+    def identity(self, reports: Sequence[ShardWriteReport]) -> str:
+        """Return the identity of what is published: the same for a call that is repeated."""
+        written = [(report.stored, report.checksum) for report in reports]
+        return hashlib.sha256(json.dumps(written).encode()).hexdigest()
+
+    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
+        """Return whether readers find such files: the last ones of the template have the sizes of these."""
+        if self.mode == "w":
+            return False
+        found = self.names.existing(self.names.paths(1))[-len(reports) :]
+        sizes = [file.size for file in map(self._identity, found) if file is not None]
+        return sizes == [report.stored for report in reports]
+
+    def documents(self, reports: Sequence[ShardWriteReport]) -> Mapping[str, bytes]:
+        """Return the documents that describe the files, by path; the last one makes readers find the others."""
+        if self.metadata is None:
+            return {}
+        return self.metadata.documents(
+            [report.records for report in reports], sum(report.stored for report in reports), self.names.storage_options
+        )
+
+    def _present(self, paths: Iterable[str]) -> set[str]:
+        """Return the existing files in the directories of paths."""
+        options, directories = self.names.storage_options, dict.fromkeys(map(directory_of, paths))
+        return {join(directory, name) for directory in directories for name in list_files(directory, options)}
+
+    def _read(self, path: str) -> bytes | None:
+        directory, name = split_name(path)
+        return objects_in(directory, self.names.storage_options).get([name])[name]
+
+    def discard(self) -> None:
+        """Move back what readers found before, and remove the new files or keep those that can be resumed."""
+        if self.journal.other_owner(self.token) is not None:
+            # What this run has left belongs to the one that took over.
+            return
+        self.journal.end_writing(self.token)
+        identity = self._stage.recover()
+        if identity:
+            # All was published before the failure.
+            self.journal.record_published(self.token, identity)
+        if identity or self.resumable is None:
+            self.end()
 
     def recorded(self) -> list[bool]:
-        """Return for each file whether this run has recorded it: it may be unpublished yet, or changed since."""
+        """Return for each file whether this run has recorded it: it may have changed since."""
         records = list_files(self.folder, self.names.storage_options)
         return [f"{_record_name(path)}.json" in records for path in self.paths]
 
@@ -516,28 +703,22 @@ class Files:
         changed = [path for path in self.paths if self.published_report(path) is None]
         Units(self._objects).drop(map(_record_name, changed))
 
-    def _resumed(self) -> set[str]:
-        """Return the files that an earlier run of a resumable write published, or this one."""
-        return set() if self.resumable is None else {*self._own()}
-
     def write(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
-        """Write the file of a task as by `publish`, and report the end of the task."""
-        report = self.publish(path, write_content)
+        """Write the file of a task as by `write_unit`, and report the end of the task."""
+        report = self.write_unit(path, write_content)
         report_progress(report)
         return report
 
-    def publish(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
-        """Write a file that appears whole or not at all; do nothing if this run has published it.
+    def write_unit(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+        """Write a file below the run folder, whole or not at all; do nothing if this run has written it.
 
         `write_content` writes to a sink, and returns the number of records and their decoded bytes. The report is empty
-        if the run was cancelled. Raises FileExistsError if another run has published the file, and IncompleteStoreError
-        if the run has ended.
+        if the run was cancelled. Raises IncompleteStoreError if the run has ended.
         """
         report = self.published_report(path)
         if report is None:
             try:
-                with temporary_files_of(self.token):
-                    report = self._publish(path, write_content)
+                report = self._write(path, write_content)
             except Cancelled:
                 return ShardWriteReport(0, 0)
             finally:
@@ -553,23 +734,31 @@ class Files:
     def journal(self) -> Journal:
         """Journal of all files of the template whose first file is in the directory."""
         objects = objects_in(self.directory, self.names.storage_options)
-        return Journal(
-            objects, self.names.hidden_name(".claim"), "these files", Location(redact_url(self.names.template))
-        )
+        return Journal(objects, self.names.hidden_name(".claim"), "these files", self._location)
 
-    def part_writers(self, token: str) -> list[Journal]:
+    @property
+    def _location(self) -> Location:
+        return Location(redact_url(self.names.template))
+
+    def part_writers(self) -> list[Journal]:
         """Return a journal for each program that writes a part of a job of these files, or was killed meanwhile."""
-        folder, options = join(self.directory, f"{RUN_PREFIX}{token}"), self.names.storage_options
+        folder, options = self.folder, self.names.storage_options
         return part_writers(
-            objects_in(folder, options), list_files(folder, options), "a part of these files", self.journal.location
+            objects_in(folder, options), list_files(folder, options), "a part of these files", self._location
         )
 
-    def _other_job(self) -> dict[str, Any] | None:
+    def _other_job(self) -> JobRecord | None:
         """Return the record of an unfinished job of other rows; refuse one that must not be replaced."""
-        job = self.names.unfinished_job(self.directory)
-        if job is None or job["token"] == self.resumable:
+        try:
+            job = self.names.unfinished_job(self.directory)
+        except (IncompleteStoreError, ResumeError):
+            if self.mode == "w":
+                # The record is replaced, with nothing that it names.
+                return JobRecord("", 1, 0)
+            raise
+        if job is None or job.token == self.resumable:
             return None
-        for writer in self.part_writers(job["token"]):
+        for writer in replace(self, resumable=job.token).part_writers():
             writer.check_free()
         if self.mode == "w-":
             raise FileExistsError(
@@ -583,124 +772,106 @@ class Files:
 
     def _check_owner(self) -> None:
         """Raise StoreInUseError if another run has taken over these files."""
-        owner = self.journal.other_owner(self.token) if self.compute else None
+        owner = self.journal.other_owner(self.token)
         # No run owns the files of a job, until one finishes it.
         if owner is not None and not (self.resumable and owner.token.startswith(self.resumable)):
             self.journal.check_owner(self.token)
 
     def end(self) -> None:
-        """Let tasks publish nothing more, and remove the records and temporary files."""
-        self.journal.end_writing(self.token)
-        fs, folder = url_to_fs(self.folder, **self.names.storage_options)
+        """Remove the run folder; temporary files of others, too, if they are old."""
         try:
-            if isinstance(fs, LocalFileSystem):
-                shutil.rmtree(folder, ignore_errors=True)
-            with suppress(FileNotFoundError):
-                if fs.exists(folder):
-                    fs.rm(folder, recursive=True)
+            self._stage.remove()
         except OSError as error:
             warn_caller(f"{redact_url(self.folder)} can't be removed ({describe_error(error)}); remove it by hand")
-        if self.compute:
-            self.remove_temporary()
-        else:
-            # Other copies of the tasks may be running.
-            remove_abandoned(self._directories, self.names.storage_options)
 
-    def remove_temporary(self) -> None:
-        """Remove the temporary files of this run, which has ended."""
-        remove_temporary(self._directories, self.token, self.names.storage_options)
-
-    def _publish(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
-        is_published = False
+    def _write(self, path: str, write_content: Callable[[ByteSink], tuple[int, int]]) -> ShardWriteReport:
+        is_new, staged = False, self.staged(path)
 
         def should_publish(temporary: Path) -> bool:
-            nonlocal is_published
-            is_published = self._should_publish(path, temporary)
-            return is_published
+            nonlocal is_new
+            is_new = self._should_publish(path, temporary)
+            return is_new
 
         with while_running(self.token) as is_running:
             if not is_running:
                 raise Cancelled
-            self._prepare(path)
-            sink = open_sink(path, self.compression, self.names.storage_options, should_publish)
             try:
-                records, nbytes = write_content(sink)
-                self.check_running()
-                sink.close()
-            except BaseException:
-                sink.discard()
+                sink = self._open(path, should_publish)
+                try:
+                    records, nbytes = write_content(sink)
+                    self.check_running()
+                    sink.close()
+                except BaseException:
+                    sink.discard()
+                    raise
+            except FileNotFoundError:
+                # Another run has removed the folder.
+                self._check_writing()
                 raise
-            own = is_published or self._owns(path)
-            if own:
-                self._record(path, None)
-            sidecars = self._write_labels(path) + (self._write_index(path) if self.index else ())
-            stored = self._stored(path)
+            place = staged if is_new or self._identity(staged) is not None else path
+            sidecars = self._write_labels(place, path) + (self._write_index(place, path) if self.index else ())
+            stored = self._stored(path) if place == staged else self._identity(path)
+            if stored is None:
+                raise IncompleteStoreError("the file was written, and another program removed it", Location(path))
             report = ShardWriteReport(
                 records, nbytes, stored.size, peak_memory(), sidecars, stored.version, sink.checksum
             )
-            if own:
+            if place == staged:
                 self._record(path, report)
-            _log.info("%s: %s %s", Location(path), "published" if is_published else "kept", plural(records, "record"))
+            else:
+                self._stage.tidy()
+            _log.info("%s: %s %s", Location(path), "wrote" if is_new else "kept", plural(records, "record"))
         return report
 
-    def _prepare(self, path: str) -> None:
-        """Check that the client waits for the tasks, or prepare one file of a run without a client."""
-        if self.compute:
-            self._check_writing()
-        else:
-            self.journal.check_free()
-            self.names.create_directories([path, join(self.directory, self.journal.name)])
+    def _open(self, path: str, should_publish: ShouldPublish) -> ByteSink:
+        """Open a new file below the run folder, if the client waits for the tasks, or there is none."""
+        for last in (False, False, True):
+            if self.compute:
+                self._check_writing()
+            else:
+                self.journal.check_free()
+                self._stage.make([self.names.name_of(path)])
+            try:
+                return open_sink(self.staged(path), self.compression, self.names.storage_options, should_publish)
+            except FileNotFoundError:
+                # Another task of a `Delayed` found the folder empty, and removed it.
+                if self.compute or last:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def _check_writing(self) -> None:
         """Raise unless the run of this task goes on: that of its client, or the program that writes a part of a job."""
-        own = self.journal if self.part is None else replace(self.journal, objects=self._objects, name=self.part)
-        own.check_writing(self.token)
+        if self.compute:
+            own = self.journal if self.part is None else replace(self.journal, objects=self._objects, name=self.part)
+            own.check_writing(self.token)
 
     def published_report(self, path: str) -> ShardWriteReport | None:
-        """Return the report of a file that this run published and that has not changed."""
-        unit = self._unit(path, self._identity(path))
+        """Return the report of a file that this run has written and that has not changed."""
+        unit = self._unit(path, self._identity(self.staged(path)))
         if unit is None or not unit.report:
             return None
         return ShardWriteReport.from_json(unit.report)
 
     def _should_publish(self, path: str, temporary: Path) -> bool:
-        """Decide whether a complete temporary file becomes `path`.
+        """Decide whether a complete temporary file is the one of this run.
 
-        False if this run has published the file, or if a file with the same bytes exists.
+        False if a copy of the task has written the file, or readers find one with the same bytes already.
         """
-        if self.compute:
-            self._check_writing()
-        existing, local = self._identity(path), is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem)
-        if existing is not None and (
-            self._unit(path, existing) is not None or self._is_same(path, existing, temporary)
-        ):
+        self._check_writing()
+        existing = self._identity(self.staged(path))
+        if existing is not None and self._unit(path, existing) is not None:
             return False
-        if existing is not None and not self.rewrites(path):
-            if self.mode == "w-":
-                raise FileExistsError(
-                    f"{Location(path)} exists already, and this write did not make it: " + OVERWRITE + " replaces it"
-                )
-            if self.compute and local:
-                # The files that this run replaces were removed when it began.
-                raise FileExistsError(
-                    f"{Location(path)} appeared since this write began: another program writes there, and its files "
-                    "are kept; write again when it has ended"
-                )
-            # Sidecars describe the replaced file.
-            self.names.remove(_sidecars_of([path]))
-        if local:
-            # Renaming keeps the identity. With the record first, a kill never leaves a file without one.
+        if not self.compute and self._identity(path) is not None and self._is_same(path, temporary):
+            return False
+        if is_local(path) and isinstance(url_to_fs(path)[0], LocalFileSystem):
+            # Renaming keeps the identity. With the record first, a copy of the task finds this file.
             own = file_identity(str(temporary), {})
             if own is not None:
                 self._record_unit(path, own, None)
         return True
 
-    def rewrites(self, path: str) -> bool:
-        """Return whether this run writes a file of an earlier one again, because it adds to what the file describes."""
-        return False
-
-    def _record(self, path: str, report: ShardWriteReport | None) -> None:
-        """Record a file that this run published."""
+    def _record(self, path: str, report: ShardWriteReport) -> None:
+        """Record a file that this run has written."""
         identity = None
         # A task that runs twice at once may replace the file before it is recorded.
         while identity != (current := self._stored(path)):
@@ -708,35 +879,35 @@ class Files:
             self._record_unit(path, identity, report)
 
     def _stored(self, path: str) -> StoredFile:
-        existing = self._identity(path)
+        existing = self._identity(self.staged(path))
         if existing is None:
-            raise IncompleteStoreError("the shard was published, and another program removed it", Location(path))
+            self._check_writing()
+            raise IncompleteStoreError("the file was written, and another program removed it", Location(path))
         return existing
 
     def _identity(self, path: str) -> StoredFile | None:
         return file_identity(path, self.names.storage_options)
 
     def _owns(self, path: str) -> bool:
-        """Return whether this run published the current file."""
-        return self._unit(path, self._identity(path)) is not None
+        """Return whether a copy of the task of this run wrote the current file."""
+        return self._unit(path, self._identity(self.staged(path))) is not None
 
-    def _is_same(self, path: str, existing: StoredFile, temporary: Path) -> bool:
-        """Compare a published file with a temporary one byte for byte."""
-        if existing.size != temporary.stat().st_size:
-            return False
+    def _is_same(self, path: str, own: Path | None = None) -> bool:
+        """Compare a file of readers with that of this run byte for byte."""
         fs, inside = url_to_fs(path, **self.names.storage_options)
-        with fs.open(inside, "rb") as stored, temporary.open("rb") as own:
-            while block := own.read(_COMPARED_NBYTES):
-                if stored.read(len(block)) != block:
-                    return False
-        return True
+        place = url_to_fs(self.staged(path), **self.names.storage_options)[1]
+        with fs.open(inside, "rb") as stored, fs.open(place, "rb") if own is None else own.open("rb") as new:
+            while True:
+                block, other = new.read(_COMPARED_NBYTES), stored.read(_COMPARED_NBYTES)
+                if block != other or not block:
+                    return bool(block == other)
 
     @property
     def _objects(self) -> Objects:
-        return objects_in(self.folder, self.names.storage_options)
+        return objects_in(self.folder, self.names.storage_options, makes_directory=False)
 
     def _unit(self, path: str, existing: StoredFile | None) -> Unit | None:
-        """Return the record of an existing file; None if this run did not publish it."""
+        """Return the record of an existing file; None if this run did not write it."""
         if existing is None:
             return None
         name = _record_name(path)
@@ -748,30 +919,29 @@ class Files:
     def _record_unit(self, path: str, identity: StoredFile, report: ShardWriteReport | None) -> None:
         unit = Unit({} if report is None else asdict(report), {path: identity})
         # The folder of a run that has ended is not created again.
-        objects = objects_in(self.folder, self.names.storage_options, makes_directory=not self.compute)
-        with suppress(*([FileNotFoundError] if self.compute else [])):
-            Units(objects).record(_record_name(path), {path: unit})
+        with suppress(FileNotFoundError):
+            Units(self._objects).record(_record_name(path), {path: unit})
 
-    def _write_labels(self, path: str) -> tuple[tuple[str, int], ...]:
-        """Write the labels of a published shard; return their path and size. They are the same for every copy."""
-        name = sidecar_path(path, SUFFIX)
+    def _write_labels(self, place: str, path: str) -> tuple[tuple[str, int], ...]:
+        """Write the labels of a new shard; return their path and size. They are the same for every copy."""
         if self.labels is None:
             return ()
-        if name is None:
+        name, shown = sidecar_path(place, SUFFIX), sidecar_path(path, SUFFIX)
+        if name is None or shown is None:
             raise TFRecordError("labels of xarray cannot be written next to this URL: it has a query", Location(path))
         data = self.labels.encode()
         write_file(name, data, self.names.storage_options)
-        return ((name, len(data)),)
+        return ((shown, len(data)),)
 
-    def _write_index(self, path: str) -> tuple[tuple[str, int], ...]:
-        """Write the sidecars of a published shard; return their paths and sizes."""
+    def _write_index(self, place: str, path: str) -> tuple[tuple[str, int], ...]:
+        """Write the sidecars of a new shard; return their paths and sizes."""
         options = self.names.storage_options
         for attempt in reversed(range(_INDEX_ATTEMPTS)):
-            shard = find_shards(path, compression=self.compression, storage_options=options)[0]
+            shard = find_shards(place, compression=self.compression, storage_options=options)[0]
             try:
-                return tuple(write_sidecars(shard)[0].items())
+                return tuple((path + name.removeprefix(place), size) for name, size in write_sidecars(shard)[0].items())
             except ShardChangedError:
-                # A concurrent copy of the same task has published the shard a second time.
+                # A concurrent copy of the same task has written the shard a second time.
                 if not attempt:
                     raise
         raise AssertionError("the last attempt returns or raises")
@@ -799,33 +969,28 @@ class UnitFiles(Files):
                 self.end()
         return True
 
-    def begin(self) -> None:
-        """Remove the description and the files that will not be replaced, too."""
-        if self.mode == "w" and not self.rewrites(self.names.last):
-            self.names.remove([self.names.last])
-        Files.begin(self)
-        if self.mode == "w":
-            kept = {*self.paths}
-            self.names.remove([path for path in self.names.existing([]) if path not in kept])
-
-    def finish(self, reports: Sequence[Any]) -> None:
+    def verify(self, reports: Sequence[Any]) -> None:
         """Verify the files of all units."""
-        Files.finish(self, [report for unit in reports for report in unit.files])
+        Files.verify(self, [report for unit in reports for report in unit.files])
 
-    def complete(self, paths: Sequence[str], reports: Sequence[ShardWriteReport]) -> None:
-        """Publish the files that describe the output; a run that is killed meanwhile can be resumed."""
-        for name, data in self.descriptions().items():
-            self.publish(join(self.names.root, name), partial(written, data))
+    def publish(self, reports: Sequence[Any]) -> None:
+        """Show the files of all units to readers."""
+        Files.publish(self, [report for unit in reports for report in unit.files])
+
+    def documents(self, reports: Sequence[ShardWriteReport]) -> Mapping[str, bytes]:
+        """Return the files that describe the output, by path; the last one makes it complete."""
+        return {join(self.names.root, name): data for name, data in self.descriptions().items()}
 
     def descriptions(self) -> Mapping[str, bytes]:
         """Return the files that describe the output, by their names below its directory; the last makes it complete."""
         raise NotImplementedError
 
-    def _published(self) -> list[str]:
-        return self.names.existing([])
+    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
+        """Return False: files of the same names are compared."""
+        return False
 
     def publish_unit(self, unit: int, write: Callable[[Sequence[BinaryIO]], tuple[int, int]]) -> UnitReport:
-        """Publish the files of a unit, unless this run has published all of them, and report the end of the task.
+        """Write the files of a unit, unless this run has written all of them, and report the end of the task.
 
         `write` writes their contents, and returns the number of rows and their decoded bytes.
         """
@@ -838,18 +1003,12 @@ class UnitFiles(Files):
                     amount = write(contents)
                 # Report the rows with the first file only.
                 written = zip(paths, contents, [amount, *((0, 0) for _ in paths[1:])], strict=True)
-                reports = [self.publish(path, _copied(content, each)) for path, content, each in written]
+                reports = [self.write_unit(path, _copied(content, each)) for path, content, each in written]
         made = [report for report in reports if report is not None]
         total = WriteReport.sum(made)
         report = UnitReport(total.records, total.nbytes, total.stored, total.peak, tuple(made))
         report_progress(report)
         return report
-
-
-def written(data: bytes, sink: ByteSink) -> tuple[int, int]:
-    """Write the bytes of a file without rows; return the numbers that `Files.publish` asks for."""
-    sink.write(data)
-    return 0, len(data)
 
 
 def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], tuple[int, int]]:
@@ -915,7 +1074,7 @@ class FileWrite:
         if not files.compute:
             return build(self.step, arguments, (Files.finish, files), *sent)
         tasks = build(self.step, arguments, (collect,), *sent)
-        return run_write(files, lambda: (tasks, self.work()))
+        return Run(files).write(lambda: (tasks, self.work()))
 
 
 def sent_once(files: Files, shared: Sequence[Any]) -> list[Delayed]:

@@ -197,6 +197,7 @@ def plan_tfrecord(
         resumable=job,
     )
     files.check_free()
+    files.refuse_other_split()
     refuse_sources(files, rows.origin.get("files", ()))
     columns, paths = rows.names, files.paths
     units = [(span, columns, (path, *span)) for span, path in zip(spans, paths, strict=True)]
@@ -213,7 +214,7 @@ def _write_samples(
             raise ValueError(f"{name}={value!r} needs arrays or a Dataset, and the rows come from an iterator")
     names, mode = ShardNames.from_urlpath(urlpath, options["storage_options"]).in_mode(options["mode"])
     # Refuse existing shards before the iterator is run.
-    Files(uuid.uuid4().hex, names, 1, mode, True, None, False, None, None).check_free()
+    Files(uuid.uuid4().hex, names, 1, mode, compute=True).check_free()
     features = ("features", "sequence_features", "example_features", "message")
     given: dict[str, Any] = {name: options[name] for name in (*features, "encoding")}  # type: ignore[literal-required]
     kept: dict[str, Any] = {name: options[name] for name in ("compression", "index", "mode", "storage_options")}
@@ -326,12 +327,13 @@ def _tfds_names(
 ) -> tuple[ShardNames, TFDSMetadata]:
     """Return the names of the shards of a TFDS split, and the metadata files to write next to them."""
     split = TFDSNames.from_mapping(tfds)
-    names = ShardNames.from_directory(directory, split.template(), options["storage_options"])
+    names = ShardNames.from_directory(directory, split.template(), options["storage_options"]).recovered()
     formats = {name: encoding.format for name, encoding in encoder.encoding.items()}
     metadata = TFDSMetadata.from_schema(names.directory, split, encoder.schema, formats)
     if options["mode"] == "a":
         metadata = metadata.appending(names.storage_options)
         names = ShardNames.from_directory(directory, split.template(metadata.template), options["storage_options"])
+        names.recovered()
     metadata.check(names.storage_options)
     return names, metadata
 

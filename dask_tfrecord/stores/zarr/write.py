@@ -507,7 +507,7 @@ class GroupOutput:
         """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
         self._finished().verify()
 
-    def publish(self) -> None:
+    def publish(self, reports: Any) -> None:
         """Show the run to readers."""
         with add_path_to_errors(str(self._target)):
             self._finished().publish()
@@ -1015,7 +1015,7 @@ class _SessionOutput(GroupOutput):
         with icechunk_errors(self._target):
             run_uninterrupted(merge)
 
-    def publish(self) -> None:
+    def publish(self, reports: Any) -> None:
         """Commit."""
         self._merged = True
         layout, features = self._layout, plural(len(self._request.schema), "feature")
