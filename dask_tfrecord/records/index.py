@@ -56,7 +56,9 @@ class ShardIndex:
     count: int
     # Record numbers of the entries, ascending; the first is record 0, also of an empty shard.
     records: NDArray[np.int64]
-    offsets: NDArray[np.int64]  # offset of the header of each entry in the decompressed stream; at least one MiB apart
+    offsets: NDArray[
+        np.int64
+    ]  # of the header of each entry in the decompressed stream; at least `entry_nbytes` apart, of remote shards less
     nbytes: int  # bytes of the decompressed stream
     compression: str | None  # detected
     access: bool = False  # whether a compressed shard has access points
@@ -293,16 +295,18 @@ _MAX_LINE = 64
 _REMOTE_PROBES = 8
 
 
-def index_shard(shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True) -> ShardIndex:
+def index_shard(
+    shard: Shard, sidecar: Sidecar | None, *, check_crc: bool = True, apart: int | None = None
+) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
-    `access` of the shard states whether `FILE.gzidx` exists. Raises CorruptRecordError if headers are walked and
-    damaged.
+    Entries of an index file are at least `apart` bytes apart, by default a MiB. `access` of the shard states whether
+    `FILE.gzidx` exists. Raises CorruptRecordError if headers are walked and damaged.
     """
     stale = None
     if sidecar is not None:
         try:
-            return _read(shard, sidecar)
+            return _read(shard, sidecar, limits().entry_nbytes if apart is None else apart)
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
     index = scan_shard(shard, check_crc=check_crc)
@@ -319,9 +323,9 @@ class UnusableIndexError(Exception):
     """An index file is malformed or does not describe its shard; the message names the reason."""
 
 
-def _read(shard: Shard, sidecar: Sidecar) -> ShardIndex:
+def _read(shard: Shard, sidecar: Sidecar, apart: int) -> ShardIndex:
     """Read an index file and compare it with the shard."""
-    lines = _IndexLines()
+    lines = _IndexLines(apart)
     try:
         for numbers in read_index_lines(sidecar.file):
             lines.add(numbers)
@@ -382,7 +386,8 @@ def _check_header(window: Window, record: int, offset: int, length: int) -> None
 class _IndexLines:
     """Lines of an index file, reduced to index entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: int) -> None:
+        self.apart = apart
         self.count = self.end = 0
         self.records, self.offsets = [0], [0]
         # Offsets of all records; None if they take too much memory.
@@ -402,12 +407,12 @@ class _IndexLines:
             raise UnusableIndexError(f"record {record} does not begin where the one before ends")
         if self.count == 0:
             self._lengths[0] = int(lengths[0])
-        index = int(np.searchsorted(offsets, self.offsets[-1] + limits().entry_nbytes))
+        index = int(np.searchsorted(offsets, self.offsets[-1] + self.apart))
         while index < len(offsets):
             self.records.append(self.count + index)
             self.offsets.append(int(offsets[index]))
             self._lengths.append(int(lengths[index]))
-            index = int(np.searchsorted(offsets, self.offsets[-1] + limits().entry_nbytes))
+            index = int(np.searchsorted(offsets, self.offsets[-1] + self.apart))
         self.count += len(numbers)
         if self.dense is not None:
             self.dense.append(offsets.copy())

@@ -41,11 +41,13 @@ from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.shards.objects import StoredFile, check_files, directory_of, remove_abandoned
 from dask_tfrecord.shards.registry import normalize_compression
-from dask_tfrecord.shards.shard import Shard, Shards
+from dask_tfrecord.shards.shard import Shard, Shards, is_local
 from dask_tfrecord.shards.streams import ACCESS_SUFFIX
 
 # Shards of one task: small files share a task.
 _TASK_SHARDS = 64
+# Least bytes between index entries of remote shards, and most entries that are closer than others: 4 MiB of memory.
+_LEAST_APART, _MOST_CLOSE = 64 << 10, 1 << 18
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +125,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             plain = _plain(shards[group.start])
             calls += [partial(split_entries, plain, split, check_crc=check_crc) for split in splits[group.start]]
         else:
-            calls.append(partial(_count, shards[group], found[group], check_crc))
+            calls.append(partial(_count, shards[group], found[group], check_crc, _entries_apart(shards)))
     began = time.monotonic()
     results = iter(compute_with_progress(calls, "Counting records"))
     indexes: list[ShardIndex] = []
@@ -163,7 +165,7 @@ def index_entries_of_shards(
     calls = []
     for group in group_by_size([side.file.size for _, side in found]):
         numbers, sides = zip(*found[group], strict=True)
-        calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc))
+        calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc, _entries_apart(shards)))
     counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
     _warn(counted)
     kinds = [shards.compression] * len(shards)
@@ -203,9 +205,18 @@ def _plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _count(shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool) -> list[ShardIndex]:
+def _count(
+    shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool, apart: int
+) -> list[ShardIndex]:
     pairs = zip(shards, sidecars, strict=True)
-    return [index_shard(shard, sidecar, check_crc=check_crc) for shard, sidecar in pairs]
+    return [index_shard(shard, sidecar, check_crc=check_crc, apart=apart) for shard, sidecar in pairs]
+
+
+def _entries_apart(shards: Shards) -> int:
+    """Return the bytes between two index entries: what a task reads of remote shards for rows that it does not want."""
+    if is_local(next(iter(shards.paths), "")):
+        return limits().entry_nbytes
+    return min(limits().entry_nbytes, max(_LEAST_APART, int(shards.sizes.sum()) // _MOST_CLOSE))
 
 
 def _write(shards: Shards) -> list[tuple[dict[str, int], int]]:

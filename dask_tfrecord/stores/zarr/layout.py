@@ -867,7 +867,9 @@ def _task_rows(layout: ZarrLayout) -> int:
         # The bytes of rows were estimated when the chunks were chosen.
         if together <= 2 * most * unit:
             task = together
-    return task * max(1, min(most, UNITS_OF_A_TASK) * unit // task)
+    # More small units: each task of remote shards reads some bytes beyond its rows.
+    units = UNITS_OF_A_TASK * limits().write_unit_nbytes * layout.nrow_units // max(1, layout.nbytes)
+    return task * max(1, min(most, max(UNITS_OF_A_TASK, units)) * unit // task)
 
 
 def _task(layout: ZarrLayout, units: tuple[WriteUnit, ...]) -> WriteTask:
