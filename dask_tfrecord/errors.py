@@ -432,7 +432,7 @@ def near_misses(name: object, names: Iterable[str]) -> str:
         start = str(name)[:3].casefold()
         names = [known for known in names if known[:3].casefold() == start][:_COMPARED]
     near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
-    nested = [known for known in names if known.endswith(f"/{name}")]
+    nested = [known for known in names if known.endswith(f"/{name}") or known.startswith(f"{name}/")]
     if close := list(dict.fromkeys([*nested, *(known for known in near if _is_near(name, known))]))[:3]:
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; there are {shown or 'none'}"

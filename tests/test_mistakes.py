@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from support.remedies import Namespace, calls, conditions, executed
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
 from dask_tfrecord.errors import ShardNotFoundError
+from dask_tfrecord.features.images.pixels import encode_png
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
@@ -198,8 +200,57 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_zarr("stored.zarr", append_dim="label"), "write append_dim='record'"),
     (lambda ds: dtf.read_tfrecord("train-*", [dtf.VarLenFeature("int64")]), "with the key of each feature"),  # type: ignore[arg-type]
     (lambda ds: ds.head(2)["lable"], "no column 'lable'; did you mean 'label'?"),
+    (lambda ds: dtf.ImageFeature("jpeg"), "the format of files is detected: write ImageFeature()"),  # type: ignore[arg-type]
+    (lambda ds: dtf.ImageFeature(resize=(8, 8)), "did you mean 'size'?"),  # type: ignore[call-arg]
+    (lambda ds: dtf.FixedLenFeature((), "int64", default=0), "did you mean 'default_value'?"),  # type: ignore[call-arg]
+    (lambda ds: dtf.VarLenFeature("int64", (3,)), "write VarLenFeature('int64'), or VarLenFeature('int64', shape="),  # type: ignore[misc]
+    (lambda ds: dtf.VarLenFeature(), "needs 'dtype': write VarLenFeature('int64')"),  # type: ignore[call-arg]
+    (lambda ds: dtf.TextFeature("utf8"), "write TextFeature(), or TextFeature(encoding='latin-1')"),  # type: ignore[misc]
+    (lambda ds: dtf.infer_schema("train-*", samples=3), "did you mean 'sample'?"),  # type: ignore[call-arg]
+    (lambda ds: dtf.check_workers("train-*"), "the client comes first: write dtf.check_workers(client, 'train-*')"),
+    (lambda ds: dtf.Schema(["label"]), "columns= picks features by name"),  # type: ignore[arg-type]
+    (
+        lambda ds: dtf.Schema(dict(ds.schema), classes={"lable": ["a"]}),
+        "classes: no feature 'lable'; did you mean 'label'",
+    ),
+    (lambda ds: ds["tokens"].to_zarr("x.zarr"), "write ds[['tokens']].to_zarr(path)"),
+    (lambda ds: ds.where(lambda blocks: blocks["label"] > 1, columns="label"), "write columns=['label']"),
+    (
+        lambda ds: ds.to_tfrecord("x-{shard}.tfrecord", mode="append"),
+        "'w' (replace what exists) or 'a' (add to what exists)",
+    ),  # type: ignore[arg-type]
+    (lambda ds: ds.to_parquet("x", mode="append"), "or 'a' (add to what exists); got 'append'"),  # type: ignore[arg-type]
+    (lambda ds: ds.padded("label", 3), "of one shape in all rows: write ds['label']"),
+    (lambda ds: ds.preview(columns=["label"]), "write ds[['label']].preview()"),  # type: ignore[call-arg]
+    (lambda ds: ds.batches(2, buffer_size=9), "write shuffle='window', window=9"),  # type: ignore[call-arg]
+    (lambda ds: ds + ds, "write dtf.read_tfrecord([path, other])"),  # type: ignore[operator]
+    (lambda ds: ds.rename(text="text/word").text, "did you mean 'text/word'?"),  # type: ignore[attr-defined]
+    (lambda ds: dtf.read_tfrecord("train-*", "image/class/label"), "write columns=['image/class/label']"),
+    (lambda ds: ds.map_blocks(lambda one, two: one), "it is called with one argument, a dict of arrays"),  # type: ignore[arg-type,misc]
+    (lambda ds: ds.map_blocks("label"), "map_blocks takes a function from a dict"),  # type: ignore[arg-type]
+    (lambda ds: ds.map_blocks(lambda b: {"n": b["tokens"].mean(axis=1)}), "as in blocks['tokens'].values"),
+    (lambda ds: ds.map_blocks(lambda b: {"n": b["text"].sum(axis=1)}), "leave out axis="),
+    (
+        lambda ds: ds.map_blocks(lambda b: {"n": np.array([len(each) for each in b["tokens"]])}).compute(),
+        "so give numpy.array dtype='int64', or map_blocks template={'n': FixedLenFeature((), 'int64')}",
+    ),
+    (lambda ds: compute(text=dtf.RawFeature((3, 2), "uint8")), "takes 6; ImageFeature() reads"),
+    (lambda ds: pictures().map_blocks(lambda b: {"image": b["image"] / 255}), "ImageFeature(size=(224, 224)) resizes"),
+    (lambda ds: pictures(shape=(4, 4, 3)).compute(), "write ImageFeature(size=(4, 4), channels=3), which resizes"),
+    (
+        lambda ds: pictures(dtf.RawFeature((4, 4, 3), "uint8")).compute(),
+        "takes 48; ImageFeature() reads JPEG, PNG",
+    ),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]
+
+
+def pictures(feature: Any = None, **arguments: Any) -> dtf.Dataset:
+    """Return images of two sizes."""
+    folder = Path(tempfile.mkdtemp())
+    files = [encode_png(np.zeros((size, size, 3), np.uint8)) for size in (4, 5)]
+    dtf.to_tfrecord({"image": files}, folder / "images.tfrecord")
+    return dtf.read_tfrecord(folder / "images.tfrecord", {"image": feature or dtf.ImageFeature(**arguments)})
 
 
 def compute(**features: Any) -> Any:

@@ -207,6 +207,8 @@ def _check_part(_ctx: click.Context, _option: click.Parameter, value: str | None
     match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", value or "")
     if value in (None, "auto") or (match is not None and 1 <= int(match[1]) <= int(match[2])):
         return value
+    if match is not None and (number := int(match[2])):
+        raise click.BadParameter(f"a job of {number} parts has 1/{number} to {number}/{number}; got {value}.")
     raise click.BadParameter(f"{value!r} is neither I/N, such as 1/8 to 8/8, nor auto.")
 
 

@@ -936,7 +936,9 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
             advice = _right_kind(feature, spec, Kind(found))
             return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
         case Fault.SIZE:
-            return f"holds {plural(found, 'byte')} where {feature} takes {spec.count}"
+            text = f"holds {plural(found, 'byte')} where {feature} takes {spec.count:,}"
+            # Fewer bytes than those of the array are often an encoded image.
+            return f"{text}; ImageFeature() reads JPEG, PNG and other images"
         case Fault.UTF8:
             return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
         case Fault.BOOLEAN:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, to_array
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.images.pixels import LONGEST_SIDE
@@ -19,6 +20,7 @@ _NATIVE_DTYPES = ("uint8", "uint16", "float32")
 Images = NDArray[Any]
 
 
+@explain_arguments("dtf.resize_images(images, (224, 224))")
 def resize_images(
     block: Any,
     size: tuple[int, int],

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, Unpack, overload
 
 import dask
@@ -182,7 +182,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> da.Array | tuple[da.Array, ...] | Dataset:
         if isinstance(key, str):
             self._check_names([key])
-            return self._rows.without_others([key]).array(key)
+            array = self._rows.without_others([key]).array(key)
+            if array.dtype.kind == "O":
+                # zarr has no arrays of objects.
+                setattr(array, "to_zarr", partial(_refuse_objects, key))  # noqa: B010 - mypy refuses the assignment
+            return array
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
             raise TypeError(
                 f"brackets pick columns, by a name, a tuple or a list of names; got {key!r:.100}: {_rows_advice(key)}"
@@ -521,6 +525,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ValueError
             If no template is given and the function fails on empty blocks.
         """
+        if not callable(func):
+            raise TypeError(f"map_blocks takes a function from a dict of arrays to a dict of arrays; got {func!r:.100}")
         called = OnBackend(func, self._rows.backend)
         made = template if template is not None else infer_template(called, self.schema, self._rows.names)
         return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
@@ -1335,6 +1341,10 @@ def _rows_advice(key: Any) -> str:
         parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
         return f"write ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] to pick rows"
     return "write ds.rows[key] to pick rows by ints, a slice or a mask"
+
+
+def _refuse_objects(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(f"zarr has no arrays of objects like those of {name!r}: write ds[[{name!r}]].to_zarr(path)")
 
 
 def _is_mask(given: Any) -> bool:

@@ -157,6 +157,8 @@ def checked_shape(shape: Any, owner: str, *, open_sizes: int = 0, filled: bool =
         given = shape if isinstance(shape, str) else getattr(shape, "__name__", "int64")
         given = given or "int64"
         advice = f": the shape comes before the dtype: write {owner}((8, 8, 3), {given!r})" if is_dtype else ""
+        if owner == "ImageFeature" and is_dtype and not hasattr(np, given):
+            advice = ": the format of files is detected: write ImageFeature()"
         if is_dtype and owner == "FixedLenFeature":
             advice = (
                 f": the shape comes before the dtype: write FixedLenFeature((), {given!r}) for one value per record"

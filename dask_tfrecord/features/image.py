@@ -25,7 +25,7 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
 from dask_tfrecord.features.images.codecs import ImageError
-from dask_tfrecord.features.images.pixels import ImageEncoding, decode_image, encode_image, image_shape
+from dask_tfrecord.features.images.pixels import ImageEncoding, decode_image, encode_image, image_shape, resize_advice
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry, shape_entry
 from dask_tfrecord.features.written import KeyedValues, fixed
@@ -217,7 +217,10 @@ class ImageFeature(Encoded):
             with _naming_row(self, decoded, number):
                 shapes[number] = image_shape(file, self)
                 if ((expected != -1) & (expected != shapes[number])).any():
-                    raise ImageError(f"an image of shape {tuple(shapes[number].tolist())}; expected {self.value_shape}")
+                    raise ImageError(
+                        f"an image of shape {tuple(shapes[number].tolist())}; expected {self.value_shape}"
+                        + resize_advice(self.value_shape)
+                    )
         return shapes
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:

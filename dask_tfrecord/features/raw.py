@@ -172,7 +172,7 @@ class RawFeature(EncodedArray):
         if self.size_keys:
             shapes = shapes_of_keys(self, decoded.keys[1:], sizes, self.stored_dtype.itemsize, "byte")
         if (number := first_true(sizes % self.nbytes != 0 if is_open else sizes != self.nbytes)) is not None:
-            needed = f"a multiple of {self.nbytes}" if is_open else f"{self.nbytes}"
+            needed = f"a multiple of {self.nbytes:,}" if is_open else f"{self.nbytes:,}"
             raise decoded.error(self, number, f"holds {plural(sizes[number], 'byte')}; {self} needs {needed}")
         dtype = self.stored_dtype
         if dtype.kind == "b" and (at := first_true(files.values > 1)) is not None:

@@ -34,7 +34,8 @@ FEATURES: dict[str, type[Feature]] = {
 _OWN = FEATURES.copy()
 # How each is called, for errors about its arguments.
 _CALLS = (
-    *("FixedLenFeature((), 'int64')", "FixedLenSequenceFeature((), 'int64')", "ImageFeature()", "TextFeature()"),
+    *("FixedLenFeature((), 'int64')", "FixedLenSequenceFeature((), 'int64')", "ImageFeature()"),
+    *("TextFeature(), or TextFeature(encoding='latin-1')",),
     *("VarLenFeature('int64'), or VarLenFeature('int64', shape=(-1, 3)) for rows of 3 values",),
     *("RawFeature((8, 8, 3), 'uint8')", "TensorFeature((3,), 'float32')", "FunctionFeature(function, (), 'int64')"),
     *("SparseFeature('indices', 'values', 'float32', 100)", "RaggedFeature('int64')", "ProtoFeature(message)"),

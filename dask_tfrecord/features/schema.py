@@ -126,6 +126,8 @@ class Schema(Mapping[str, Feature]):
         report: Any = None,
         records: Schema | None = None,
     ) -> None:
+        if not isinstance(features, Mapping):
+            raise SchemaError(f"features is a mapping of names to features; got {features!r:.100}{picked(features)}")
         known: dict[str, Feature] = {}
         message_name, steps = _steps_of_message(sequence_features, example_features)
         for name, feature in [*features.items(), *steps.items()]:
@@ -137,6 +139,10 @@ class Schema(Mapping[str, Feature]):
                 argument = "example_features" if example_features is not None else "sequence_features"
                 raise SchemaError(f"feature {name!r} is in both features and {argument}: names must be distinct")
             known[name] = feature if isinstance(feature, Feature) else from_tensorflow(feature, f"feature {name!r}")
+        for name in classes or {}:
+            # A feature may have several columns, with names after a dot.
+            if name not in known and name.rpartition(".")[0] not in known:
+                raise UnknownFeatureError(f"classes: no feature {name!r}{near_misses(name, known)}")
         message_type = None if message is None else MessageType.of(message)
         _check_messages(known, message_type, is_example=message_name == "Example")
         if message_type is not None:

@@ -47,7 +47,7 @@ class TextFeature(Encoded):
     # Of the stored values, and of one string.
     dtype = "bytes"
     value_shape = ()
-    default_value: str | None = field(default=None)
+    default_value: str | None = field(default=None, kw_only=True)
     count: int | None = field(default=None, kw_only=True)
     encoding: str = field(default="utf-8", kw_only=True)
 

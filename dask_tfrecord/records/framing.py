@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord import _native
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.foreign import HEAD_NBYTES, foreign_format
@@ -409,6 +410,7 @@ def describe_head(window: Window) -> str:
     return f"bytes of an unknown format{shown}"
 
 
+@explain_arguments("dtf.read_records('train.tfrecord')")
 def read_records(
     urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -18,6 +18,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
 from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
 from dask_tfrecord.records.framing import detected_compression
@@ -52,6 +53,7 @@ _LEAST_APART, _MOST_CLOSE = 64 << 10, 1 << 18
 _log = logging.getLogger(__name__)
 
 
+@explain_arguments("dtf.build_index('train-*.tfrecord')")
 def build_index(
     urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -303,6 +305,7 @@ def _hint(text: str) -> None:
 SAMPLE = 256
 
 
+@explain_arguments("dtf.verify('train-*.tfrecord')")
 def verify(
     urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -389,6 +392,7 @@ def _check(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardRepo
     return reports
 
 
+@explain_arguments("dtf.repair('damaged.tfrecord', 'repaired.tfrecord')")
 def repair(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

@@ -193,7 +193,8 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     if variables and others:
         raise SchemaError(
             f"coordinates {_list(others)} do not have {rows!r}, the dimension of rows, first, and would be lost: "
-            f"ds.drop_vars({others!r}) drops them, ds.transpose({rows!r}, ...) moves {rows!r} to the front"
+            f"write it by ds.to_zarr of xarray, or drop them by ds.drop_vars({others!r}). If they are of rows, "
+            f"ds.transpose({rows!r}, ...) moves {rows!r} to the front"
         )
     for name in coords:
         if type(arrays.indexes.get(name)).__name__ == "MultiIndex":

@@ -22,6 +22,7 @@ import dask.local
 import numpy as np
 from dask.base import tokenize
 
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
 from dask_tfrecord.features.inference.payload_type import detect_payload_type
@@ -118,6 +119,7 @@ def _joined(partitions: list[Runs]) -> list[Runs]:
     return [tuple(chain.from_iterable(partitions[start : start + step])) for start in range(0, len(partitions), step)]
 
 
+@explain_arguments("dtf.read_bag('train-*.tfrecord')")
 def read_bag(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     decode: Callable[[bytes], Any] | None = None,
@@ -215,6 +217,7 @@ def _values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_
 _MERGED = 16
 
 
+@explain_arguments("dtf.infer_schema('train-*.tfrecord')")
 def infer_schema(
     urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,
@@ -279,6 +282,7 @@ def infer_schema(
     ).schema
 
 
+@explain_arguments("dtf.inspect_records('train-*.tfrecord')")
 def inspect_records(
     urlpath: str | PathLike[str] | Iterable[str | PathLike[str]],
     *,

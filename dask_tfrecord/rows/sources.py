@@ -1345,13 +1345,29 @@ def apply(
     conformed: dict[str, Block] = {}
     for name in names:
         given = result.as_read(name, schema[name]) if isinstance(result, UserBlocks) else result[name]
-        conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
+        try:
+            conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
+        except SchemaError as error:
+            raise SchemaError(error.message + _other_template(name, schema[name], given)) from error
     for name, block in conformed.items():
         if rows and len(block) not in rows:
             raise SchemaError(
                 f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of {name!r}"
             )
     return conformed
+
+
+def _other_template(name: str, expected: Feature, given: Any) -> str:
+    """Say how a function states the dtype that it returns, if that is another one than its template has."""
+    try:
+        found = feature_of(host_array(given, name), name)
+    except (SchemaError, AttributeError):
+        return ""
+    template = f"template={{{name!r}: {found}}}"
+    if expected.item_dtype == np.float64 and found.item_dtype.kind in "biu":
+        # It was tried on no rows.
+        return f": numpy.array([]) is float64, so give numpy.array dtype='int64', or map_blocks {template}"
+    return f": if this is right, give map_blocks {template}"
 
 
 class UserBlocks(dict[str, Any]):
@@ -1472,11 +1488,10 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
     try:
         made = function(dict(blocks))
     except Exception as error:
-        unknown = unknown_column(error, columns)
-        remedy = "give template={name: array without rows, or a feature class}"
+        remedy = unknown_column(error, columns) or _failed_trial(error)
         raise ValueError(
             f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
-            f"{unknown or remedy}"
+            f"{remedy}"
         ) from error
     for name, block in made.items() if isinstance(made, Mapping) else ():
         if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
@@ -1491,6 +1506,18 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
                 f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
             )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def _failed_trial(error: Exception) -> str:
+    """Say what to change in a function that failed with blocks of no rows."""
+    said = str(error)
+    if isinstance(error, TypeError) and "positional argument" in said:
+        return "it is called with one argument, a dict of arrays"
+    if "RaggedBlock" in said:
+        return "rows that differ in length are a RaggedBlock: compute with its values, as in blocks['tokens'].values"
+    if isinstance(error, np.exceptions.AxisError):
+        return "text, bytes and rows that differ in shape are objects along one axis: leave out axis="
+    return "give template={name: array without rows, or a feature class}"
 
 
 def unknown_column(error: Exception, columns: Iterable[str]) -> str:
@@ -1516,13 +1543,27 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     for name, like in made.items():
         stated = isinstance(like, Feature)
         owner = f"map_blocks returned {name!r}"
-        found = like if stated else feature_of(host_array(like, owner), owner)
+        try:
+            found = like if stated else feature_of(host_array(like, owner), owner)
+        except SchemaError as error:
+            raise SchemaError(error.message + _of_several_sizes(own)) from error
         kept = not stated and name in own and same_form(found, own[name])
         features[name] = own[name] if kept else found
     classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
     if isinstance(made, Schema):
         return Schema(features, classes={**classes, **made.classes}, groups=made.groups, records=own.records)
     return Schema(features, classes=classes, records=own.records)
+
+
+def _of_several_sizes(own: Schema) -> str:
+    """Say how to read the columns of arrays that differ in shape, which functions get as objects."""
+    differing = [name for name, feature in own.items() if feature.own_shapes]
+    if not differing:
+        return ""
+    image = any(getattr(own[name], "is_image", False) for name in differing)
+    return f"; rows of {differing[0]!r} differ in shape" + (
+        ", and ImageFeature(size=(224, 224)) resizes images" * image
+    )
 
 
 # Records between two cumulative counts.

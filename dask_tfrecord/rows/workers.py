@@ -21,6 +21,7 @@ from dask.base import get_scheduler
 from dask.system import CPU_COUNT
 from dask.utils import format_bytes, parse_bytes, parse_timedelta
 
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.blocks import release_memory
 from dask_tfrecord.errors import ClusterError, describe_error, plural, printable, redact, redact_url
 from dask_tfrecord.features.schema import align_columns
@@ -194,6 +195,7 @@ class WorkersReport:
         return html_table(self._summary(), header, rows, self.problems)
 
 
+@explain_arguments("dtf.check_workers(client, 'train-*.tfrecord')")
 def check_workers(
     client: Any,
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
@@ -239,6 +241,8 @@ def check_workers(
     >>> report.ok, report.workers[0].paths[0].found
     (True, '2 files of 5,857 bytes')
     """
+    if isinstance(client, str | os.PathLike | list | tuple):
+        raise TypeError(f"the client comes first: write dtf.check_workers(client, {client!r:.100})")
     if client.asynchronous:
         raise ValueError("check_workers takes a synchronous client: call it in a thread of its own")
     began = time.monotonic()

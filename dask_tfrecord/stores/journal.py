@@ -344,6 +344,9 @@ class Journal:
                 self.objects.put(self.name, replace(found, machine="", beat=0.0).to_json())
             elif found is not None:
                 self.objects.drop([self.name])
+        except NotADirectoryError:
+            # There is a file where the output would be, and no claim.
+            pass
         except Exception as error:
             # The error of the run takes precedence, and the run is dead after it.
             _log.warning("%s: could not remove the claim %s: %s", self.location, self.name, type(error).__name__)

@@ -90,9 +90,10 @@ def check_mode(mode: str, what: str, *, resume: bool = False) -> Mode:
     for known in get_args(Mode):
         if mode == known:
             return cast(Mode, mode)
-    adds = mode in ("a", "append", "r+") and what == "the group"
-    advice = "; write append_dim='record' to add rows to a store, or mode='a' to add columns" if adds else ""
-    raise ValueError(f"mode is 'w-' (fail if {what} exists) or 'w' (replace what exists); got {mode!r}{advice}")
+    adds = "'a' (add columns), and append_dim='record' adds rows" if what == "the group" else "'a' (add to what exists)"
+    if what == "the group" and mode in ("append", "r+"):
+        adds += ": write append_dim='record' to add rows to a store"
+    raise ValueError(f"mode is 'w-' (fail if {what} exists), 'w' (replace what exists) or {adds}; got {mode!r}")
 
 
 _log = logging.getLogger(__name__)

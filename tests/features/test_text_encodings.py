@@ -42,7 +42,7 @@ def test_steps_nested_rows_and_defaults_have_the_encoding(tmp_path: Path) -> Non
     assert [[item for step in row for item in step] for row in stored] == [[b"\xe4"], [b"b", b"\xfc"]]
     found = dtf.read_tfrecord(tmp_path / "steps.tfrecord", schema)["t"].compute()
     assert [row.tolist() for row in found] == [["ä"], ["b", "ü"]]
-    filled = dtf.TextFeature("ö", encoding="latin-1")
+    filled = dtf.TextFeature(default_value="ö", encoding="latin-1")
     missing = dtf.read_tfrecord(write(tmp_path, [b"\xe4"]), {"t": text, "other": filled})
     assert missing["other"].compute().tolist() == ["ö"]
 

@@ -231,7 +231,7 @@ LESS: list[tuple[Feature, Feature, str]] = [
     (ImageFeature((8, 8, 3)), WORDS, "image_domain {"),
     (ImageFeature((-1, 8, 8, 3)), VarLenFeature("bytes"), "image_domain {"),
     (TextFeature(), WORDS, "natural_language_domain {"),
-    (TextFeature("\u00fc"), FixedLenFeature((), "bytes", "\u00fc".encode()), "bytes_value"),
+    (TextFeature(default_value="\u00fc"), FixedLenFeature((), "bytes", "\u00fc".encode()), "bytes_value"),
     (
         RaggedFeature("int64", None, (UniformRowLength(2),)),
         *(VarLenFeature("int64", shape=(-1, 2)), "uniform_row_length: 2"),

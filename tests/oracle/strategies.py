@@ -119,7 +119,7 @@ _OF_RECORDS: dict[type[Feature], _Maker] = {
         st.builds(dtf.RawFeature, _ONE_OPEN, _RAW_DTYPES, count=st.just(-1), compression_type=_COMPRESSION),
     ),
     dtf.TextFeature: lambda key: (
-        st.builds(dtf.TextFeature, st.none() | NAMES) | st.builds(dtf.TextFeature, count=_COUNTS)
+        st.builds(dtf.TextFeature, default_value=st.none() | NAMES) | st.builds(dtf.TextFeature, count=_COUNTS)
     ),
     dtf.TensorFeature: lambda key: _tensor(key),
 }
@@ -139,7 +139,7 @@ _OF_ITEMS: dict[type[Feature], _Maker] = {
     dtf.RaggedFeature: lambda key: _ragged(key, decoded=False),
     dtf.RawFeature: _OF_LISTS[dtf.RawFeature],
     dtf.TensorFeature: _OF_LISTS[dtf.TensorFeature],
-    dtf.TextFeature: lambda key: st.builds(dtf.TextFeature, st.none() | NAMES),
+    dtf.TextFeature: lambda key: st.builds(dtf.TextFeature, default_value=st.none() | NAMES),
 }
 CLASSES: tuple[type[Feature], ...] = tuple(_OF_RECORDS)
 ITEMS: tuple[type[Feature], ...] = tuple(_OF_ITEMS)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.conversions import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural
@@ -122,6 +123,7 @@ class _MixedReader(ChainedReader):
         return super().read_scattered(self._choices.starts[sources] + numbers, scheduler)
 
 
+@explain_arguments("dtf.sample_from_datasets([ds, other])")
 def sample_from_datasets(
     datasets: Sequence[HasRows],
     weights: Sequence[float] | None = None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -71,6 +71,14 @@ class Decoding(Protocol):
         """The dtype of pixels."""
 
 
+def resize_advice(shape: Sequence[int]) -> str:
+    """Say how to read images of several sizes as arrays of one shape."""
+    height, width, channels = shape
+    if -1 in (height, width):
+        return ""
+    return f": write ImageFeature(size=({height}, {width}), channels={channels}), which resizes images"
+
+
 def decode_image(data: bytes | memoryview, feature: Decoding, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Decode the first frame of an image, as its feature describes, to a new array or to `out`, of any strides.
 
@@ -92,7 +100,7 @@ def decode_image(data: bytes | memoryview, feature: Decoding, out: NDArray[Any] 
     if out is None:
         out = np.empty(shape, feature.item_dtype)
     elif out.shape != shape:
-        raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}")
+        raise ImageError(f"a {image.format} image of shape {shape}; expected {out.shape}{resize_advice(out.shape)}")
     is_resized = size is not None and size != (image.height, image.width)
     if is_resized and (lanczos or antialias) and max(image.height, image.width) > LONGEST_SIDE:
         raise ImageError(

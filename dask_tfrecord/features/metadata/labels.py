@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -307,7 +308,7 @@ def read_schema(urlpath: str | os.PathLike[str], storage_options: Mapping[str, A
     if text is None:
         name = str(urlpath)
         missing: str = f"no schema file {redact_url(name)!r} exists"
-        if name.isidentifier():
+        if not re.search(r"[.*:]", name):
             missing += ". " + Spelled(
                 f"The argument features is a dict of features, or the path of such a file. To read only the column "
                 f"{name!r}, write columns=[{name!r}]",

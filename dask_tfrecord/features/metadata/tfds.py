@@ -220,7 +220,7 @@ class _FeatureCollector:
         elif lengths:
             self._values(name, "bytes", (), lengths)
         else:
-            self._add(name, TextFeature("" if content.get("optional") else None))
+            self._add(name, TextFeature(default_value="" if content.get("optional") else None))
 
     def _image(self, content: dict[str, Any], name: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> None:
         dtype = str(content.get("dtype") or "uint8")
