@@ -216,6 +216,7 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     for column in columns.values():
         _check_axes(column)
     if schema.message_type is None:
+        columns = _with_shared_keys(columns)
         _check_keys(columns)
     # A field or key may have several columns, such as the names and the numbers of an enum.
     uses = Counter(spec for column in columns.values() for spec in column.specs)
@@ -247,6 +248,38 @@ def _check_axes(column: ColumnDecoder) -> None:
             f"array has at most {_MAX_AXES}{', one of them for the rows' if rows else ''}. Use "
             f"FixedLenFeature((), 'bytes') for the bytes of a tensor, or a flat shape for the values of a list"
         )
+
+
+def _with_shared_keys(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecoder]:
+    """Let several features of one bytes value of each record assemble it themselves, whatever they make of it."""
+    specs_of: dict[tuple[str, bool], list[KeySpec]] = {}
+    for column in columns.values():
+        for spec in column.specs:
+            specs_of.setdefault((spec.key, spec.steps), []).append(spec)
+    shared = {
+        key
+        for key, specs in specs_of.items()
+        if all(map(_is_one_value, specs)) and (len({*specs}) > 1 or (len(specs) > 1 and specs[0].is_direct))
+    }
+    made = {}
+    for name, column in columns.items():
+        if shared.isdisjoint((spec.key, spec.steps) for spec in column.specs):
+            made[name] = column
+            continue
+        specs = tuple(
+            KeySpec(spec.key, "bytes", ValueLayout.FIXED, steps=spec.steps, optional=spec.optional)
+            if (spec.key, spec.steps) in shared
+            else spec
+            for spec in column.specs
+        )
+        made[name] = replace(column, specs=specs, assembler=column.assembler or type(column.parsed).assemble)
+    return made
+
+
+def _is_one_value(spec: KeySpec) -> bool:
+    """Return whether a spec is that of one bytes value without a default, whatever the decoder makes of it."""
+    is_one = spec.layout == ValueLayout.FIXED and spec.dtype == "bytes" and spec.count == 1
+    return not spec.default_value and (is_one or spec.layout in (ValueLayout.RAW, ValueLayout.TENSOR))
 
 
 def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:

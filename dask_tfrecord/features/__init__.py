@@ -4,6 +4,7 @@ from dask_tfrecord.features.arrays import ArrayFeature as ArrayFeature
 from dask_tfrecord.features.base import Feature as Feature
 from dask_tfrecord.features.dtypes import dtype_name as dtype_name
 from dask_tfrecord.features.encoded import Encoded as Encoded
+from dask_tfrecord.features.float_image import FloatImageFeature as FloatImageFeature
 from dask_tfrecord.features.functions import FunctionFeature as FunctionFeature
 from dask_tfrecord.features.image import ImageFeature as ImageFeature
 from dask_tfrecord.features.listed import FixedLenFeature as FixedLenFeature

@@ -360,6 +360,8 @@ class Feature(ABC):
         """Set checked arguments of the frozen dataclass, and what follows from them; for constructors only."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if self.stored_key is not None:
+            checked_key(self.stored_key, type(self).__name__)
         item_dtype = self.item_dtype
         block_dtype = np.dtype(object) if self.ragged_rank or self.own_shapes else item_dtype
         object.__setattr__(self, "block_dtype", block_dtype)

@@ -91,6 +91,8 @@ class FunctionFeature(ArrayFeature):
     count : int, optional
         Number of arrays per record, each in a bytes value of its own; -1 for any number, zero included. By default a
         record holds one.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Notes
     -----
@@ -113,6 +115,7 @@ class FunctionFeature(ArrayFeature):
     dtype: str
     encode: Callable[[NDArray[Any]], bytes] | None = None
     count: int | None = field(default=None, kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -124,6 +127,7 @@ class FunctionFeature(ArrayFeature):
             encode: Callable[[NDArray[Any]], bytes] | None = None,
             *,
             count: int | None = None,
+            value_key: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

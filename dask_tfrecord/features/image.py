@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -74,6 +74,8 @@ class ImageFeature(Encoded):
     antialias : bool, default False
         Average the pixels that a smaller image would leave out. `dlimp.transforms.resize_image` is
         ``method="lanczos3", antialias=True``.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -91,6 +93,7 @@ class ImageFeature(Encoded):
     reduced: bool = False
     method: str = "bilinear"
     antialias: bool = False
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -104,6 +107,8 @@ class ImageFeature(Encoded):
             reduced: bool = False,
             method: Literal["bilinear", "lanczos3"] = "bilinear",
             antialias: bool = False,
+            *,
+            value_key: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

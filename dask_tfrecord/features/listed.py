@@ -107,6 +107,8 @@ class FixedLenFeature(Listed):
     mixed : bool, default False
         Accept integers as well as floats, record by record; the dtype is ``"float64"`` or ``"float32"``. An integer
         that the dtype cannot hold exactly is an error that names the record. Written records list floats.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -120,16 +122,25 @@ class FixedLenFeature(Listed):
     dtype: str = field(default_factory=str)
     default_value: Any = None
     mixed: bool = field(default=False, kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, shape: Shape, dtype: Any, default_value: Any = None, *, mixed: bool = False) -> None: ...
+        def __init__(
+            self,
+            shape: Shape,
+            dtype: Any,
+            default_value: Any = None,
+            *,
+            mixed: bool = False,
+            value_key: str | None = None,
+        ) -> None: ...
 
     __eq__ = Listed._is_equal
 
     def __post_init__(self) -> None:
         given: Any = self.shape
-        if isinstance(given, tuple | list) and any(isinstance(size, str) for size in given):
+        if isinstance(given, tuple | list) and any(isinstance(size, str) and not size.isdigit() for size in given):
             raise SchemaError(
                 f"FixedLenFeature: the number of values is fixed, and sizes in keys differ between records; got shape "
                 f"{given}: write VarLenFeature({self.dtype!r}, shape={given})"
@@ -197,6 +208,8 @@ class VarLenFeature(Listed):
     size_keys : tuple of str, optional
         Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
         the array, as for `RawFeature`.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -209,6 +222,7 @@ class VarLenFeature(Listed):
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
     size_keys: tuple[str, ...] = field(default=(), kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -219,6 +233,7 @@ class VarLenFeature(Listed):
             shape: int | Sequence[int | str | None] = (-1,),
             mixed: bool = False,
             size_keys: Sequence[str] = (),
+            value_key: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -356,6 +371,8 @@ class FixedLenSequenceFeature(Listed):
         A record with more steps is an error.
     mixed : bool, default False
         As for `FixedLenFeature`.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -370,6 +387,7 @@ class FixedLenSequenceFeature(Listed):
     default_value: Any = None
     length: int | None = field(default=None, kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -382,6 +400,7 @@ class FixedLenSequenceFeature(Listed):
             *,
             length: int | None = None,
             mixed: bool = False,
+            value_key: str | None = None,
         ) -> None: ...
 
     __eq__ = Listed._is_equal

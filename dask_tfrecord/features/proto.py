@@ -108,8 +108,6 @@ class ProtoFeature(Feature):
             raise SchemaError("ProtoFeature: presence=True reads no values; remove values=")
         if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 0:
             raise SchemaError(f"ProtoFeature: depth is a number of levels from 0 on; got {self.depth!r}")
-        if self.key is not None:
-            checked_key(self.key, "ProtoFeature")
         compression = checked_compression(self.compression_type, "ProtoFeature")
         if compression is not None and message is None:
             raise SchemaError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, RaggedBlock, RowError, first_true, row_of_value, splits_of
 from dask_tfrecord.errors import SchemaError, plural
-from dask_tfrecord.features.base import Feature, checked_key, of_this_library
+from dask_tfrecord.features.base import Feature, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.images.pixels import ImageEncoding
@@ -113,8 +113,6 @@ class RaggedFeature(Listed):
         partitions = tuple(
             of_this_library(each, Partition, PARTITIONS, "RaggedFeature", expected) for each in self.partitions
         )
-        if self.value_key is not None:
-            checked_key(self.value_key, "RaggedFeature")
         splits = numpy_dtype(self.row_splits_dtype, "RaggedFeature: row_splits_dtype").name
         if splits not in ("int32", "int64"):
             raise SchemaError(f"RaggedFeature: expected row_splits_dtype int32 or int64; got {self.row_splits_dtype!r}")
@@ -200,7 +198,6 @@ class RaggedFeature(Listed):
         if scope != "value" and self.values is not None:
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
-        key = key if self.value_key is None else self.value_key
         values = ragged_key(key, self.dtype, scope=scope, content=number_content(self.mixed))
         if self.values is not None:
             # Each is a value of its own.
@@ -271,7 +268,7 @@ class RaggedFeature(Listed):
                     row_of_value(ends, number)[0], f"holds a row of {size} items, which {partition!r} cannot represent"
                 )
             ends, inside = splits[ends], inside.values
-        key, ends = key if self.value_key is None else self.value_key, np.ascontiguousarray(ends)
+        ends = np.ascontiguousarray(ends)
         if self.values is None:
             return [in_rows(key, RaggedBlock(inside, ends)), *result]
         # Axes of uniform partitions are merged with that of the rows.

@@ -62,6 +62,8 @@ class RawFeature(EncodedArray):
     size_keys : tuple of str, optional
         Keys of the sizes that are -1, the same as names in `shape`. For several of them, one key may list all sizes of
         the array: ``RawFeature((None, None, None), "uint8", size_keys=["image_shape"])``.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class RawFeature(EncodedArray):
     count: int | None = field(default=None, kw_only=True)
     compression_type: str | None = field(default=None, kw_only=True)
     size_keys: tuple[str, ...] = field(default=(), kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
@@ -88,6 +91,7 @@ class RawFeature(EncodedArray):
             count: int | None = None,
             compression_type: str | None = None,
             size_keys: Sequence[str] = (),
+            value_key: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature, of_this_library
+from dask_tfrecord.features.float_image import FloatImageFeature
 from dask_tfrecord.features.functions import FunctionFeature, function_of_json, json_of_function
 from dask_tfrecord.features.image import ImageFeature
 from dask_tfrecord.features.listed import FixedLenFeature, FixedLenSequenceFeature, Listed, VarLenFeature
@@ -27,8 +28,8 @@ from dask_tfrecord.identity import class_digest
 FEATURES: dict[str, type[Feature]] = {
     cls.__name__: cls
     for cls in (
-        *(FixedLenFeature, FixedLenSequenceFeature, FunctionFeature, ImageFeature, ProtoFeature, RaggedFeature),
-        *(RawFeature, SparseFeature, TensorFeature, TextFeature, VarLenFeature),
+        *(FixedLenFeature, FixedLenSequenceFeature, FloatImageFeature, FunctionFeature, ImageFeature, ProtoFeature),
+        *(RaggedFeature, RawFeature, SparseFeature, TensorFeature, TextFeature, VarLenFeature),
     )
 }
 _OWN = FEATURES.copy()

@@ -77,6 +77,8 @@ class TensorFeature(EncodedArray):
     count : int, optional
         Number of tensors per record, each in a bytes value of its own: rows have the shape ``(count, *shape)``. -1 for
         any number, zero included. By default a record holds one tensor.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -90,10 +92,13 @@ class TensorFeature(EncodedArray):
     # Required, as in FixedLenFeature.
     dtype: str = field(default_factory=str)
     count: int | None = field(default=None, kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
         # Arguments accept more types than the fields store.
-        def __init__(self, shape: Shape, dtype: Any, *, count: int | None = None) -> None: ...
+        def __init__(
+            self, shape: Shape, dtype: Any, *, count: int | None = None, value_key: str | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         shape = checked_shape(self.shape, "TensorFeature", open_sizes=100)

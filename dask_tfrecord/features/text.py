@@ -36,6 +36,8 @@ class TextFeature(Encoded):
         strings.
     encoding : str, default "utf-8"
         Name of a text encoding of Python, such as ``"latin-1"``. `to_tfrecord` writes it; other outputs hold text.
+    value_key : str, optional
+        Key of the values in the record, by default the name of the feature. Several features may read one key.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class TextFeature(Encoded):
     default_value: str | None = field(default=None, kw_only=True)
     count: int | None = field(default=None, kw_only=True)
     encoding: str = field(default="utf-8", kw_only=True)
+    value_key: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         count = checked_count(self.count, "TextFeature")

@@ -16,11 +16,14 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from oracle import write_oracle
 from oracle.partitions import objects
 from support.commands import shown
 from support.corpus import TRAX
+from support.images import png
 from support.paths import TESTS
 from support.tasks import tasks_of
+from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, SchemaError, ShardNotFoundError
@@ -375,7 +378,6 @@ def test_classes_without_features_are_read_from_their_files(copy: Callable[..., 
 # TFDS converts these features further; a user does so with these functions.
 STEPS: dict[str, Callable[[Any], Any]] = {
     "open_second": lambda row: row.reshape(2, -1),
-    "png_float": lambda row: row.view("float32"),
 }
 # Images of any size in a row are compared one by one; tensors of several unknown sizes become shape and values.
 PARTS = ("json", "values", "shapes", "lengths")
@@ -551,3 +553,34 @@ def test_metadata_and_records_on_another_file_system() -> None:
                 dtf.read_tfrecord(url)
     finally:
         fs.rm("/tfds-read", recursive=True)
+
+
+def test_images_in_sequences_of_steps(tmp_path: Path) -> None:
+    image = {"pythonClassName": "x.Image", "image": {"shape": {"dimensions": ["1", "2", "3"]}, "dtype": "uint8"}}
+    depth = {"pythonClassName": "x.Image", "image": {"shape": {"dimensions": ["1", "2", "1"]}, "dtype": "float32"}}
+    any_image = {"pythonClassName": "x.Image", "image": {"shape": {"dimensions": ["-1", "2", "3"]}, "dtype": "uint8"}}
+
+    def sequence(feature: Any) -> dict[str, Any]:
+        return {"pythonClassName": "x.Sequence", "sequence": {"feature": feature, "length": "-1"}}
+
+    def named(features: dict[str, Any]) -> dict[str, Any]:
+        return {"pythonClassName": "x.FeaturesDict", "featuresDict": {"features": features}}
+
+    views = {"image": sequence(image), "depth": sequence(depth), "any": sequence(any_image)}
+    schema = schema_from_features(json.dumps(named({"steps": sequence(named(views))})))
+    pixels = np.arange(18, dtype=np.uint8).reshape(3, 1, 2, 3)
+    floats = np.float32([[[[0.5], [2]]]] * 3)
+
+    def keys(name: str, files: list[bytes]) -> dict[str, Any]:
+        return {f"steps/{name}/ragged_flat_values": files, f"steps/{name}/ragged_row_lengths_0": [2, 0, 1]}
+
+    files = list(map(png, pixels))
+    record = keys("image", files) | keys("depth", [png(each.view("uint8")) for each in floats]) | keys("any", files)
+    write_oracle(tmp_path / "a", [example(**record)])
+    found = {name: column[0] for name, column in dtf.read_tfrecord(tmp_path / "a", schema).compute().items()}
+    assert [each.shape for each in found["steps/image"]] == [(2, 1, 2, 3), (0, 1, 2, 3), (1, 1, 2, 3)]
+    assert np.array_equal(np.concatenate([*found["steps/image"]]), pixels)
+    assert np.array_equal(np.concatenate([*found["steps/depth"]]), floats)
+    assert [list(each) for each in found["steps/any"]] == [files[:2], [], files[2:]]
+    frames = dtf.read_tfrecord(tmp_path / "a", schema).explode("steps")
+    assert [len(each) for each in frames["steps/image"].compute()] == [2, 0, 1]

@@ -15,8 +15,10 @@ import numpy as np
 
 from dask_tfrecord.errors import FEATURES, Location, SchemaError
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
+    FloatImageFeature,
     ImageFeature,
     RaggedFeature,
     RawFeature,
@@ -226,14 +228,15 @@ class _FeatureCollector:
         dtype = str(content.get("dtype") or "uint8")
         if len(shape) != 3:
             raise SchemaError(f"an image has a shape (height, width, channels); got {shape}")
-        if dtype == "float32":
-            # TFDS stores one float per pixel, its four bytes as four channels.
-            shape, dtype = (*shape[:2], 4), "uint8"
         channels = shape[2] if shape[2] in (1, 3, 4) else 0
+        is_float = dtype == "float32"
+        image = FloatImageFeature(shape) if is_float else ImageFeature(shape, dtype, channels=channels)
         if not lengths:
-            self._add(name, ImageFeature(shape, dtype, channels=channels))
+            self._add(name, image)
         elif lengths == (-1,) or (len(lengths) == 1 and lengths[0] and -1 not in shape):
-            self._add(name, ImageFeature((*lengths, *shape), dtype, channels=channels))
+            self._add(name, image.with_count(lengths[0]))
+        elif len(lengths) > 1 and -1 not in shape:
+            self._ragged(name, "bytes", (), len(lengths), image)
         else:
             self._values(name, "bytes", (), lengths)
 
@@ -274,10 +277,10 @@ class _FeatureCollector:
             # The number of values does not determine the sizes, so rows of this column are not those of a sequence.
             self._add(name, VarLenFeature(dtype), is_flat=True)
 
-    def _ragged(self, name: str, dtype: str, shape: tuple[int, ...], rank: int) -> None:
+    def _ragged(self, name: str, dtype: str, shape: tuple[int, ...], rank: int, values: Encoded | None = None) -> None:
         lengths = (RowLengths(f"{name}/{_ROW_LENGTHS}{level}") for level in range(rank - 1))
         uniform = (UniformRowLength(size) for size in shape)
-        self._add(name, RaggedFeature(dtype, f"{name}/{_RAGGED_VALUES}", (*lengths, *uniform)))
+        self._add(name, RaggedFeature(dtype, f"{name}/{_RAGGED_VALUES}", (*lengths, *uniform), values=values))
 
     def _add(self, name: str, feature: Feature, *, is_flat: bool = False) -> None:
         if name in self.features:
@@ -364,6 +367,8 @@ def _features_entry(schema: Schema, formats: Mapping[str, str]) -> dict[str, Any
         items = {name[len(group) + 1 :]: _item_of(name, schema, formats.get(name, "png")) for name in names}
         entries[group] = sequence_entry(_nested(items))
     for name, feature in schema.items():
+        if feature.stored_key not in (None, name, f"{name}/{_RAGGED_VALUES}"):
+            raise SchemaError(f"feature {name!r}: TFDS reads the key of that name; got {feature}")
         if schema.group_of(name) is None:
             entries[name] = feature.tfds_entry(name, schema.classes.get(name), formats.get(name, "png"))
             if entries[name] is None:
