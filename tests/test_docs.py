@@ -121,6 +121,16 @@ def test_five_lines_plot_an_episode(data: str, workshop: Path, request: pytest.F
     assert (workshop / "episode.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_map_is_drawn(workshop: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    namespace: dict[str, Any] = {}
+    for block in blocks("docs/how-to/weather.md", "python", "python matplotlib"):
+        exec(block.text, namespace)
+    pyplot.close("all")
+    assert (workshop / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
 def starts_processes(page: str) -> bool:
     return any(re.search(r"Client\(|Cluster|processes|num_workers", block.text) for block in blocks(page, "python"))
 

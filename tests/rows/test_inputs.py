@@ -203,18 +203,51 @@ def test_records_refuse(tmp_path: Path, given: Any, feature: Any, said: str) -> 
         written({"x": given}, tmp_path, features=feature if isinstance(feature, list) else feature and {"x": feature})
 
 
-def test_coordinates_that_a_store_would_lose_are_refused(tmp_path: Path) -> None:
-    dates = xr.Dataset({"a": ("time", [1, 2])}, coords={"time": DAYS})
+GRID = xr.Dataset(
+    {"rain": (("time", "lat", "lon"), np.arange(24, dtype="f4").reshape(4, 2, 3), {"units": "mm"})},
+    coords={
+        "time": np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D"),
+        "lat": ("lat", [1.5, np.nan], {"units": "degrees_north"}),
+        "lon": [0, 1, 2],
+        "area": (("lat", "lon"), np.ones((2, 3))),
+        "season": "winter",
+    },
+    attrs={"title": "rain"},
+)
+
+
+@pytest.mark.parametrize("way", ["new", "resumed", "replaced", "session"])
+def test_a_store_keeps_coordinates_without_rows_and_dates(tmp_path: Path, way: str) -> None:
+    store: Any = tmp_path / "grid.zarr"
+    if way == "session":
+        icechunk = pytest.importorskip("icechunk")
+        repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repository")))
+        dtf.to_zarr(GRID, repository.writable_session("main"))
+        store = repository.readonly_session("main").store
+    else:
+        if way == "replaced":
+            dtf.to_zarr(GRID.isel(lat=[0]), store)
+        dtf.to_zarr(GRID, store, mode="w" if way == "replaced" else "w-", resume=way == "resumed")
+    found = xr.open_zarr(store, consolidated=False)
+    xr.testing.assert_equal(found.load(), GRID)
+    assert found["lat"].attrs["units"] == "degrees_north"
+
+
+def test_appended_rows_have_the_coordinates_and_units_of_the_store(tmp_path: Path) -> None:
+    later = GRID.assign_coords(time=GRID["time"] + np.timedelta64(4, "D"))
+    for each in (GRID, later):
+        dtf.to_zarr(each, tmp_path / "grid.zarr", append_dim="time")
+    joined = xr.concat([GRID, later], "time", data_vars="minimal", coords="minimal", compat="override")
+    xr.testing.assert_equal(xr.open_zarr(tmp_path / "grid.zarr").load(), joined)
     for given, said in [
-        (PLAIN.assign_coords(run=3), r"coordinates run do not have 'record'.*drop_vars\(\['run'\]\)"),
-        (WIDE, "coordinates x, run do not have 'record'"),
-        (dates, "'time': no feature stores an array of dtype datetime64"),
+        (later.assign_coords(lat=[1.5, 2.5]), r"'lat' has other values in the store.*drop_vars\('lat'\)"),
+        (later.assign_coords(height=2), "'height' is not in the store"),
+        (later.assign_coords(time=later["time"].astype("M8[s]")), "'time' is in 'nanoseconds since.*'seconds since"),
+        (later.assign(rain=later["rain"].assign_attrs(units="inch")), "'rain' is in 'mm' in the store.*'inch'"),
     ]:
         with pytest.raises(SchemaError, match=said):
-            dtf.to_zarr(given, tmp_path / "no.zarr")
-    assert written(WIDE.drop_vars(["x", "run"]), tmp_path) == [{"a": [0, 0]}] * 2
-    found = written(dates.assign_coords(time=DAYS.astype("i8")), tmp_path)
-    assert [row["time"] for row in found] == [[number] for number in DAYS.astype("i8").tolist()]
+            dtf.to_zarr(given, tmp_path / "grid.zarr", append_dim="time")
+    xr.testing.assert_equal(xr.open_zarr(tmp_path / "grid.zarr").load(), joined)
 
 
 # -- what is written ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 
@@ -70,7 +71,10 @@ class NewGroup:
             self.kind,
             request.fingerprint.to_attributes(),
             own,
-            arrays={name: metadata_document(each) for name, each in planned.metadata.items()},
+            arrays={
+                **{name: metadata_document(each) for name, each in planned.metadata.items()},
+                **{name: document for name, (document, _) in request.attributes.constant_arrays().items()},
+            },
             others=request.attributes.of_group(request.schema),
         )
 
@@ -115,6 +119,7 @@ class AddedRows:
     def checked(self, target: TargetGroup) -> ConversionRequest:
         """Return the request with the schema of the group; raise SchemaError with both sides if columns differ."""
         source = _opened(target)
+        _check_labels(target, self.request)
         stored, given = (json.loads(schema.to_json()) for schema in (source.schema, self.request.schema))
         if "groups" not in given:
             # These columns have equal numbers of items in the stored rows; the appended rows are checked.
@@ -203,6 +208,7 @@ class AddedColumns:
     def checked(self, target: TargetGroup) -> ConversionRequest:
         """Return the request with the grid of the group; raise SchemaError if columns exist or rows differ."""
         source, request = _opened(target), self.request
+        _check_labels(target, request)
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
@@ -251,6 +257,28 @@ class AddedColumns:
         arrays = {name: metadata_document(each) for name, each in planned.metadata.items()}
         others = {**user, **({"coordinates": coordinates} if coordinates else {})}
         return Publication(identity, self.kind, now, attributes, {}, arrays=arrays, others=others)
+
+
+def _check_labels(target: TargetGroup, request: ConversionRequest) -> None:
+    """Raise SchemaError if a coordinate without rows, or a unit, is not the one of the group."""
+    group, labels = target.open("r"), request.attributes
+    for name, (_, values) in labels.constants.items():
+        found: Any = group.get(array_name(name))
+        stored = np.zeros(0) if found is None else np.asarray(found[...])
+        if stored.shape != values.shape or not np.array_equal(stored, values, equal_nan=values.dtype.kind in "fc"):
+            raise SchemaError(
+                f"coordinate {name!r} {'is not in the store' if found is None else 'has other values in the store'}, "
+                f"where all rows share it: ds.drop_vars({name!r}) leaves it out",
+                target.location,
+            )
+    for name, attributes in labels.arrays.items():
+        found = group.get(array_name(name))
+        units = None if found is None else found.attrs.get("units")
+        if units is not None and attributes.get("units", units) != units:
+            raise SchemaError(
+                f"{name!r} is in {units!r} in the store, and in {attributes['units']!r} in the given rows: convert it",
+                target.location,
+            )
 
 
 Addition = NewGroup | AddedRows | AddedColumns

@@ -6,7 +6,7 @@ import asyncio
 import json
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -116,6 +116,28 @@ def metadata_document(metadata: Any) -> dict[str, Any]:
     """Return the JSON of the metadata of an array, as zarr stores it."""
     found = metadata.to_buffer_dict(zarr.buffer.default_buffer_prototype())["zarr.json"]
     return dict(json.loads(found.to_bytes()))
+
+
+def constant_array(
+    name: str, dimensions: Sequence[str], values: NDArray[Any], attributes: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the metadata of an array of one chunk, as JSON values, and its objects by their keys in the group."""
+    stored: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(stored)
+    data = values.astype(np.dtypes.StringDType()) if values.dtype.kind in "OU" else values
+    with calling_thread_loop() as loop:
+        array = loop.run_until_complete(
+            zarr.api.asynchronous.create_array(
+                store,
+                name=name,
+                data=data,
+                chunks=tuple(max(1, size) for size in data.shape),
+                dimension_names=dimensions,
+                attributes=dict(attributes),
+            )
+        )
+    chunks = {key: value.to_bytes() for key, value in stored.items() if not key.endswith("zarr.json")}
+    return metadata_document(array.metadata), chunks
 
 
 def array_of_document(store: zarr.abc.store.Store, path: str, document: Mapping[str, Any]) -> zarr.Array[Any]:

@@ -40,8 +40,8 @@ from dask_tfrecord.stores.zarr.chunk_grid import (
     unit_rows,
 )
 from dask_tfrecord.stores.zarr.codec import ImageCodec
-from dask_tfrecord.stores.zarr.compat import array_metadata
-from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
+from dask_tfrecord.stores.zarr.compat import array_metadata, constant_array
+from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, digest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class ConversionRequest:
         Images of the columns `encoded` are not decoded, by default those of all columns that allow it.
         """
         chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"], grows=grows)
-        inputs, groups = Inputs.from_arrays(arrays), options["groups"]
+        inputs, groups = Inputs.from_arrays(arrays, keep_constants=True), options["groups"]
         rows = inputs.rows
         rows.check_counted()
         schema = rows.schema if groups is None else _with_groups(rows.schema, groups)
@@ -1071,26 +1071,56 @@ class UserAttributes:
     group: Mapping[str, Any] = field(default_factory=dict)
     coords: tuple[str, ...] = ()
     omitted: tuple[str, ...] = ()
+    # Dimensions and values of coordinates without rows, such as latitudes: arrays of their own, by name.
+    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
 
     @classmethod
     def from_inputs(cls, inputs: Inputs) -> UserAttributes:
-        """Collect the attributes and coordinates of the inputs."""
+        """Collect the attributes and coordinates of the inputs; dates get the attributes by which xarray reads them."""
         omitted: list[str] = []
         arrays = {name: _kept(each, f"{name}.", omitted) for name, each in inputs.attributes.items()}
+        for name, dtype in inputs.dtypes.items():
+            if np.dtype(dtype).kind in "mM":
+                arrays[name] = {**arrays.get(name, {}), **_time_attributes(np.dtype(dtype))}
         group = _kept(inputs.collection_attributes, "", omitted)
-        return cls(arrays, group, inputs.coords, tuple(omitted))
+        return cls(arrays, group, inputs.coords, tuple(omitted), inputs.constants)
+
+    def constant_arrays(self) -> dict[str, tuple[dict[str, Any], dict[str, bytes]]]:
+        """Return metadata and objects of the coordinates without rows, by the names of their arrays."""
+        made = {array_name(name): (name, *each) for name, each in self.constants.items()}
+        return {
+            key: constant_array(key, dimensions, values, self.arrays.get(name, {}))
+            for key, (name, dimensions, values) in made.items()
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
-        if not (self.arrays or self.group or self.coords):
+        if not (self.arrays or self.group or self.coords or self.constants):
             return {}
-        return {"attributes": json.dumps([self.arrays, self.group, self.coords], sort_keys=True)}
+        constants = {
+            name: [dims, digest([str(values.dtype), str(values.tolist())])]
+            for name, (dims, values) in self.constants.items()
+        }
+        given = [self.arrays, self.group, self.coords, *([constants] if constants else ())]
+        return {"attributes": json.dumps(given, sort_keys=True)}
 
     def of_group(self, schema: Schema) -> dict[str, Any]:
         """Return the attributes of the group; xarray expects the names of coordinates separated by spaces."""
         names = [array_name(name) for name in self.coords if not is_flat(schema[name])]
+        # A coordinate with the name of its only dimension needs no mention.
+        names += [array_name(name) for name, (dims, _) in self.constants.items() if dims != (name,)]
         coords = " ".join(name for name in names if " " not in name)
         return {**self.group, **({"coordinates": coords} if coords else {})}
+
+
+def _time_attributes(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Return attributes of the CF conventions for dates and durations that are stored as integers."""
+    unit = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "D": "days"}.get(
+        np.datetime_data(dtype)[0]
+    )
+    if unit is None or dtype.kind == "m":
+        return {} if unit is None else {"units": unit}
+    return {"units": f"{unit} since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 def _kept(attributes: Mapping[str, Any], owner: str, omitted: list[str]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     ----------
     arrays : Dataset or mapping of str to array-like
         Rows to write; `to_tfrecord` lists the types. An xarray Dataset keeps the names of its dimensions, its
-        coordinates along the rows and its attributes.
+        coordinates and its attributes. Its dates are integers with the attributes of the CF conventions.
     store : str, Path, zarr store or icechunk.Session
         A path, a URL or a store. A writable session of Icechunk without uncommitted changes, or its ``session.store``,
         is committed once, at the end; `resume`, ``compute=False`` and `storage_options` raise a ValueError with it.
@@ -156,9 +156,9 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     StoreInUseError
         If another run is writing the group. Also a `FileExistsError`.
     SchemaError
-        If appended rows have other columns than the group; if arrays differ in their number of rows, hold masked or
-        missing values, or have a dtype without a feature or without a Zarr name (bfloat16); an xarray Dataset has
-        coordinates along other dimensions; or a name is too long for a file.
+        If appended rows have other columns, units, or coordinates without rows than the group; if arrays differ in
+        their number of rows, hold masked or missing values, or have a dtype without a feature or without a Zarr name
+        (bfloat16); an xarray Dataset has coordinates whose rows are not first; or a name is too long for a file.
     UnknownFeatureError
         If an option names neither a feature nor a flat array.
     FeatureError
@@ -411,10 +411,18 @@ class GroupOutput:
         self._folder, self._publication = folder, publication
         if publication.kind == "group":
             folder.remove_old_group()
+        if publication.kind == "group":
+            self._write_constants(folder.objects, publication.staging)
         if publication.lengths:
             self._arrays = self._target.stored_arrays(planned.layout.arrays)
         else:
             self._arrays = self._target.new_arrays(publication.arrays)
+
+    def _write_constants(self, objects: GroupObjects, staging: str = "") -> None:
+        """Write the chunks of coordinates without rows, which belong to no unit."""
+        for _, chunks in self._request.attributes.constant_arrays().values():
+            for key, value in chunks.items():
+                objects.put(f"{staging}{key}", value)
 
     def _plan(self, layout: ZarrLayout | None) -> Conversion:
         """Return the plan, made unless it is given, and announce rechunks; `layout` is that of an interrupted run."""
@@ -986,6 +994,8 @@ class _SessionOutput(GroupOutput):
             elif mode is not None:
                 target.create_parents()
             self._publication.write(objects)
+            if mode is not None:
+                self._write_constants(objects)
 
         with icechunk_errors(target):
             run_uninterrupted(write)
