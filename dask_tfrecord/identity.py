@@ -272,10 +272,10 @@ class _Digests:
         if self._is_by_content(kind):
             made = _reduced(value)
             # The state of pickle may leave attributes out.
-            return [kind, *_state(value), *made[:2], *map(_listed, made[3:])]
+            return [kind, *_state(value), *_described_attributes(value), *made[:2], *map(_listed, made[3:])]
         if kind is not np.ufunc and normalize_token.dispatch(kind) is not normalize_token.dispatch(object):
             return [tokenize(value)]
-        return [*map(_listed, _reduced(value))]
+        return [*_described_attributes(value), *map(_listed, _reduced(value))]
 
     def _named(self, value: Any, contents: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         yield value.__module__, value.__qualname__
@@ -313,6 +313,14 @@ def _members(kind: type) -> Iterator[Any]:
             yield from (name, member)
     if is_enum:
         yield from (dict(vars(kind)["_member_map_"]) if "_member_map_" in vars(kind) else {}).items()
+
+
+def _described_attributes(value: Any) -> Iterator[Any]:
+    """Yield the attributes that descriptors of Python may hold in place of the object, with their names."""
+    for kind in type(value).__mro__:
+        for name, member in sorted(vars(kind).items()):
+            if isinstance(inspect.getattr_static(type(member), "__set__", None), FunctionType):
+                yield from (name, getattr(value, name, None))
 
 
 def _contents(value: Any) -> tuple[Any, ...] | None:

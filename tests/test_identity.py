@@ -8,9 +8,12 @@ import functools
 import json
 import operator
 import os
+import struct
 import sys
 import threading
 import types
+import weakref
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,9 +276,33 @@ def test_values_of_functions_are_the_same_if_their_descriptions_are(one: Any, ot
     assert (first == second) == (repr(one) == repr(other))
 
 
+class Elsewhere:
+    """Descriptor that holds the attributes of objects itself."""
+
+    def __init__(self) -> None:
+        self.values = weakref.WeakKeyDictionary[Any, Any]()
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self.values[owner]
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        self.values[owner] = value
+
+
+class Configured:
+    """Object whose own attributes are none."""
+
+    by = Elsewhere()
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+
 def test_hidden_state_is_never_shared() -> None:
     made = [np.frompyfunc(lambda x: x, 1, 1), np.frompyfunc(lambda x: x, 1, 1), (x for x in "ab"), (x for x in "ab")]
     made += [memoryview(b"a").tobytes, threading.Lock(), threading.Lock(), ctypes.CFUNCTYPE(None)(lambda: None)]
+    made += [struct.Struct("<i").unpack, struct.Struct(">i").unpack, zlib.decompressobj(15), zlib.decompressobj(-15)]
+    made += [Configured(1), Configured(2)]
     held = [[value] for value in made]
     names = [function_parts(lambda _, each=each: each)["its defaults"] for each in held]
     assert len({*names}) == len(names)
@@ -418,6 +445,9 @@ def test_a_file_is_the_same_whatever_its_spelling(tree: str, spelling: str) -> N
     shards = f"{folder}/*.tfrecord"
     dtf.read_tfrecord(f"{tree}/a/*").to_zarr("x.zarr", resume=True)
     dtf.read_tfrecord(shards).to_zarr("x.zarr", resume=True)
+    dtf.read_tfrecord(f"{tree}/a/*").to_zarr("x.zarr", append_dim="record", resume=True)
+    dtf.read_tfrecord(shards).to_zarr("x.zarr", append_dim="record", resume=True)
+    assert dtf.from_zarr("x.zarr").nrows == 12
     assert commands.run("to-zarr", shards, "x.zarr", "--append").output.endswith("nothing is left to append\n")
     rows = dtf.read_tfrecord(shards)
     with pytest.raises(ValueError, match="can't be replaced by what is read from it"):

@@ -29,6 +29,7 @@ from dask_tfrecord.columns.records import wanted_schema
 from dask_tfrecord.errors import SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import ZarrTargetOptions, complete
 from dask_tfrecord.rows.read import open_lengths, read_rows
 from dask_tfrecord.rows.sources import RecordSource, UncountedSource, shards_origin
@@ -444,9 +445,9 @@ class VirtualZarr:
         old, new = target.own_attributes(group), values_of_attribute(self.attributes)
         if "chunk_rows" not in old or any(_form(old, part) != _form(new, part) for part in ("columns", "records")):
             raise SchemaError("the group has no references to records with these features", target.location)
-        again = sorted(set(old["source"]["files"]) & set(new["source"]["files"]))
-        if again:
-            raise ValueError(f"the group already refers to {again[0]}")
+        held = set(map(file_key, old["source"]["files"]))
+        if again := [file for file in new["source"]["files"] if file_key(file) in held]:
+            raise ValueError(f"the group already refers to {min(again)}")
         # The numbers of the shards of this one follow those of the group.
         shift = np.array([0, len(old["source"]["files"]), 0, 0], np.uint64)
         chunks = {name: each + shift for name, each in self.chunks.items()}

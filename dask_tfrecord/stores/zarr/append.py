@@ -23,7 +23,7 @@ from dask_tfrecord.stores.zarr.array_names import array_name, splits_name
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid, rows_of_a_read, unit_rows
 from dask_tfrecord.stores.zarr.codec import ImageCodec
 from dask_tfrecord.stores.zarr.compat import metadata_document
-from dask_tfrecord.stores.zarr.fingerprint import digest, schema_differences
+from dask_tfrecord.stores.zarr.fingerprint import canonical_source, digest, schema_differences
 from dask_tfrecord.stores.zarr.layout import (
     Conversion,
     ConversionRequest,
@@ -293,7 +293,9 @@ def _fingerprint(kind: Kind, request: ConversionRequest) -> str:
     """Return a digest of rows and their functions. Options are those of the group, or refused."""
     found = request.fingerprint
     # The same columns may be rows, or columns.
-    return digest([kind, found.source, found.records, found.rows, found.functions])
+    return digest(
+        [kind, canonical_source(found.source), found.records, found.rows, found.functions, dict(found.classes)]
+    )
 
 
 def published_lengths(target: TargetGroup) -> dict[str, int]:

@@ -120,9 +120,12 @@ class Fingerprint:
 
 
 def canonical_source(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the origin of rows with paths that do not depend on links and `..`."""
-    files = {"files": list(map(canonical_path, source["files"]))} if "files" in source else {}
-    return {**source, **files}
+    """Return the origin of rows for a digest, which is equal for all spellings of a path, and after a restart."""
+    if "files" not in source:
+        return {**source, **({"store": canonical_path(source["store"])} if "store" in source else {})}
+    # The version of a local file has its inode: hard links have one.
+    files = zip(source["files"], source["versions"], strict=True)
+    return {**source, "files": [None if "inode=" in version else canonical_path(file) for file, version in files]}
 
 
 def digest(value: Any) -> str:
