@@ -100,7 +100,7 @@ class Limits:
     owner_check: float = 1.0
     # Tasks of a thread that a part of a job plans at once.
     tasks_per_thread: int = 32
-    # Decoded bytes of a chunk of arrays without chunks.
+    # Decoded bytes of a chunk of arrays without chunks, and of shards by default.
     input_chunk_nbytes: int = 64 << 20
     # Seconds after which a page looks again for files that changed, and tasks for a group that was replaced.
     look_again: float = 5.0

@@ -88,6 +88,18 @@ def borders_by_bytes(
     return cut[joined_parts((cumulative.tolist(), most))]
 
 
+def at_entries(collection: Collection, borders: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move borders within shards to index entries that are near: no bytes are read on both sides of them."""
+    entries = np.append(collection.entry_rows(1), borders[-1])
+    after = np.minimum(np.searchsorted(entries, borders), len(entries) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = entries[np.where(borders - entries[before] < entries[after] - borders, before, after)]
+    lengths = np.diff(borders)
+    # Chunks differ by at most a quarter.
+    near = np.abs(nearest - borders) * 8 <= np.minimum(np.append(lengths, 0), np.append(0, lengths))
+    return np.where(near, nearest, borders)
+
+
 def divided(borders: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Divide the rows between borders evenly, each range into a number of parts."""
     counts = np.diff(borders)

@@ -143,10 +143,11 @@ def read_bag(
         are pickled between processes: messages of `dask_tfrecord.messages` can be pickled, protobuf messages of classes
         that are created at run time elsewhere cannot.
     chunks : "auto", "shard", int or str, default "auto"
-        Records per partition. ``"auto"``: one partition per shard; uncompressed shards larger than dask's
-        ``array.chunk-size`` are split, and neighbours are joined past 20,000 partitions. ``"shard"``: exactly one
-        partition per shard. An int: that many records, across shards. A size such as ``"64 MiB"``: shards are split and
-        joined to that many stored bytes, but compressed shards are never split. An int or a size counts all records.
+        Records per partition. ``"auto"``: one partition per shard; uncompressed shards larger than 64 MiB
+        (or dask's ``array.chunk-size``, if it was changed) are split, and neighbours are joined past 20,000 partitions.
+        ``"shard"``: exactly one partition per shard. An int: that many records, across shards. A size such as
+        ``"64 MiB"``: shards are split and joined to that many stored bytes, but compressed shards are never split. An
+        int or a size counts all records.
     compression : {"infer", None, "gzip", "zlib", "zstd"}
         ``"infer"`` detects compression by the first bytes, not by the file name.
     check_crc : bool, default True

@@ -27,7 +27,14 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import Run, iterate_payloads
-from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, ByteChunks, borders_by_bytes, borders_by_rows, distinct
+from dask_tfrecord.rows.chunk_borders import (
+    MOST_CHUNKS,
+    ByteChunks,
+    at_entries,
+    borders_by_bytes,
+    borders_by_rows,
+    distinct,
+)
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import (
     SAMPLE,
@@ -159,7 +166,8 @@ def read_rows(
         Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each
         once. It cannot be combined with ``counts=None`` or `value_errors`.
     chunks : "auto", "shard", int or str, default "auto"
-        Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds dask's ``array.chunk-size`` are
+        Rows per chunk. ``"auto"``: one chunk per shard; shards whose block exceeds 64 MiB (or dask's setting
+        ``array.chunk-size``, if it was changed from its default of 128 MiB) by the sizes of the first rows are
         split, and small shards are joined past 20,000 chunks. ``"shard"``: exactly one chunk per shard. An int: that
         many rows, across shards. A size such as ``"64 MiB"``: shards are split and joined to that many decoded bytes.
     counts : "auto", "scan", sequence of int or None, default "auto"
@@ -377,9 +385,14 @@ def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> N
         _log.info("opened %s: %s of %s bytes, %s records of %s, %s", shards.summary, *parts)
 
 
+# Default of dask's size of a chunk: each thread of a worker holds several chunks, so ours are smaller.
+_DASK_CHUNK_NBYTES = 128 << 20
+
+
 def chunk_size() -> float:
-    """Return dask's size of a chunk in bytes."""
-    return parse_size(dask.config.get("array.chunk-size", "128 MiB")) or 128 << 20
+    """Return the decoded bytes that a chunk should have, unless dask's size of a chunk was changed to others."""
+    size = parse_size(dask.config.get("array.chunk-size", "")) or _DASK_CHUNK_NBYTES
+    return limits().input_chunk_nbytes if size == _DASK_CHUNK_NBYTES else size
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -514,7 +527,7 @@ def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> 
         return distinct(collection.starts)
     if isinstance(chunks, float):
         return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
-    return borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False)
+    return at_entries(collection, borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False))
 
 
 def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:

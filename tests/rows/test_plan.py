@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 import dask_tfrecord as dtf
 from dask_tfrecord.records.index import ShardIndex
-from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows, distinct, finer_borders
+from dask_tfrecord.rows.chunk_borders import (
+    MOST_CHUNKS,
+    at_entries,
+    borders_by_bytes,
+    borders_by_rows,
+    distinct,
+    finer_borders,
+)
 from dask_tfrecord.rows.collection import Collection, RowNumbers, row_runs
 from dask_tfrecord.shards.shard import Shards
 
@@ -135,6 +142,17 @@ def test_large_chunks_are_never_joined() -> None:
     collection = Collection.from_counts(shards([1000] * number), [10] * number)
     borders = borders_by_bytes(collection, np.full(number, 100.0), 1000.0, coalesce=False)
     assert len(borders) - 1 == number
+
+
+@given(collections(), st.integers(1, 200))
+def test_borders_move_to_marks_that_are_near(collection: Collection, size: int) -> None:
+    borders = borders_by_bytes(collection, np.full(len(collection.shards), 8.0), float(size), coalesce=False)
+    moved = at_entries(collection, borders)
+    check_borders(moved, collection.nrows)
+    assert len(moved) == len(borders)
+    rows, changed = np.diff(borders), moved != borders
+    assert set(moved[changed].tolist()) <= set(collection.entry_rows(1).tolist())
+    assert (np.abs(np.diff(moved) - rows) * 4 <= rows).all()
 
 
 @given(collections(), st.integers(1, 20), st.integers(1, 60))
