@@ -10,34 +10,17 @@ whose seed the error prints.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.explored import WRITES
+from support.mutants import MUTANTS
 from support.simulation import ACTIONS, Explorer, Violation
 
 FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
 # Rules that are known to be broken, by the write and the action.
-KNOWN: dict[tuple[str, str], set[str]] = {
-    ("new shards", "kill"): {"rule 4"},
-    ("new shards", "full"): {"rule 5", "rule 4"},
-    ("replaced shards", "kill"): {"rule 1"},
-    ("replaced shards", "full"): {"rule 5"},
-    ("replaced shards", "error"): {"rule 5"},
-    ("added shards", "kill"): {"rule 4"},
-    ("added shards", "full"): {"rule 5", "rule 4"},
-    ("added shards", "stop"): {"rule 2"},
-    ("new Parquet", "kill"): {"rule 4"},
-    ("new Parquet", "full"): {"rule 5", "rule 4"},
-    ("replaced Parquet", "full"): {"rule 5"},
-    ("replaced Parquet", "error"): {"rule 5"},
-    ("added Parquet", "kill"): {"rule 4"},
-    ("added Parquet", "full"): {"rule 5", "rule 4"},
-    ("added Parquet", "stop"): {"rule 2"},
-    ("replaced LeRobot", "kill"): {"rule 1"},
-    ("replaced LeRobot", "full"): {"rule 5"},
-    ("replaced LeRobot", "error"): {"rule 5"},
-    ("added LeRobot", "kill"): {"rule 1"},
-}
+KNOWN: dict[tuple[str, str], set[str]] = {}
 
 
 def unknown(violations: list[Violation]) -> list[Violation]:
@@ -78,3 +61,23 @@ def test_random_schedules_of_two_actions(name: str) -> None:
     with Explorer(WRITES[name].scenario("AB")) as explorer:
         found = unknown(explorer.explore(2, ACTIONS, most=30, seed=seed, stops_at=10_000).violations)
     assert not found, f"seed {seed}: {found[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_rule_that_is_switched_off_is_noticed(name: str) -> None:
+    """The exploration finds a violation, after all shorter schedules, and prints its steps."""
+    mutant = MUTANTS[name]
+    scenario = WRITES[mutant.write].scenario(mutant.calls)
+
+    def begin(out: str) -> None:
+        scenario.begin(out)
+        mutant.prepare(Path(out))
+
+    with pytest.MonkeyPatch.context() as patch, Explorer(replace(scenario, begin=begin)) as explorer:
+        mutant.apply(patch)
+        (violation,) = explorer.explore(mutant.bound, mutant.actions).violations
+    print(violation)
+    assert violation.what.startswith(mutant.rule)
+    assert len(violation.schedule) == mutant.bound
+    assert str(violation.schedule) in str(violation)

@@ -19,7 +19,8 @@ import dask.array as da
 import numpy as np
 
 import dask_tfrecord as dtf
-from support.simulation import Scenario, Simulation
+from dask_tfrecord.errors import ResumeError, StoreInUseError
+from support.simulation import STOP, Scenario, Simulation
 
 # Rows of each call: none of them is a fill value.
 OLD, ROWS = [*range(1, 7)], {"A": [*range(101, 109)], "B": [*range(201, 209)]}
@@ -85,20 +86,34 @@ def judge(write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[
         rule = "rule 1" if killed or not done else "rule 2" if len(outcomes) > 1 else "rule 5"
         rule = "rule 5" if not done and not killed else rule
         return f"{rule}: {wrong}"
-    for name in outcomes:
-        if name in done or (done and not write.adds):
+    return again(write, folder, simulation, done, [*killed, *failed])
+
+
+def again(write: Write, folder: Path, simulation: Simulation, done: list[str], left: Sequence[str]) -> str | None:
+    """Make the calls that were killed or failed again, as a user does; return which rule their outcome breaks."""
+    waiting, refused = [name for name in left if write.adds or not done], 0
+    while waiting and refused < len(waiting):
+        name = waiting.pop(0)
+        later = Simulation(folder.parent, {name: simulation.call_of(name)}, (), simulation.clock + STOP)
+        outcome = later.run()[name]
+        if isinstance(outcome, ResumeError | StoreInUseError):
+            # The other run has to be made again first.
+            waiting.append(name)
+            refused += 1
             continue
-        # The user calls again what was killed, or failed.
-        again = Simulation(folder.parent, {name: simulation.call_of(name)}, ()).run()[name]
-        if isinstance(again, BaseException):
-            return f"rule 4: {name} again: {type(again).__name__}: {again}"
-        done.append(name)
-        wrong = compare(write, folder, done, [each for each in (*killed, *failed) if each not in done], partial=False)
+        maybe = [each for each in left if each not in (*done, name)]
+        if isinstance(outcome, FileExistsError) and compare(write, folder, [name], maybe, partial=False) is None:
+            # It was killed when nothing was left to do.
+            return None if not any(folder.rglob("*.claim")) else f"rule 4: {name} again: {outcome}"
+        if isinstance(outcome, BaseException):
+            return f"rule 4: {name} again: {type(outcome).__name__}: {outcome}"
+        refused = 0
+        done = [*done, name]
+        wrong = compare(write, folder, done, maybe, partial=False)
         if wrong is not None:
             return f"rule 4: {name} again: {wrong}"
-        if not write.adds:
-            break
-    return None
+        waiting = waiting if write.adds else []
+    return f"rule 4: {waiting} are refused for ever" if waiting else None
 
 
 def compare(write: Write, folder: Path, done: Sequence[str], maybe: Sequence[str], *, partial: bool) -> str | None:

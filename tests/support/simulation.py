@@ -92,13 +92,15 @@ _current: ContextVar[tuple[Simulation, Actor] | None] = ContextVar("actor", defa
 class Simulation:
     """Runs that take turns below a directory."""
 
-    def __init__(self, base: Path, calls: Mapping[str, Callable[[], object]], schedule: Schedule) -> None:
+    def __init__(
+        self, base: Path, calls: Mapping[str, Callable[[], object]], schedule: Schedule, clock: float | None = None
+    ) -> None:
         self.base, self.root = f"{base}/", f"{base}/out"
         self.actors = [Actor(name, call) for name, call in calls.items()]
         self.schedule = dict(schedule)
         self.steps: list[Step] = []
         self.escapes: list[Step] = []  # changes outside of the output
-        self.clock = time.time()
+        self.clock = time.time() if clock is None else clock
         self._over = threading.Event()
 
     def run(self) -> dict[str, object]:

@@ -526,7 +526,8 @@ class Files:
         """Move back what a dead run has published in part, before anything is planned with the files that exist."""
         if self.journal.is_left_by_dead_run():
             found = list_files(self.directory, self.names.storage_options)
-            if not any(self._stage_in(folder).is_whole() for folder in self._run_folders(found)):
+            # A run that ends well forgets what the dead one has published, and this one only moves files.
+            if any(self._stage_in(folder).is_partial() for folder in self._run_folders(found)):
                 with self.owned():
                     self._take_over(found)
 
@@ -598,6 +599,7 @@ class Files:
         """Show the verified files to readers, unless an earlier call has, and end the run."""
         names, stage, paths = self.names, self._stage, self.paths
         self.journal.end_writing(self.token)
+        self._check_owner()
         # Another program may have written files since the run began.
         existing = {*names.check_free(paths, "w")}
         kept = self._kept(existing)
@@ -771,11 +773,16 @@ class Files:
         return job
 
     def _check_owner(self) -> None:
-        """Raise StoreInUseError if another run has taken over these files."""
-        owner = self.journal.other_owner(self.token)
-        # No run owns the files of a job, until one finishes it.
-        if owner is not None and not (self.resumable and owner.token.startswith(self.resumable)):
-            self.journal.check_owner(self.token)
+        """Raise StoreInUseError unless this run owns the files: another one may have taken over, and have ended."""
+        journal = self.journal
+        owner = journal.owner()
+        if owner is not None and owner.token.startswith((self.token, self.resumable or self.token)):
+            return
+        journal.check_owner(self.token)
+        raise StoreInUseError(
+            "another run has taken over these files while this one did not respond. This one writes nothing more",
+            journal.location,
+        )
 
     def end(self) -> None:
         """Remove the run folder; temporary files of others, too, if they are old."""
