@@ -25,7 +25,7 @@ from dask_tfrecord import _native
 from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
-from dask_tfrecord.shards.foreign import HEAD_NBYTES, foreign_format
+from dask_tfrecord.shards.foreign import HEAD_NBYTES, Format, foreign_format
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard
 from dask_tfrecord.shards.streams import Arrived, ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
@@ -303,7 +303,7 @@ def detected_compression(shard: Shard) -> str | None:
         return window.compression
 
 
-def foreign_head(shard: Shard) -> tuple[str, str] | None:
+def foreign_head(shard: Shard) -> Format | None:
     """Return the format of other files that the bytes of a shard begin like; see `foreign_format`."""
     with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
         return foreign_format(bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES))))
@@ -399,8 +399,7 @@ def describe_head(window: Window) -> str:
     start = bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES)))
     head, shown = start[:_HEAD_SIZE], f" ({start[:12].hex(' ')})"
     if (format := foreign_format(start)) is not None:
-        what, advice = format
-        return what + shown + (advice and f"; {advice}")
+        return format.what + shown + (format.advice and f"; {format.advice}")
     if not head.strip(b"\0"):
         return f"{len(head)} zero bytes: the file may be an incomplete download or copy"
     # The last character may be incomplete.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import pickle
 import re
 import wave
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ from support.images import by_pillow
 from support.wire import delimited, example, sequence_example, varint
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError
 from dask_tfrecord.features.inference.payload_type import detect_image, detect_tensor, is_probably_text
 from dask_tfrecord.features.inference.report import FeatureReport, Report
 from dask_tfrecord.features.inference.survey import Histogram, Survey, survey
@@ -440,3 +442,105 @@ def test_the_suggested_line_reads_the_values(values: Any, wanted: Any, tmp_path:
         wanted = [np.asarray(image.open(io.BytesIO(decode(each[0])))) for each in values]
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def npz(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, array)
+    return file.getvalue()
+
+
+CONTENTS: dict[str, tuple[bytes, str]] = {
+    "npz": (npz(np.arange(3)), "NumPy .npz files"),
+    "zlib": (zlib.compress(np.arange(6.0).tobytes()), "zlib data"),
+    "mp4": (b"\0\0\0\x1cftypisom\0\0\2\0isomiso2mp41" + bytes(30), "MP4"),
+    "webm": (b"\x1aE\xdf\xa3" + bytes(30), "WebM video"),
+    "flac": (b"fLaC\0\0\0\x22\x10\0\x10\0" + bytes(30), "FLAC sound"),
+    "ogg": (b"OggS\0\2" + bytes(30), "Ogg sound"),
+    "mp3": (b"ID3\4\0\0\0\0\0\0" + bytes(30), "MP3 sound"),
+    "mp3 frames": (b"\xff\xfb\x90\x44" + bytes(30), "MP3 sound"),
+    "pdf": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3", "PDF documents"),
+    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(30), "HDF5 files"),
+    "gzip": (gzip.compress(b"abc"), "gzip data"),
+    "wav": (b"RIFF\x24\0\0\0WAVEfmt " + bytes(20), "WAV sound"),
+    "text that begins like a file": (b"ID3004", "text"),
+    "words": (b"ORCHID", "text"),
+    "an Example": (example(a=[1]), "serialized Example"),
+    "no format": (b"x\x9cnot zlib\xff\0", ""),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_contents_of_bytes_are_named_and_so_are_files_of_them(tmp_path: Path, name: str) -> None:
+    value, said = CONTENTS[name]
+    dtf.to_tfrecord({"x": [value, value]}, tmp_path / "s.tfrecord")
+    (row,) = dtf.inspect_records(tmp_path / "s.tfrecord").rows()
+    assert said in row[-1] if said else row[-1].endswith("bytes each")
+    (tmp_path / "file.tfrecord").write_bytes(value + bytes(20))
+    with pytest.raises(CorruptRecordError) as raised:
+        dtf.read_tfrecord(tmp_path / "file.tfrecord")
+    if name not in ("zlib", "gzip", "no format"):
+        assert "unknown format" not in str(raised.value)
+
+
+def suggested(path: Path) -> dict[str, dtf.Schema]:
+    """Return the features that a report suggests, by the keys of their lines."""
+    lines = [
+        re.match(r'    "(.*?)": .*?# or (dtf\..*?): ', line) for line in dtf.inspect_records(path).spec().split("\n")
+    ]
+    return {line[1]: eval(line[2].replace("…", "100")) for line in lines if line}
+
+
+def test_sizes_in_other_keys_are_suggested_with_the_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    sizes = [(3 + row, 5 + row % 3, 3) for row in range(8)]
+    arrays = [rng.integers(0, 255, size, np.uint8) for size in sizes]
+    columns = {
+        "image/raw": [array.tobytes() for array in arrays],
+        "mask": [array[..., 0].tobytes() for array in arrays],
+    }
+    columns |= {
+        name: [size[axis] for size in sizes] for axis, name in enumerate(("image/height", "image/width", "depth"))
+    }
+    dtf.to_tfrecord(columns | {"odd": [bytes(7 + row) for row in range(8)]}, tmp_path / "s.tfrecord")
+    found = suggested(tmp_path / "s.tfrecord")
+    assert sorted(found) == ["image/raw", "mask"]
+    read = dtf.read_tfrecord(tmp_path / "s.tfrecord", found).compute()
+    for row, array in enumerate(arrays):
+        assert (read["image/raw"][row] == array).all() and (read["mask"][row] == array[..., 0]).all()
+
+
+def test_parts_of_ragged_and_sparse_features_of_tfx_are_suggested_together(tmp_path: Path) -> None:
+    rows = [
+        {"x$ragged_values": [1.0] * 3, "x$row_lengths_1": [2, 1], "s$sparse_values": [5.0], "s$sparse_indices_0": [4]},
+        {"x$ragged_values": [1.0], "x$row_lengths_1": [0, 1], "s$sparse_values": [], "s$sparse_indices_0": []},
+    ]
+    dtf.to_tfrecord(
+        rows,
+        tmp_path / "s.tfrecord",
+        features={name: dtf.VarLenFeature("float32" if "values" in name else "int64") for name in rows[0]},
+    )
+    found = suggested(tmp_path / "s.tfrecord")
+    assert {type(feature) for feature in found.values()} == {dtf.RaggedFeature, dtf.SparseFeature}
+    read = dtf.read_tfrecord(
+        tmp_path / "s.tfrecord", {"x": found["x$ragged_values"], "s": found["s$sparse_values"]}
+    ).compute()
+    assert [[row.tolist() for row in each] for each in read["x"]] == [[[1.0, 1.0], [1.0]], [[], [1.0]]]
+
+
+def test_three_tensors_are_a_sparse_one(tmp_path: Path) -> None:
+    def tensor(dtype: str, values: Any) -> bytes:
+        dtf.to_tfrecord(
+            {"t": [values]},
+            tmp_path / "t.tfrecord",
+            features={"t": dtf.TensorFeature(np.shape(values), dtype)},
+            mode="w",
+        )
+        (value,) = dtf.read_tfrecord(tmp_path / "t.tfrecord")["t"].compute()
+        return bytes(value)
+
+    parts = [tensor("int64", [[0], [2]]), tensor("float32", [1.0, 2.0]), tensor("int64", [5])]
+    dtf.to_tfrecord({"s": [parts, parts]}, tmp_path / "s.tfrecord")
+    assert "tf.io.serialize_sparse" in dtf.inspect_records(tmp_path / "s.tfrecord").rows()[0][-1]
+    dtf.to_tfrecord({"s": [parts, parts[::-1]]}, tmp_path / "s.tfrecord", mode="w")
+    assert "tf.io.serialize_sparse" not in dtf.inspect_records(tmp_path / "s.tfrecord").rows()[0][-1]

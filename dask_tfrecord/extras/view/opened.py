@@ -314,9 +314,8 @@ def check_format(opened: Opened) -> None:
         return
     found = [foreign_head(opened.shards[number]) for number in (0, len(opened.shards) - 1)]
     if found[0] is not None and found[1] is not None:
-        what, advice = found[0]
-        text = f"the file is {what}, not a TFRecord file: give the view TFRecord files or a Zarr store" + (
-            advice and f"; {advice}"
+        text = f"the file is {found[0].what}, not a TFRecord file: give the view TFRecord files or a Zarr store" + (
+            found[0].advice and f"; {found[0].advice}"
         )
         raise CorruptRecordError(text, Location(opened.shards.paths[0]))
 

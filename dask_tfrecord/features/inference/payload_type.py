@@ -13,6 +13,7 @@ import json
 import math
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -41,7 +42,17 @@ from dask_tfrecord.messages import (
     parse_sequence,
     unknown_fields,
 )
-from dask_tfrecord.shards.foreign import HEAD_NBYTES, foreign_format
+from dask_tfrecord.shards.foreign import (
+    BASE64,
+    HEAD_NBYTES,
+    NPY,
+    PICKLE,
+    URL_SAFE_BASE64,
+    WAV,
+    ZLIB,
+    Format,
+    foreign_format,
+)
 
 # Pickles of protocol 2 and later begin with their protocol number and end with a dot.
 _PICKLES = tuple(bytes([0x80, protocol]) for protocol in (2, 3, 4, 5))
@@ -217,8 +228,8 @@ def detect_payload_type(payload: bytes) -> str:
     ):
         return "a SequenceExample"
     format = foreign_format(payload[:HEAD_NBYTES])
-    if format is not None and format[0] in ADVICE:
-        return format[0]
+    if format is not None and format.what in ADVICE:
+        return format.what
     if payload.startswith(_PICKLES) and payload.endswith(b"."):
         return "a pickle"
     if _is_arrow_stream(payload):
@@ -436,17 +447,6 @@ def detect_image(value: bytes) -> BytesContent | None:
 
 # ------------------------------------------------------------------------------------------------------- other formats
 
-# Formats that bytes of a feature may have, and the expression that makes an array of one value. Loading a pickle runs
-# its code, so no expression does that.
-FOREIGN_CONTENT = {
-    "NumPy .npy files": "np.load(io.BytesIO(value))",
-    "WAV sound": "scipy.io.wavfile.read(io.BytesIO(value))[1]",
-    "TIFF images": "np.asarray(Image.open(io.BytesIO(value)))",
-    "DICOM images": "pydicom.dcmread(io.BytesIO(value)).pixel_array",
-    "pictures in base64": "np.asarray(Image.open(io.BytesIO(base64.b64decode(value))))",
-    "pictures in URL-safe base64": "np.asarray(Image.open(io.BytesIO(base64.urlsafe_b64decode(value))))",
-    "pickles": None,
-}
 # Base64 of the first bytes of JPEG and PNG, in both alphabets.
 _BASE64_PICTURES = (b"/9j/", b"_9j_", b"iVBORw0KGgo")
 # Letters of base64 that are decoded to find the header of a picture.
@@ -456,9 +456,9 @@ _WAV_DTYPES = {8: "uint8", 16: "int16", 32: "int32"}
 
 @dataclass(frozen=True, slots=True)
 class ForeignContent:
-    """Format of bytes that needs another library, and the array that `FOREIGN_CONTENT` makes of it."""
+    """Format of bytes that needs another library, and the array that its expression makes of a value."""
 
-    format: str
+    format: Format
     dtype: str | None = None  # None if it is unknown or differs
     shape: Sizes | None = None
 
@@ -473,25 +473,35 @@ class ForeignContent:
 
 
 def detect_foreign(value: bytes) -> ForeignContent | None:
-    """Return which of `FOREIGN_CONTENT` a value is, by its first bytes; None for all other bytes."""
-    if value.startswith(b"\x93NUMPY"):
+    """Return the format of a value by its first bytes; None for all other bytes."""
+    format = foreign_format(value[:HEAD_NBYTES])
+    if format is NPY:
         return _npy(value)
-    if value.startswith(b"RIFF") and value[8:12] == b"WAVE":
+    if format is WAV:
         return _wav(value)
-    if value.startswith((b"II*\0", b"MM\0*")):
-        return ForeignContent("TIFF images")
-    if value[128:132] == b"DICM":
-        return ForeignContent("DICOM images")
+    # Text may begin like a file: "ID30".
+    if format is not None and not is_probably_text(value[:HEAD_NBYTES]):
+        return ForeignContent(format)
     if value.startswith(_BASE64_PICTURES):
         return _base64_picture(value)
     if value.startswith(_PICKLES) and value.endswith(b"."):
-        return ForeignContent("pickles")
-    return None
+        return ForeignContent(PICKLE)
+    return ForeignContent(ZLIB) if _is_zlib(value) else None
+
+
+def _is_zlib(value: bytes) -> bool:
+    """Return whether a value begins with the header of zlib, and can be inflated."""
+    if value[:1] != b"\x78" or int.from_bytes(value[:2], "big") % 31:
+        return False
+    try:
+        return bool(zlib.decompressobj().decompress(value, 64))
+    except zlib.error:
+        return False
 
 
 def _npy(value: bytes) -> ForeignContent:
     """Read the header of a .npy file, which names dtype and shape."""
-    unknown = ForeignContent("NumPy .npy files")
+    unknown = ForeignContent(NPY)
     file = io.BytesIO(value)
     try:
         version = np.lib.format.read_magic(file)
@@ -505,7 +515,7 @@ def _npy(value: bytes) -> ForeignContent:
 
 def _wav(value: bytes) -> ForeignContent:
     """Read the header of a WAV file, whose samples are rows of one or several channels."""
-    unknown = ForeignContent("WAV sound")
+    unknown = ForeignContent(WAV)
     if value[12:16] != b"fmt " or len(value) < 36:
         return unknown
     kind, channels = (int.from_bytes(value[at : at + 2], "little") for at in (20, 22))
@@ -518,7 +528,7 @@ def _wav(value: bytes) -> ForeignContent:
 def _base64_picture(value: bytes) -> ForeignContent:
     """Read the header of a JPEG or PNG in base64; gray pixels lack an axis of channels."""
     is_url_safe = not _URL_SAFE.isdisjoint(value[:_BASE64_HEADER])
-    unknown = ForeignContent("pictures in URL-safe base64" if is_url_safe else "pictures in base64")
+    unknown = ForeignContent(URL_SAFE_BASE64 if is_url_safe else BASE64)
     try:
         head = base64.b64decode(value[:_BASE64_HEADER], b"-_" if is_url_safe else None)
     except ValueError:

@@ -19,7 +19,6 @@ from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, 
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
 from dask_tfrecord.features.inference.payload_type import (
     ADVICE,
-    FOREIGN_CONTENT,
     BytesContent,
     ForeignContent,
     parse_record,
@@ -83,8 +82,10 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     low, high = counts.value_counts.extent()
     in_lists = bool(counts.steps.bins())
     optional = isinstance(feature, VarLenFeature) and low == high > 0 and not in_lists
-    found = []
-    if kind == "bytes":
+    found: list[Suggestion | None] = []
+    if kind == "bytes" and counts.sparse_tensors:
+        found.append(Suggestion("indices, values and shape of tf.io.serialize_sparse", None, _units(counts), "record"))
+    elif kind == "bytes":
         found.append(suggested_content(counts, feature, optional=optional and low == 1, in_lists=in_lists))
     elif counts.integers == {0, 1}:
         found.append(_booleans(counts, feature, optional=optional))
@@ -94,6 +95,35 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     if isinstance(feature, VarLenFeature) and kind != "bytes" and not in_lists:
         found.append(_rows(counts, kind))
     return tuple(suggestion for suggestion in found if suggestion is not None)
+
+
+# Items of arrays in bytes, by their size.
+_ITEMS = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}
+
+
+def _with_keys_together(features: Sequence[FeatureReport], survey: Survey) -> Iterator[FeatureReport]:
+    """Add suggestions that several keys make: sizes beside bytes, and parts of ragged and sparse features of TFX."""
+    names = {feature.name for feature in features}
+    for each in features:
+        found = list(each.suggestions)
+        number = each.present
+        plain = isinstance(each.feature, FixedLenFeature) and each.kind == "bytes" and not each.in_lists
+        if plain and all(known.feature is None for known in found) and (fits := survey.sizes.get(each.name)):
+            keys, nbytes = min(fits)
+            code = f'dtf.RawFeature({keys}, "{_ITEMS[nbytes]}")'
+            found = [Suggestion(f"arrays with sizes in {', '.join(keys)}", code, number, "value")]
+        base, _, part = each.name.rpartition("$")
+        if part == "ragged_values" and f"{base}$row_lengths_1" in names:
+            levels = sorted(name for name in names if name.startswith(f"{base}$row_lengths_"))
+            lengths = ", ".join(f'dtf.RaggedFeature.RowLengths("{name}")' for name in levels)
+            code = f'dtf.RaggedFeature("{each.kind}", value_key="{each.name}", partitions=[{lengths}])'
+            found.insert(0, Suggestion(f"values of {base}", code, number, "record"))
+        if part == "sparse_values" and f"{base}$sparse_indices_0" in names:
+            indices = sorted(name for name in names if name.startswith(f"{base}$sparse_indices_"))
+            given = f'"{indices[0]}"' if len(indices) == 1 else str(indices)
+            code = f'dtf.SparseFeature({given}, "{each.name}", "{each.kind}", {"…" if len(indices) == 1 else ["…"]})'
+            found.insert(0, Suggestion(f"values of {base}", code, number, "record"))
+        yield replace(each, suggestions=tuple(found)) if found != list(each.suggestions) else each
 
 
 def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:
@@ -163,16 +193,16 @@ def _count(feature: Feature) -> int:
 def _foreign(
     seen: BytesSummary, content: ForeignContent, feature: Feature, *, several: bool, optional: bool
 ) -> Suggestion:
-    decoded = FOREIGN_CONTENT[content.format]
+    contents, decoded = content.format.contents, content.format.decoded
     if decoded is None:
-        return Suggestion(content.format, None, seen.values, "value")
+        return Suggestion(contents, None, seen.values, "value")
     shape = "…" if content.shape is None else str(content.shape)
     dtype = "…" if content.dtype is None else f'"{content.dtype}"'
     count = f", count={_count(feature)}" if several else ""
     # A fixed number of arrays needs a known shape, and each record one array.
     known = content.shape is None or None not in content.shape or not several or _count(feature) == -1
     code = f"dtf.FunctionFeature(lambda value: {decoded}, {shape}, {dtype}{count})" if known and not optional else None
-    return Suggestion(content.format, code, seen.values, "value")
+    return Suggestion(contents, code, seen.values, "value")
 
 
 def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: bool) -> Suggestion:
@@ -496,6 +526,7 @@ class Report:
             for counts, in_lists in ((survey.context, False), (survey.lists, True))
             for name in sorted(counts)
         ]
+        features = list(_with_keys_together(features, survey))
         features += [
             FeatureReport.from_counts(f"{ITEMS}/{key}", counts, survey.records, in_lists=True, items=survey.item_count)
             for key, counts in sorted(survey.items.items())

@@ -8,8 +8,9 @@ library, so that inference is independent of the column decoder.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,6 +218,8 @@ class FeatureCounts:
     # Distinct int64 values, as long as all are 0 or 1, and those of the first record with others.
     integers: set[int] = field(default_factory=set)
     filled: set[str] = field(default_factory=set)  # kinds of lists with values
+    # All lists are the three tensors that tf.io.serialize_sparse writes; None before the first list.
+    sparse_tensors: bool | None = None
 
     def add(self, feature: Feature, location: Location) -> None:
         """Count a feature of one record."""
@@ -248,6 +251,8 @@ class FeatureCounts:
             self.filled.add(_KINDS[name])
         if name == "bytes_list":
             self.bytes_summary.add(values)
+            if self.sparse_tensors is not False:
+                self.sparse_tensors = _is_sparse_tensor(values)
         elif name == "int64_list" and self.integers <= _BITS:
             self.integers.update(values)
         return _KINDS[name]
@@ -273,8 +278,20 @@ class FeatureCounts:
         self.value_counts.merge(other.value_counts)
         self.steps.merge(other.steps)
         self.bytes_summary.merge(other.bytes_summary)
+        known = {self.sparse_tensors, other.sparse_tensors} - {None}
+        self.sparse_tensors = known == {True} if known else None
         if self.integers <= _BITS:
             self.integers |= other.integers
+
+
+def _is_sparse_tensor(values: Sequence[bytes]) -> bool:
+    """Return whether values are indices, values and shape of a sparse tensor."""
+    found = [detect_tensor(value) for value in values] if len(values) == 3 else [None]
+    if None in found:
+        return False
+    indices, _, shape = (each for each in found if each is not None)
+    is_like = indices.dtype == shape.dtype == "int64" and len(indices.shape) == 2 and len(shape.shape) == 1
+    return is_like and indices.shape[1] == shape.shape[0]
 
 
 # Limits of the fields of a message that are counted, and of the paths.
@@ -339,6 +356,8 @@ class Survey:
     items: dict[str, FeatureCounts] = field(default_factory=dict)  # features of the items of ExampleListWithContexts
     # Fields of protobuf messages of other types, by path and wire type.
     paths: dict[tuple[str, str], PathCounts] = field(default_factory=dict)
+    # Keys of the sizes of an array and bytes of an item, that fit the bytes of a key in all records.
+    sizes: dict[str, set[tuple[tuple[str, ...], int]]] = field(default_factory=dict)
     partial: int = 0  # messages with more fields than are counted
     other_type: str = ""  # payload type of the first message of another type
     refusal: FeatureError | None = None  # error of readers of Examples for it
@@ -356,6 +375,7 @@ class Survey:
             self._add_message(payload, location)
         else:
             _add_each(self.context, record.context.feature, FeatureCounts.add, location)
+            self._add_sizes(record.context.feature)
             if record.context.feature or record.feature_lists.feature_list:
                 self.first_other = self.first_other or location
             elif (unclear := parse_example_list(payload)) is not None:
@@ -367,6 +387,21 @@ class Survey:
         self._check_messages()
         self.records += 1
         self.shards[location.file] = self.shards.get(location.file, 0) + 1
+
+    def _add_sizes(self, features: Mapping[str, Feature]) -> None:
+        """Keep the keys of sizes whose product is the number of items in the bytes of another key, in every record."""
+        numbers = {
+            key: feature.int64_list.value[0]
+            for key, feature in features.items()
+            if _SIZE_NAME.search(key) and len(feature.int64_list.value) == 1
+        }
+        if len(numbers) < 2:
+            return
+        for key, feature in features.items():
+            if len(feature.bytes_list.value) != 1 or self.sizes.get(key) == set():
+                continue
+            fits = set(_fitting_sizes(len(feature.bytes_list.value[0]), numbers))
+            self.sizes[key] = fits if key not in self.sizes else self.sizes[key] & fits
 
     def _add_list(self, record: ExampleListWithContext, location: Location) -> None:
         self.first_list = self.first_list or location
@@ -417,10 +452,31 @@ class Survey:
         self._check_messages()
         for file, records in other.shards.items():
             self.shards[file] = self.shards.get(file, 0) + records
+        for key, fits in other.sizes.items():
+            self.sizes[key] = self.sizes[key] & fits if key in self.sizes else fits
         merge_each(self.context, other.context)
         merge_each(self.lists, other.lists)
         merge_each(self.items, other.items)
         merge_each(self.paths, other.paths)
+
+
+# Names of the sizes of arrays, in the order of their axes.
+_SIZE_NAMES = (
+    *("frames|num_frames|length", "height|rows|h"),
+    *("width|cols|columns|w", "depth|channels|num_channels|channel|c"),
+)
+_SIZE_NAME = re.compile(rf"(?:^|[/_.-])(?:{'|'.join(_SIZE_NAMES)})$")
+_SIZE_AXES = tuple(re.compile(rf"(?:^|[/_.-])(?:{names})$") for names in _SIZE_NAMES)
+
+
+def _fitting_sizes(nbytes: int, numbers: Mapping[str, int]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield the keys of height, width and so on that explain a number of bytes, and the bytes of an item."""
+    axes = [next((key for key in numbers if name.search(key)), None) for name in _SIZE_AXES]
+    for first, last in ((0, 4), (1, 4), (1, 3), (0, 3)):
+        keys = tuple(key for key in axes[first:last] if key is not None)
+        items = math.prod(numbers[key] for key in keys)
+        if len(keys) == last - first and items > 0 and nbytes % items == 0 and nbytes // items in (1, 2, 4, 8):
+            yield keys, nbytes // items
 
 
 def _add_each(
