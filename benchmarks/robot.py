@@ -20,6 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,17 @@ def succeeded(blocks: dict[str, Any]) -> NDArray[np.bool_]:
     return np.array(["success" in path for path in blocks[KEY[1]]], bool)
 
 
+def within(ranges: Mapping[str, Any]) -> Callable[[dict[str, Any]], NDArray[np.bool_]]:
+    """Return a function that keeps the steps in the ranges of their episode, as openpi does."""
+    kept = {key: [range(*pair) for pair in pairs] for key, pairs in ranges.items()}
+
+    def mask(blocks: dict[str, Any]) -> NDArray[np.bool_]:
+        items = zip(*(blocks[name].tolist() for name in (*KEY, "step")), strict=True)
+        return np.array([any(n in each for each in kept.get(f"{a}--{b}", ())) for a, b, n in items], bool)
+
+    return mask
+
+
 def open_mixture(data: Path, way: str, cameras: list[str]) -> tuple[list[dtf.Dataset], Any]:
     """Open the frames that openpi trains on: of both data sets, and their mixture."""
     # TensorFlow decodes by the fast DCT.
@@ -174,7 +186,8 @@ def open_mixture(data: Path, way: str, cameras: list[str]) -> tuple[list[dtf.Dat
         episodes = dtf.read_tfrecord(data / name / VERSION, features, split="train").where(succeeded, columns=KEY[1:])
         around = [*cameras, *STATE, *INSTRUCTIONS]
         windows = episodes.windows(CHUNKS, future=AHEAD - 1, items=around, repeat=KEY, number="step")
-        parts.append(windows.where_ranges(KEY, data / f"{name}.json", number="step"))
+        ranges = json.loads((data / f"{name}.json").read_text())
+        parts.append(windows.where(within(ranges), columns=[*KEY, "step"]))
     weights = [weight for _, weight in SETS.values()]
     return parts, dtf.sample_from_datasets(parts, weights, seed=0, stop_on_empty_dataset=True)
 

@@ -9,7 +9,7 @@ and PyTorch or JAX for batches of their tensors.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,17 @@ def succeeded(blocks: dict[str, Any]) -> NDArray[np.bool_]:
     return np.array(["success" in path for path in blocks[KEY[1]]], bool)
 
 
+def within(ranges: Mapping[str, Any]) -> Callable[[dict[str, Any]], NDArray[np.bool_]]:
+    """Return a function that keeps the steps in the ranges of their episode, as openpi does."""
+    kept = {key: [range(*pair) for pair in pairs] for key, pairs in ranges.items()}
+
+    def mask(blocks: dict[str, Any]) -> NDArray[np.bool_]:
+        items = zip(*(blocks[name].tolist() for name in (*KEY, "step")), strict=True)
+        return np.array([any(n in each for each in kept.get(f"{a}--{b}", ())) for a, b, n in items], bool)
+
+    return mask
+
+
 def open_windows(directory: Path, name: str) -> dtf.Dataset:
     """Open the frames in motion of a data set: each with the 16 actions from its own on."""
     small = dict.fromkeys(CAMERAS, dtf.ImageFeature((-1, 224, 224, 3), size=(224, 224)))
@@ -84,7 +95,8 @@ def open_windows(directory: Path, name: str) -> dtf.Dataset:
     episodes = dtf.read_tfrecord(source, features, split="train").where(succeeded, columns=[KEY[1]])
     around = [*CAMERAS, *STATE, INSTRUCTION]
     windows = episodes.windows(ACTION, future=15, items=around, repeat=KEY, number="step")
-    return windows.where_ranges(KEY, directory / f"{name}.json", number="step")
+    ranges = json.loads((directory / f"{name}.json").read_text())
+    return windows.where(within(ranges), columns=[*KEY, "step"])
 
 
 def tensors(batch: Mapping[str, Any], library: str) -> dict[str, Any]:

@@ -42,7 +42,6 @@ from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.explode import explode_rows, padded_column, ragged_column, step_window
 from dask_tfrecord.rows.filters import (
     Filters,
-    KeptRanges,
     MaskFunction,
     UserMask,
     as_stored,
@@ -347,60 +346,6 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         listed = [each for name in names for each in ([name] if isinstance(name, str) else name)]
         self._check_names(listed)
         return self[[name for name in self._rows.names if name not in listed]]
-
-    def where_ranges(
-        self,
-        key: str | Sequence[str],
-        ranges: Mapping[str, Sequence[Sequence[int]]] | str | os.PathLike[str],
-        *,
-        number: str = "number",
-        separator: str = "--",
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> Dataset:
-        """Keep the items whose number lies in one of the ranges of their record, such as the frames without idle ones.
-
-        Rows are items of `explode` or `windows`. The keys and numbers are read now, as by `where`.
-
-        Parameters
-        ----------
-        key : str or sequence of str
-            Column of text or bytes with the key of the record, or several ones that are joined by `separator`.
-        ranges : mapping of str to sequence of (int, int), or path or URL of a JSON file
-            First item and end of each range, by key: ``{"folder--file": [[0, 100], [200, 300]]}`` keeps items 0 to 99
-            and 200 to 299, as in the files of openpi. Items of a record without ranges are left out.
-        number : str, default "number"
-            Column of the number of an item in its record, which ``explode(…, number="number")`` adds.
-        separator : str, default "--"
-            Text between the columns of the key.
-        storage_options : mapping, optional
-            Options of fsspec for the URL.
-
-        Returns
-        -------
-        Dataset
-            The rows in their order, in chunks of the kept rows of a chunk.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the file does not exist.
-        UnknownFeatureError
-            If a column does not exist.
-        SchemaError
-            If a key is neither text nor bytes, or `number` is no column of ints.
-        ValueError
-            If the ranges are not in the form above.
-
-        Examples
-        --------
-        >>> ds = dtf.Dataset.from_arrays({"action": [[1, 2, 3], [4, 5]], "file": ["a", "b"]})
-        >>> steps = ds.explode(["action"], repeat=["file"], number="number")
-        >>> steps.where_ranges("file", {"a": [[1, 3]], "b": [[0, 1]]})["action"].compute().tolist()
-        [2, 3, 4]
-        """
-        keys = (key,) if isinstance(key, str) else tuple(key)
-        mask = KeptRanges.parse(self.schema, keys, number, separator, ranges, storage_options)
-        return Dataset(filter_rows(self._rows, mask, mask.columns))
 
     @explain_arguments("ds.sample(100)")
     def sample(self, n: int, seed: Any = None) -> Dataset:

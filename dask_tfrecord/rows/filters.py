@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import math
 import operator
 import re
@@ -15,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from dask.base import normalize_token, tokenize
-from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
@@ -26,12 +24,11 @@ from dask_tfrecord.blocks import (
     frozen,
     splits_of,
     take_rows,
-    texts,
     to_array,
 )
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.items import row_lengths
-from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses, redact_url
+from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import dtype_name
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import function_parts
@@ -39,7 +36,6 @@ from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
 from dask_tfrecord.rows.sources import DerivedChunks, UncountedChunks, UserBlocks, note_rows_on_error, unknown_column
-from dask_tfrecord.shards.remote import read_text
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -333,91 +329,7 @@ class UserMask:
         return mask
 
 
-# Numbers of items lie below this.
-_MOST_ITEMS = 1 << 31
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeptRanges:
-    """Ranges of the numbers of items, by the key of their record.
-
-    A place is the number of the key times `_MOST_ITEMS`, and the number of the item.
-    """
-
-    keys: tuple[str, ...]
-    number: str
-    separator: str
-    # Number of each key.
-    known: Mapping[str, int]
-    # Places of the beginnings and ends of all ranges, each in ascending order.
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-
-    @classmethod
-    def parse(
-        cls,
-        schema: Schema,
-        keys: tuple[str, ...],
-        number: str,
-        separator: str,
-        given: Any,
-        storage_options: Mapping[str, Any] | None,
-    ) -> KeptRanges:
-        """Check the columns, and read the ranges; `Dataset.where_ranges` documents the errors."""
-        for name, kinds in (*((name, "OT") for name in keys), (number, "iu")):
-            if name not in schema:
-                hint = f"; explode(…, number={number!r}) adds it" if name == number else ""
-                raise UnknownFeatureError(f"where_ranges: no column {name!r}{near_misses(name, schema)}{hint}")
-            feature = schema[name]
-            if feature.item_dtype.kind not in kinds or feature.block_shape or feature.ragged_rank:
-                what = "an int" if name == number else "text or bytes"
-                raise SchemaError(f"where_ranges: column {name!r} is {feature}; expected {what} per row")
-        if not keys:
-            raise ValueError("where_ranges: the key needs at least one column")
-        where = ""
-        if not isinstance(given, Mapping):
-            where = f" of {redact_url(str(stringify_path(given)))}"
-            text = read_text(given, storage_options)
-            if text is None:
-                raise FileNotFoundError(f"where_ranges: the file{where} does not exist")
-            given = json.loads(text)
-        pairs = []
-        try:
-            for key, ranges in given.items():
-                array = np.array(ranges or np.zeros((0, 2)), np.float64)
-                if array.ndim != 2 or array.shape[1] != 2 or not (array == np.floor(array)).all():
-                    raise ValueError(f"key {key!r} has {ranges!r:.100}")
-                pairs.append(array.clip(0, _MOST_ITEMS - 1).astype(np.int64))
-        except (AttributeError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"where_ranges: expected pairs of a first item and an end for each key{where}, like "
-                f"{{'key': [[0, 100]]}}: {error}"
-            ) from error
-        ranges = np.concatenate([np.zeros((0, 2), np.int64), *pairs])
-        places = ranges + np.repeat(np.arange(len(pairs)), [len(each) for each in pairs])[:, None] * _MOST_ITEMS
-        starts, stops = places[ranges[:, 0] < ranges[:, 1]].T
-        known = {key: place for place, key in enumerate(given)}
-        return cls(keys, number, separator, known, np.sort(starts), np.sort(stops))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that the mask is computed from."""
-        return *self.keys, self.number
-
-    def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-        """Return the items that are kept."""
-        parts = (texts(blocks[name]) for name in self.keys)
-        keys = map(self.separator.join, zip(*parts, strict=True))
-        numbers = to_array(blocks[self.number]).astype(np.int64)
-        place = np.fromiter((self.known.get(key, -1) for key in keys), np.int64, len(numbers))
-        at = place * _MOST_ITEMS + numbers
-        # Ranges of the keys before have begun and ended.
-        begun, ended = (np.searchsorted(borders, at, side="right") for borders in (self.starts, self.stops))
-        kept: NDArray[np.bool_] = (begun > ended) & (place >= 0)
-        return kept
-
-
-Mask = Filters | UserMask | KeptRanges
+Mask = Filters | UserMask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,6 @@ from support.commands import run
 from support.damage import flip
 from support.message_files import write_times
 from support.remedies import calls, conditions
-from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
@@ -406,97 +405,10 @@ def test_the_first_rows_of_a_filter_are_found_without_the_last_shards(tmp_path: 
     assert [*map(json.loads, done.stdout.splitlines())] == [{"x": 2}, {"x": 3}]
 
 
-EPISODES = (7, 0, 12, 5, 1)
-# As openpi publishes them; empty and reversed ranges keep nothing, and overlapping ones keep an item once.
-RANGES = {"dir/0--f": [[0, 3], [2, 5]], "dir/2--f": [[4, 4], [9, 6], [10, 99]], "dir/3--f": [], "else": [[0, 9]]}
-
-
-def episode_rows(as_text: bool) -> dtf.Dataset:
-    names = [f"dir/{number}" for number in range(len(EPISODES))]
-    starts = np.cumsum(EPISODES) - EPISODES
-    return dtf.Dataset.from_arrays(
-        {
-            "steps/x": [np.arange(start, start + size) for start, size in zip(starts, EPISODES, strict=True)],
-            "folder": names if as_text else [name.encode() for name in names],
-            "file": [b"f"] * len(EPISODES),
-        }
-    )
-
-
-def kept_items(items: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[int]:
-    """Return the places of the items whose key and number lie in a range."""
-    keys = [each if isinstance(each, str) else each.decode() for each in items["folder"].tolist()]
-    return [
-        at
-        for at, (key, step) in enumerate(zip(keys, items["step"].tolist(), strict=True))
-        if any(first <= step < past for first, past in ranges.get(f"{key}--f", ()))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("source", "as_text", "window"),
-    [
-        ("arrays", True, None),
-        ("arrays", False, {"past": 1, "future": 3, "pad": "drop"}),
-        ("shards", True, {"future": 2}),
-        ("shards", False, None),
-        ("uncounted", True, {"past": 1, "future": 3, "pad": "drop"}),
-        ("uncounted", False, None),
-    ],
-)
-def test_ranges_keep_the_items_that_openpi_keeps(
-    tmp_path: Path, source: str, as_text: bool, window: Mapping[str, Any] | None
-) -> None:
-    ds = episode_rows(as_text)
-    if source != "arrays":
-        ds.to_tfrecord(tmp_path / "x-{shard}.tfrecord", records_per_shard=2)
-        ds = dtf.read_tfrecord(tmp_path, ds.schema, counts=None if source == "uncounted" else "auto")
-    options: dict[str, Any] = {"repeat": ["folder", "file"], "number": "step"}
-    items = ds.explode(["steps/x"], **options) if window is None else ds.windows(["steps/x"], **window, **options)
-    (tmp_path / "ranges.json").write_text(json.dumps(RANGES))
-    every = items.compute()
-    assert window or every["step"].tolist() == [item for size in EPISODES for item in range(size)]
-    kept = kept_items(every, RANGES)
-    assert 0 < len(kept) < len(every["step"])
-    for ranges in (RANGES, tmp_path / "ranges.json", f"{tmp_path}/ranges.json"):
-        found = items.where_ranges(["folder", "file"], ranges, number="step").compute()
-        assert_same(found, {name: column[kept] for name, column in every.items()})
-    # Rows keep their numbers when others are gone.
-    later = items.where([("step", ">=", 2)]).where_ranges(["folder", "file"], RANGES, number="step")
-    assert later["step"].compute().tolist() == [step for step in every["step"][kept].tolist() if step >= 2]
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from([f"dir/{number}--f" for number in range(5)] + ["other"]),
-        st.lists(st.tuples(st.integers(0, 14), st.integers(0, 2**40)), max_size=4),
-    )
-)
-def test_any_ranges_keep_what_ranges_of_python_hold(ranges: dict[str, Any]) -> None:
-    items = episode_rows(True).explode("steps", repeat=["folder", "file"], number="step")
-    found = items.where_ranges(["folder", "file"], ranges, number="step")["steps/x"].compute().tolist()
-    assert found == kept_items(items.compute(), ranges)
-
-
-def test_wrong_ranges_are_refused(tmp_path: Path) -> None:
-    items = episode_rows(True).explode("steps", repeat=["folder"], number="number")
-    (tmp_path / "bad.json").write_text('{"a": 3}')
-    wrong: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-        ("file", {}, {}, UnknownFeatureError, "no column 'file'"),
-        ("folder", {}, {"number": "step"}, UnknownFeatureError, r"no column 'step'.*explode\(…, number='step'\) adds"),
-        ("steps/x", {}, {}, SchemaError, "expected text or bytes per row"),
-        ("folder", {}, {"number": "folder"}, SchemaError, "expected an int per row"),
-        ([], {}, {}, ValueError, "at least one column"),
-        ("folder", {"a": [[1, 2, 3]]}, {}, ValueError, r"key 'a' has \[\[1, 2, 3\]\]"),
-        ("folder", {"a": [[0.5, 2]]}, {}, ValueError, "key 'a' has"),
-        ("folder", tmp_path / "bad.json", {}, ValueError, r"for each key of .*bad\.json"),
-        ("folder", tmp_path / "none.json", {}, FileNotFoundError, r"none\.json does not exist"),
-    ]
-    for key, ranges, options, error, said in wrong:
-        with pytest.raises(error, match=said):
-            items.where_ranges(key, ranges, **options)
+def test_the_number_of_an_item_needs_a_name_of_its_own() -> None:
+    episodes = dtf.Dataset.from_arrays({"steps/x": [[1, 2], [3]], "folder": ["a", "b"]})
     with pytest.raises(SchemaError, match="number='folder' is the name of another column"):
-        episode_rows(True).explode("steps", repeat=["folder"], number="folder")
+        episodes.explode("steps", repeat=["folder"], number="folder")
 
 
 def test_a_function_replaces_all_joined_conditions(tmp_path: Path) -> None:
