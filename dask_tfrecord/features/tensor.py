@@ -135,7 +135,7 @@ class TensorFeature(EncodedArray):
 
     def _listed_float64(self) -> tuple[str, str]:
         """Return code of the features that round float64, and that keep it."""
-        return f"TensorFeature({self.shape}, 'float32')", f"TensorFeature({self.shape}, 'float64')"
+        return repr(replace(self, dtype="float32")), repr(self)
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of one tensor that the decoder parses, or of bytes values."""

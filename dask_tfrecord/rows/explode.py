@@ -94,9 +94,9 @@ def check_ragged(name: str, feature: Feature) -> None:
     """Check that the rows of a column can be padded."""
     _check_ragged(name, feature)
     if feature.own_shapes:
-        raise SchemaError(
-            f"column {name!r} is {feature}, of arrays: batches(pad={{{name!r}: (height, width)}}) pads them"
-        )
+        pads = f"batches(pad={{{name!r}: (height, width)}}) pads them"
+        made = f"ds.explode({name!r}) makes a row of each array" if feature.ragged_rank else pads
+        raise SchemaError(f"column {name!r} is {feature}, of arrays: {made}")
 
 
 def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:

@@ -552,8 +552,8 @@ def _rows_feature(rows: list[Any], owner: str) -> Feature:
             return TextFeature(count=-1)
         if len(inner) == 1 and dtype.kind == "c" and levels == 1:
             return RawFeature(shape, dtype)
-        if levels == 1 and (dtype.kind in "biufc" or dtype.name == "bfloat16"):
-            return TensorFeature((-1,) * some[0].ndim, dtype)
+        if levels <= 2 and (dtype.kind in "biufc" or dtype.name == "bfloat16"):
+            return TensorFeature((-1,) * some[0].ndim, dtype, count=None if levels == 1 else -1)
     if not some:
         raise SchemaError(f"{owner} has empty rows only: {_SPECIFY.split('; or')[0]}")
     raise SchemaError(f"{owner} mixes rows of {_found([a.dtype.name for a in some], str)}")

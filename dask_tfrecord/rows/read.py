@@ -258,6 +258,8 @@ def read_rows(
         wanted = named_columns(rows.schema.records, columns)
     elif isinstance(features, Schema) and features.records is not None:
         wanted = tuple(features)
+        if isinstance(rows.source, RecordSource | FilledSource):
+            _warn_of_other_form(rows.source.collection, rows.source.decoder.schema, features.records)
     if tolerated != "raise":
         return _tolerant(rows, tolerated, fill_values, wanted, filters)
     kept = rows if filters is None else where(rows, filters)
@@ -316,18 +318,44 @@ def _counted_source(
     return RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
 
 
-def _warn_of_examples(collection: Collection, schema: Schema) -> None:
-    """Warn if feature lists are read from records that have none, whose rows have no steps."""
-    if not schema.sequence_features or not collection.nrows:
-        return
+def _first_records(collection: Collection) -> list[Any]:
+    """Return the first records as SequenceExamples, whose context is that of Examples; none if they are others."""
     number = min(_EXAMPLES_PROBED, collection.nrows)
+    if not number:
+        return []
     with closing(iterate_payloads(collection.runs(0, number), check_crc=False)) as payloads:
         try:
-            records = [SequenceExample.FromString(payload) for _, payload in payloads]
+            return [SequenceExample.FromString(payload) for _, payload in payloads]
         except (DecodeError, UnicodeDecodeError, TFRecordError):
-            return  # the error of whoever reads the rows
+            return []  # the error of whoever reads the rows
+
+
+def _warn_of_other_form(collection: Collection, schema: Schema, read: Schema) -> None:
+    """Warn if records have none of the keys that a data set made of its columns, whose rows would be empty."""
+    if schema.message not in ("Example", "SequenceExample") or schema == read:
+        return
+    made, known = (
+        {spec.key for column in Decoder(each).decoders.values() for spec in column.specs} for each in (schema, read)
+    )
+    own = made - known
+    records = _first_records(collection) if own else []
+    if records and not any(own & {*each.context.feature, *each.feature_lists.feature_list} for each in records):
+        listed = ", ".join(map(repr, sorted(own)[:5]))
+        warn_caller(
+            f"{collection.shards.summary}: the first {plural(len(records), 'record')} have no key {listed}, as which "
+            f"the data set of this schema writes its columns: state the features of records of another form"
+        )
+
+
+def _warn_of_examples(collection: Collection, schema: Schema) -> None:
+    """Warn if feature lists are read from records that have none, whose rows have no steps."""
+    lists = schema.sequence_features
+    records = _first_records(collection) if lists else []
+    if not lists or not records:
+        return
+    number = len(records)
     if not any(record.feature_lists.feature_list for record in records):
-        names = [name for name in schema.sequence_features if any(name in each.context.feature for each in records)]
+        names = [name for name in lists if any(name in each.context.feature for each in records)]
         advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
         warn_caller(
             f"{collection.shards.summary}: the first {plural(number, 'record')} have no feature lists, so rows of "

@@ -6,6 +6,7 @@ them, by operations on lists.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import descriptor_pb2
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.wrappers_pb2 import Int64Value
 from oracle import write_oracle
+from oracle.message_types import Field, message_class
 from support.wire import delimited, example, sequence_example
 
 import dask_tfrecord as dtf
@@ -174,7 +177,40 @@ def items_form() -> Form:
     )
 
 
-FORMS = {"Example": example_form, "SequenceExample": sequence_form, "ELWC": items_form}
+@functools.cache
+def scene_class() -> Any:
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="scene.proto", package="scene", syntax="proto3")
+    scene, track = file.message_type.add(name="Scene"), file.message_type.add(name="Track")
+    scene.field.add(name="id", number=1, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
+    scene.field.add(name="open", number=2, type=Field.TYPE_INT64, label=Field.LABEL_REPEATED)
+    kind = {"type": Field.TYPE_MESSAGE, "type_name": ".scene.Track", "label": Field.LABEL_REPEATED}
+    scene.field.add(name="tracks", number=3, **kind)
+    track.field.add(name="score", number=1, type=Field.TYPE_INT64, label=Field.LABEL_OPTIONAL)
+    track.field.add(name="values", number=2, type=Field.TYPE_INT64, label=Field.LABEL_REPEATED)
+    return message_class(files, "scene.Scene")
+
+
+def message_form() -> Form:
+    def record(row: Row) -> bytes:
+        scene = scene_class()(id=row["id"], open=row["open"])
+        for score in row["scores"]:
+            scene.tracks.add(score=score, values=[score] * (score % 3))
+        return bytes(scene.SerializeToString())
+
+    return (
+        record,
+        {"message": scene_class()},
+        lambda rows: {
+            "id": [row["id"] for row in rows],
+            "open": [row["open"] for row in rows],
+            "tracks.score": [row["scores"] for row in rows],
+            "tracks.values": [[[score] * (score % 3) for score in row["scores"]] for row in rows],
+        },
+    )
+
+
+FORMS = {"Example": example_form, "SequenceExample": sequence_form, "ELWC": items_form, "message": message_form}
 Step = Callable[[dtf.Dataset, Expected, random.Random], tuple[dtf.Dataset, Expected]]
 
 
@@ -271,4 +307,5 @@ def check(folder: Path, form: str, seed: int) -> str:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_schema_reads_what_the_data_set_writes(form: str, count: int, tmp_path: Path) -> None:
     refused = [check(tmp_path, form, seed) for seed in range(count)]
-    assert sum(map(bool, refused)) < len(refused) / 2, refused
+    # Messages have no field for columns that are added.
+    assert sum(map(bool, refused)) < len(refused) * (0.75 if form == "message" else 0.5), refused

@@ -70,7 +70,14 @@ def test_a_schema_reads_the_next_file(record: Any, options: dict[str, Any], tmp_
             assert found.dtype == values.dtype and found.shape == values.shape
             assert repr(found.tolist()) == repr(values.tolist())
     one = next(iter(ds))
-    assert one in dtf.read_tfrecord(second, ds[[one]].schema)
+    if one != "s.indices":
+        assert one in dtf.read_tfrecord(second, ds[[one]].schema)
+        return
+    # A part of a sparse feature is written under its own name.
+    with pytest.warns(UserWarning, match="the first 1 record have no key 's.indices'"):
+        dtf.read_tfrecord(second, ds[[one]].schema)
+    ds[[one]].to_tfrecord(tmp_path / "c")
+    assert dtf.read_tfrecord(tmp_path / "c", ds[[one]].schema)[one].compute()[0].tolist() == [[1], [2]]
 
 
 def test_the_schema_of_an_added_column_is_that_of_the_records_with_it(tmp_path: Path) -> None:
