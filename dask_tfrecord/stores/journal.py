@@ -384,8 +384,13 @@ class Units:
 
     def record(self, name: str, units: Mapping[str, Unit]) -> None:
         """Record units under a name."""
+        for path, data in self.object_of(name, units).items():
+            self.objects.put(path, data)
+
+    def object_of(self, name: str, units: Mapping[str, Unit]) -> dict[str, bytes]:
+        """Return the object that records units under a name, by its own name."""
         documents = {unit: {**each.report, "objects": dict(each.objects)} for unit, each in units.items()}
-        self.objects.put(self._path(name), json.dumps(documents, ensure_ascii=False).encode())
+        return {self._path(name): json.dumps(documents, ensure_ascii=False).encode()}
 
     def read(self, names: Iterable[str]) -> dict[str, dict[str, Unit] | None]:
         """Read records by name: units by name, or None if the record is missing or truncated."""

@@ -31,6 +31,7 @@ from support.waiting import PATIENCE
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, ShardChangedError, StoreInUseError
 from dask_tfrecord.settings import replaced_limits
+from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 60
@@ -329,7 +330,7 @@ def test_steps_of_a_job_take_the_options_of_the_plan(shards: Path, tmp_path: Pat
         ([store, "--part", "1/2", "--finish"], "--part and --finish are steps"),
         ([shards, store, "--parts", "2"], "--parts is the number of parts that --begin plans"),
         ([store], "The command to-zarr takes PATTERN... and STORE."),
-        ([store, "--part", "0/2"], "neither I/N"),
+        ([store, "--part", "0/2"], "a job of 2 parts has 1/2 to 2/2"),
         ([shards, store, "--begin", "--plan"], "--plan writes nothing"),
     ):
         refused = run("to-zarr", *arguments)
@@ -421,7 +422,8 @@ def test_the_status_of_a_part_that_is_being_recorded(tmp_path: Path) -> None:
 
         return watch
 
-    with mock.patch("os.replace", watched(os.replace)), mock.patch("os.link", watched(os.link)):
+    put_all = mock.patch.object(DirectoryObjects, "put_all", watched(DirectoryObjects.put_all))
+    with put_all, mock.patch("os.replace", watched(os.replace)), mock.patch("os.link", watched(os.link)):
         job.write(1, 2)
     assert ("missing", "running") in states and {part for part, _ in states} == {"missing"}
     assert [part.state for part in job.status().parts] == ["missing", "done"]

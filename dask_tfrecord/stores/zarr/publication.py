@@ -72,6 +72,8 @@ class Publication:
     others: Mapping[str, Any] = field(default_factory=dict)
     # Folder of the run where the chunks of a group are that will replace another one; empty if they are in their place.
     staging: str = ""
+    # True for a group that replaces another one.
+    replaces: bool = False
 
     def is_published(self, attributes: Mapping[str, Any]) -> bool:
         """Return True if readers find it, by the attributes of the group."""
@@ -84,13 +86,15 @@ class Publication:
         for number, files in self.files.items():
             objects.put(f"{APPENDS_FOLDER}/{GROUP_METADATA}", group_document({}))
             objects.put(appended_node(int(number)), group_document(files))
-        for name, array in self.arrays.items():
-            objects.change(f"{self.staging}{name}/{GROUP_METADATA}", partial(_replaced, array))
+        objects.put_all({f"{self.staging}{name}/{GROUP_METADATA}": _document(own) for name, own in self.arrays.items()})
         for name, (_, after, _) in self.lengths.items():
             objects.change(f"{name}/{GROUP_METADATA}", partial(_with_length, after))
-        objects.change(f"{self.staging}{GROUP_METADATA}", self._new_group if self.kind == "group" else self._group)
+        if self.kind == "group":
+            objects.put_all({f"{self.staging}{GROUP_METADATA}": self._new_group()})
+        else:
+            objects.change(GROUP_METADATA, self._group)
 
-    def _new_group(self, _found: bytes | None) -> bytes:
+    def _new_group(self) -> bytes:
         """Return the metadata of a new group."""
         attributes = {**self.others, **stored_attribute(self.attributes)}
         document: dict[str, Any] = {"attributes": attributes, "zarr_format": 3}
@@ -127,10 +131,6 @@ class Publication:
             for index in objects.children(f"{name}/c"):
                 if index.isdecimal() and int(index) >= past:
                     objects.remove(f"{name}/c/{index}")
-
-
-def _replaced(document: Mapping[str, Any], _found: bytes | None) -> bytes:
-    return _document(document)
 
 
 def _with_length(length: int, found: bytes | None) -> bytes:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, StoreInUseError
+from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import DirectoryObjects, StoredFile, make_directory
 from dask_tfrecord.stores.documents import Count, ObjectName, checked, parse
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
@@ -49,6 +51,14 @@ EARLIER_ADDITION = f"{CHECKPOINT_FOLDER}/append.json"
 _FOLDER = re.compile("[0-9a-f]{32}")
 # What the run keeps in its folder, apart from temporary files.
 _RUN, _NEW, _OLD = "run", "new", "old"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsReport(WriteReport):
+    """Report of units: their number, and the size of each object."""
+
+    units: int = 0
+    objects: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +108,13 @@ class RunFolder:
 
         Raises StoreInUseError if another run has taken over meanwhile: it removes only folders that it finds.
         """
-        if target.directory is not None:
-            refuse_link(target)
-            make_directory(target.directory / CHECKPOINT_FOLDER)
-            Path(target.directory, CHECKPOINT_FOLDER, token).mkdir()
         folder = cls.of(target, token, owner)
+        if target.directory is None:
+            # There is no folder without a plan, and after that the owner is checked.
+            return folder
+        refuse_link(target)
+        make_directory(target.directory / CHECKPOINT_FOLDER)
+        Path(target.directory, CHECKPOINT_FOLDER, token).mkdir()
         try:
             folder.check_owned()
         except StoreInUseError:
@@ -180,8 +192,21 @@ class RunFolder:
             return None
         return replace(stored.publication, staging=self.staging if stored.publication.staging else "")
 
+    @property
+    def is_in_directory(self) -> bool:
+        """True if a look at an object is no request."""
+        return isinstance(self.objects, DirectoryObjects)
+
     def may_write(self, publication: Publication) -> bool:
         """Return False if the run is published already; raise if another run has taken over."""
+        if not self.is_in_directory:
+            # A look is a request, for all tasks of this process. What a run puts over an object is checked by it.
+            now = time.time()
+            if abs(now - _asked.get(self.token, 0.0)) <= limits().owner_check:
+                return True
+            if len(_asked) > _MOST_ASKED:
+                _asked.clear()
+            _asked[self.token] = now
         if self.owner is not None:
             self.target.journal().check_owner(self.owner)
         if self.has_plan():
@@ -225,15 +250,15 @@ class RunFolder:
         """Return True if a unit was recorded, whether or not its objects still match."""
         return bool(self.objects.names(self.path(_UNITS)))
 
-    def record(self, units: Mapping[int, tuple[WriteReport, Mapping[str, int]]]) -> None:
-        """Record that units are written: their reports, and the sizes of their objects."""
+    def record_of(self, units: Mapping[int, tuple[WriteReport, Mapping[str, int]]]) -> dict[str, bytes]:
+        """Return the object that records units as written, by its name: their reports, and sizes of their objects."""
         documents = {}
         for number, (report, objects) in units.items():
             own = {name: StoredFile(size) for name, size in objects.items()}
             documents[str(number)] = Unit({name: getattr(report, name) for name in WriteReport.__slots__}, own)
-        self._units.record(str(min(units)), documents)
+        return self._units.object_of(str(min(units)), documents)
 
-    def recorded(self, numbers: Iterable[int]) -> dict[int, WriteReport]:
+    def recorded(self, numbers: Iterable[int]) -> dict[int, UnitsReport]:
         """Return the reports of units of one task that are recorded."""
         # A record is named by one of its units, and holds units of one task only.
         names = {str(number) for number in numbers}
@@ -251,7 +276,7 @@ class RunFolder:
         records = self._units.read(map(str, found[inside].tolist()))
         return np.array(sorted(int(name) for units in records.values() for name in units or ()), np.int64)
 
-    def verified(self, staging: str) -> dict[int, WriteReport]:
+    def verified(self, staging: str) -> dict[int, UnitsReport]:
         """Return the reports of units whose objects match their record; delete records that do not match."""
         records = self._units.read(self._record_names())
         sizes = {
@@ -341,8 +366,10 @@ class RunFolder:
 
     def _swap(self) -> tuple[list[str], list[str]] | None:
         """Return the names to move away and into place; None if no move has begun."""
+        if not self.is_in_directory:
+            return None
         found = self.objects.get([self.path(_SWAP)])[self.path(_SWAP)]
-        if found is None or not isinstance(self.objects, DirectoryObjects):
+        if found is None:
             return None
         swap = parse(_Swap, found, self.path(_SWAP), self.target.location)
         return swap.old, swap.new
@@ -406,6 +433,11 @@ class Guard:
             raise folder.lost()
 
 
+# When this process last asked whether a run may write, by the name of its folder.
+_asked: dict[str, float] = {}
+_MOST_ASKED = 256
+
+
 def refuse_link(target: TargetGroup) -> None:
     """Raise IncompleteStoreError if the folder of runs is a link: what it points to belongs to somebody else."""
     path = None if target.directory is None else target.directory / CHECKPOINT_FOLDER
@@ -434,6 +466,8 @@ def find_run(target: TargetGroup, identity: str | None = None) -> tuple[RunFolde
     return None
 
 
-def _report(unit: Unit) -> WriteReport:
+def _report(unit: Unit) -> UnitsReport:
     # Another version may have recorded other fields.
-    return checked(WriteReport, unit.report, "the record of a unit")
+    found = checked(WriteReport, unit.report, "the record of a unit")
+    sizes = {name: file.size for name, file in unit.objects.items()}
+    return UnitsReport(found.records, found.nbytes, found.stored, found.peak, 1, sizes)

@@ -42,7 +42,14 @@ from dask_tfrecord.errors import (
     repr_without_credentials,
 )
 from dask_tfrecord.shards.activities import activity
-from dask_tfrecord.shards.objects import SETTLE_SECONDS, DirectoryObjects, Objects, check_inside, objects_in
+from dask_tfrecord.shards.objects import (
+    SETTLE_SECONDS,
+    DirectoryObjects,
+    NotAFileError,
+    Objects,
+    check_inside,
+    objects_in,
+)
 from dask_tfrecord.shards.remote import call_once, explain_missing_extra, join
 from dask_tfrecord.shards.shard import check_encodable, is_local
 from dask_tfrecord.stores.journal import Journal
@@ -265,10 +272,24 @@ class TargetGroup:
 
     def stored_attributes(self) -> dict[str, Any]:
         """Return the attributes that this library wrote; none if the group does not exist, or has a newer format."""
+
+        def document() -> bytes | None:
+            try:
+                return self.objects().get([GROUP_METADATA])[GROUP_METADATA]
+            except (NotADirectoryError, NotAFileError):
+                return None
+
+        # zarr would look for groups of format 2, too, by several requests.
+        found: Any = None
+        with suppress(ValueError, RecursionError):
+            found = json.loads(call_once(document, str(self), "open the group") or b"null")
+        if not isinstance(found, dict) or found.get("node_type") != "group":
+            return {}
+        attributes = found.get("attributes")
+        own = values_of_attribute(attributes) if isinstance(attributes, dict) else {}
         try:
-            found = self.read_attributes()
-            return {} if self.format_version(found) is None else found
-        except (FileNotFoundError, IncompleteStoreError, UnsupportedFormatError):
+            return {} if self.format_version(own) is None else own
+        except UnsupportedFormatError:
             return {}
 
     def stored_arrays(self, specs: Iterable[ArraySpec]) -> dict[str, Any]:

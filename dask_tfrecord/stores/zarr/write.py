@@ -62,6 +62,7 @@ from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.rows.workers import release_freed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
+from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import (
@@ -98,7 +99,7 @@ from dask_tfrecord.stores.zarr.layout import (
     plan_units,
 )
 from dask_tfrecord.stores.zarr.publication import LAST, Kind, Publication
-from dask_tfrecord.stores.zarr.run_folder import EARLIER_ADDITION, RunFolder, find_run
+from dask_tfrecord.stores.zarr.run_folder import EARLIER_ADDITION, RunFolder, UnitsReport, find_run
 from dask_tfrecord.stores.zarr.store import (
     CHECKPOINT_FOLDER,
     CLAIM,
@@ -277,7 +278,9 @@ class GroupOutput:
         self._folder: RunFolder | None = None
         self._publication: Publication | None = None
         self._arrays: Mapping[str, Any] = {}
-        self._nunits = 0
+        self._nunits, self._written = 0, tuple[UnitsReport, ...]()
+        # True if this run has made its plan.
+        self._is_new = False
         # True for a group that is complete, which needs no owner.
         self._is_complete = False
 
@@ -312,6 +315,11 @@ class GroupOutput:
         if self._is_complete:
             _log.info("%s: all is written already", target)
             return False
+        # A new place in a store needs no other look at it: each is a request.
+        names = {*target.objects().children("")} - {CLAIM}
+        if not names and addition.kind == "group":
+            self._folder = folder = RunFolder.make(target, self.token, self.token)
+            return self._begin_new(folder, has_group=False)
         self._check_earlier()
         left = find_run(target) if self._resume else None
         if left is not None:
@@ -345,14 +353,20 @@ class GroupOutput:
                 return True
             found.discard(dead, published_lengths(target))
             folder = self._folder = RunFolder.make(target, self.token, self.token) if found is folder else folder
+        return self._begin_new(folder, has_group=target.has_group())
+
+    def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
+        """Plan, and record the plan."""
+        target, addition = self._target, self._addition
         self._request = addition.checked(target)
         planned = self._plan(addition.layout(target, self._request))
         # Planning may read all rows, and take long.
-        folder.check_owned()
+        if folder.is_in_directory or addition.kind != "group":
+            folder.check_owned()
         target.check_names(spec.name for spec in planned.layout.arrays)
         planned.check_memory()
         with add_path_to_errors(str(target)):
-            run_uninterrupted(lambda: self._record(folder, planned))
+            run_uninterrupted(lambda: self._record(folder, planned, has_group))
         return True
 
     def _check_earlier(self) -> None:
@@ -391,13 +405,14 @@ class GroupOutput:
             self._target.location,
         )
 
-    def _record(self, folder: RunFolder, planned: Conversion) -> None:
+    def _record(self, folder: RunFolder, planned: Conversion, has_group: bool) -> None:
         """Record the plan; then remove the group that is replaced, where it cannot be moved away at the end."""
         target = self._target
         publication = self._addition.publication(target, planned, self.token)
-        if publication.kind == "group" and target.directory is not None and target.has_group():
-            publication = replace(publication, staging=folder.staging)
-        self._folder = folder
+        if publication.kind == "group" and has_group:
+            staging = folder.staging if folder.is_in_directory else ""
+            publication = replace(publication, staging=staging, replaces=True)
+        self._folder, self._is_new = folder, True
         folder.begin(planned.layout, publication)
         self._open(folder, publication)
 
@@ -409,7 +424,7 @@ class GroupOutput:
         planned = self._plan(layout)
         planned.check_memory()
         self._folder, self._publication = folder, publication
-        if publication.kind == "group":
+        if publication.replaces:
             folder.remove_old_group()
         if publication.kind == "group":
             self._write_constants(folder.objects, publication.staging)
@@ -466,10 +481,12 @@ class GroupOutput:
         context = self._context(write_units, str(self._target))
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
         units = list(plan_units(self._layout, self._request.schema))
-        completed, self._nunits = folder.verified(publication.staging), len(units)
+        completed = {} if self._is_new else folder.verified(publication.staging)
+        self._nunits = len(units)
+        self._written = tuple(completed.values())
         last: tuple[Any, ...] = (collect,)
         if not compute:
-            last = (_finish, Finish(folder, publication, len(units)))
+            last = (_finish, Finish(folder, publication, len(units), self._written))
         return self._tasks(write_units, context, shared, units, completed, last)
 
     def _tasks(
@@ -513,7 +530,7 @@ class GroupOutput:
 
     def verify(self, reports: Any) -> None:
         """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
-        self._finished().verify()
+        self._finished().verify(self._written, reports)
 
     def publish(self, reports: Any) -> None:
         """Show the run to readers."""
@@ -549,15 +566,26 @@ class Finish:
     folder: RunFolder
     publication: Publication
     units: int
+    # Units that an earlier run has written.
+    written: tuple[UnitsReport, ...] = ()
 
-    def verify(self) -> None:
-        """Raise IncompleteStoreError unless all units are as their tasks wrote them, or the run is published."""
-        target = self.folder.target
+    def verify(self, written: Sequence[UnitsReport] = (), reports: Sequence[UnitsReport] = ()) -> None:
+        """Raise IncompleteStoreError unless all units are as their tasks wrote them, or the run is published.
+
+        Without the reports of all units, their records are read.
+        """
+        target, known = self.folder.target, [*written, *reports]
         if not self.folder.has_plan():
             if self.publication.is_published(target.stored_attributes()):
                 return
             raise self.folder.lost()
-        missing = self.units - len(self.folder.verified(self.publication.staging))
+        missing = 1
+        if sum(each.units for each in known) == self.units:
+            expected = {name: size for each in known for name, size in each.objects.items()}
+            found = self.folder.objects.sizes([self.publication.staging + name for name in expected])
+            missing = sum(size != wanted for size, wanted in zip(found.values(), expected.values(), strict=True))
+        if missing:
+            missing = self.units - len(self.folder.verified(self.publication.staging))
         if missing and target.is_in_memory:
             raise IncompleteStoreError(_OTHER_PROCESSES, target.location)
         if missing:
@@ -575,10 +603,10 @@ class Finish:
         target.objects().drop(target.torn(folders))
 
 
-def _finish(finish: Finish, reports: Sequence[WriteReport]) -> None:
+def _finish(finish: Finish, reports: Sequence[UnitsReport]) -> None:
     """Finish a run: the last task of a delayed write."""
     with add_path_to_errors(str(finish.folder.target)):
-        finish.verify()
+        finish.verify(finish.written, reports)
         run_uninterrupted(finish.publish)
 
 
@@ -613,38 +641,45 @@ class WriteContext:
         return self.target.objects() if self.folder is None else self.folder.objects
 
 
-def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> WriteReport:
+def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> UnitsReport:
     """Write the units of a task that are not recorded, from the rows of a source."""
-    # The worker that wrote recorded units may be lost, and its reports with it.
-    folder = context.folder
-    completed = {} if folder is None else folder.recorded(unit.number for unit in task.units)
-    units = [unit for unit in task.units if unit.number not in completed]
-    reports = list(completed.values())
+    folder, units = context.folder, task.units
+    completed: dict[int, UnitsReport] = {}
+    if folder is not None and folder.is_in_directory:
+        # The worker that wrote recorded units may be lost, and its reports with it. Elsewhere a look is a request, and
+        # a chunk that exists is not put again.
+        completed = folder.recorded(unit.number for unit in task.units)
+        units = tuple(unit for unit in task.units if unit.number not in completed)
+    objects = {name: size for report in completed.values() for name, size in report.objects.items()}
+    reports: list[WriteReport] = [*completed.values()]
     if units and (folder is None or folder.may_write(context.publication)):
-        record = _TaskRecord(context)
-        writers = [_UnitWriter(context, record, unit) for unit in units]
+        writer = _TaskWriter(context)
+        writers = [_UnitWriter(context, writer, unit) for unit in units]
         try:
             _write_spans(writers, task.spans, source, partial(report_part, context.tasks, task.number))
         except BaseException:
             # The units before the failure are whole. If recording them fails too, raise the first failure.
             with suppress(Exception):
-                record.write()
+                writer.end()
             raise
-        record.write()
-        reports += [writer.report for writer in writers]
+        writer.end()
+        reports += [each.report for each in writers]
+        objects |= {name: size for each in writers for name, size in each.objects.items()}
     _log.debug("%s: wrote %d of %d units of a task", context.place, len(units), len(task.units))
-    report = replace(WriteReport.sum(reports), peak=peak_memory())
-    report_progress(report)
-    return report
+    total = WriteReport.sum(reports)
+    report_progress(replace(total, peak=peak_memory()))
+    return UnitsReport(total.records, total.nbytes, total.stored, peak_memory(), len(task.units), objects)
 
 
-class _TaskRecord:
-    """The completed units of a task, which one object records."""
+class _TaskWriter:
+    """Writes the chunks of a task, and one record of its units."""
 
     def __init__(self, context: WriteContext) -> None:
-        self._context, self._writers = context, list[_UnitWriter]()
+        self._context, self._completed = context, list[_UnitWriter]()
         # The task has just asked.
         self._asked, self._may_write = time.time(), True
+        # Encoded chunks that wait to be put together, where each call takes long.
+        self._waiting, self._waiting_nbytes = dict[str, bytes | memoryview](), 0
 
     def may_write(self) -> bool:
         """Return whether this run may write; an answer counts for a second."""
@@ -655,25 +690,46 @@ class _TaskRecord:
             self._asked = now
         return self._may_write
 
+    def put(self, chunks: Mapping[str, bytes | memoryview]) -> None:
+        """Write encoded chunks now, or together with the next ones, at the latest at the end of the task."""
+        context = self._context
+        self._waiting |= {context.publication.staging + name: value for name, value in chunks.items()}
+        self._waiting_nbytes += sum(map(len, chunks.values()))
+        if isinstance(context.objects, DirectoryObjects) or self._waiting_nbytes >= limits().write_unit_nbytes:
+            self._put({})
+
+    def _put(self, record: Mapping[str, bytes]) -> None:
+        values, self._waiting, self._waiting_nbytes = {**self._waiting, **record}, {}, 0
+        if values and self.may_write():
+            with activity("write"):
+                self._context.objects.put_all(values)
+
     def add(self, writer: _UnitWriter) -> None:
         """Add a completed unit."""
-        self._writers.append(writer)
+        self._completed.append(writer)
 
-    def write(self) -> None:
-        """Write the record of all added units."""
-        context, writers, folder = self._context, self._writers, self._context.folder
-        if writers and folder is not None and self.may_write():
-            units = {each.unit.number: (each.report, each.objects) for each in writers}
-            write_uninterrupted(context.run, context.place, lambda: folder.record(units))
-        self._writers = []
+    def end(self) -> None:
+        """Write what waits, and the record of the completed units."""
+        context, completed, folder = self._context, self._completed, self._context.folder
+
+        def write() -> None:
+            units = {each.unit.number: (each.report, each.objects) for each in completed}
+            record = folder.record_of(units) if units and folder is not None else {}
+            if context.publication.lengths or isinstance(context.objects, DirectoryObjects):
+                # The last chunk of an array exists already, and may have this size.
+                self._put({})
+            # Otherwise a unit counts as written if all of its objects exist, so that they need not come first.
+            self._put(record)
+
+        write_uninterrupted(context.run, context.place, write)
 
 
 class _UnitWriter:
     """Writer of the entries of one unit."""
 
-    def __init__(self, context: WriteContext, record: _TaskRecord, unit: WriteUnit) -> None:
+    def __init__(self, context: WriteContext, task: _TaskWriter, unit: WriteUnit) -> None:
         self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
-        self._record, self._nbytes, self.objects = record, 0, dict[str, int]()
+        self._task, self._nbytes, self.objects = task, 0, dict[str, int]()
         self._pending, self._pending_nbytes = list[ChunkEntries](), 0
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
@@ -703,12 +759,9 @@ class _UnitWriter:
         self._pending, self._pending_nbytes = [], 0
 
         def write() -> None:
-            if self._record.may_write():
+            if self._task.may_write():
                 encoded = encode_all(pending)
-                with activity("write"):
-                    context.objects.put_all(
-                        {context.publication.staging + name: value for name, value in encoded.items()}
-                    )
+                self._task.put(encoded)
                 self.objects.update((name, len(value)) for name, value in encoded.items())
 
         write_uninterrupted(context.run, context.place, write)
@@ -718,7 +771,7 @@ class _UnitWriter:
         if self._pending:
             self._write()
         self.report = WriteReport(self.unit.records, self._nbytes, sum(self.objects.values()))
-        self._record.add(self)
+        self._task.add(self)
         release_freed(self._nbytes)
 
 
