@@ -64,6 +64,11 @@ class Listed(Feature):
         """Values may not fit the dtype that they are cast to."""
         return bool(self.dtype != self.stored)
 
+    @property
+    def key_dtype(self) -> str:
+        """The dtype of the values of a key: times are views of integers."""
+        return "int64" if self.item_dtype.kind in "mM" else self.dtype
+
     def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
         """Add the column of any number of values in each step; others are refused."""
         if not self.lists_any_number:
@@ -163,7 +168,7 @@ class FixedLenFeature(Listed):
         if scope == "step" or (scope == "item" and 0 in self.shape):
             return None
         count, steps = math.prod(self.shape), scope == "item"
-        spec = KeySpec(key, self.dtype, ValueLayout.FIXED, count, steps=steps, content=number_content(self.mixed))
+        spec = KeySpec(key, self.key_dtype, ValueLayout.FIXED, count, steps=steps, content=number_content(self.mixed))
         if self.default_value is None:
             return (spec,)
         values = default_array(self.default_value, self.item_dtype, self.shape)
@@ -303,7 +308,7 @@ class VarLenFeature(Listed):
         if self.ragged_rank > 1 or (self.size_keys and scope != "value"):
             return None
         each, content = math.prod(self.item_shape), number_content(self.mixed)
-        values = ragged_key(key, self.dtype, each, scope=scope, content=content)
+        values = ragged_key(key, self.key_dtype, each, scope=scope, content=content)
         return (values, *(size_specs(self) if self.size_keys else ()))
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
@@ -443,9 +448,11 @@ class FixedLenSequenceFeature(Listed):
         each, content = math.prod(self.shape), number_content(self.mixed)
         if scope == "step":
             optional = self.allow_missing
-            return (KeySpec(key, self.dtype, ValueLayout.FIXED, each, content=content, steps=True, optional=optional),)
+            return (
+                KeySpec(key, self.key_dtype, ValueLayout.FIXED, each, content=content, steps=True, optional=optional),
+            )
         is_listed = scope == "value" and self.allow_missing
-        return (ragged_key(key, self.dtype, each, content=content),) if is_listed else None
+        return (ragged_key(key, self.key_dtype, each, content=content),) if is_listed else None
 
     def unsupported(self, scope: Scope) -> str:
         """Return the end of an error, with the feature to use instead."""

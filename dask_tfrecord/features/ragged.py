@@ -198,7 +198,7 @@ class RaggedFeature(Listed):
         if scope != "value" and self.values is not None:
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
-        values = ragged_key(key, self.dtype, scope=scope, content=number_content(self.mixed))
+        values = ragged_key(key, self.key_dtype, scope=scope, content=number_content(self.mixed))
         if self.values is not None:
             # Each is a value of its own.
             (one,) = self.values.with_count(-1).keys(values.key, "value") or ()

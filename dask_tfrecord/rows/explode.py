@@ -124,6 +124,10 @@ def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
             raise ValueError(f"the padding of {name!r}, a column of text, is str; got {value!r}")
         return value or ""
     given = np.asarray(0 if value is None else value)
+    if given.ndim == 0 and dtype.kind in "mM" and given.dtype.kind == dtype.kind:
+        made = given.astype(dtype)
+        if np.isnat(given) or made == given:
+            return made[()]
     fits = given.ndim == 0 and given.dtype.kind in ("biufc" if dtype.kind == "c" else "biuf")
     if fits and dtype.kind in "biu":
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)

@@ -319,3 +319,15 @@ def test_lost_records_are_filled(tmp_path: Path) -> None:
     assert found["id"][3:5].tolist() == [-1, -1]
     assert found["record"][3:6].tolist() == [2, 2, 3]
     assert not ds.explode("steps/reward").verify().ok
+
+
+def test_times_are_padded_with_times(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a", [example(x=[1, 2]), example(x=[3])])
+    ds = dtf.read_tfrecord(tmp_path / "a", {"x": dtf.VarLenFeature("datetime64[s]")})
+    found = [
+        ds.padded("x", 2, value=value).compute()[1, 1] for value in (np.datetime64("NaT"), np.datetime64(5, "s"), 7)
+    ]
+    assert np.isnat(found[0]) and [each.astype(int).item() for each in found[1:]] == [5, 7]
+    for value in (np.datetime64(5, "ms"), np.timedelta64(5, "s"), "5"):
+        with pytest.raises(ValueError, match=r"is no datetime64\[s\], which the values of 'x' are"):
+            ds.padded("x", 2, value=value)

@@ -100,3 +100,18 @@ def test_examples_without_feature_lists_warn(tmp_path: Path) -> None:
     assert [len(row) for row in ds["open"].compute()] == [0, 0]
     write_oracle(tmp_path / "b", [sequence_example({"id": [1]}), steps(1)])
     dtf.read_tfrecord(tmp_path / "b", {}, sequence_features={"open": LISTS["open"]})
+
+
+def test_added_columns_of_a_store_keep_their_features(tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a", [example(at=[1, 2], value=[0.5, 1.0], id=[row]) for row in range(3)])
+    features = {"s": dtf.SparseFeature(["at"], "value", "float32", size=[10]), "id": dtf.FixedLenFeature((), "int64")}
+    ds = dtf.read_tfrecord(tmp_path / "a", features)
+    ds[["id"]].to_zarr(tmp_path / "store")
+    ds.drop("id").to_zarr(tmp_path / "store", mode="a")
+    stored = dtf.from_zarr(tmp_path / "store")
+    assert stored.schema.records is not None and dict(stored.schema.records) == features
+    stored.to_tfrecord(tmp_path / "b")
+    keys = {name: dtf.VarLenFeature("int64") for name in ("at", "id")}
+    assert dtf.read_tfrecord(tmp_path / "b", keys)["at"].compute()[2].tolist() == [1, 2]
+    again = dtf.read_tfrecord(tmp_path / "b", stored.schema)
+    assert list(again) == list(stored) and again["s.values"].compute()[0].tolist() == [0.5, 1.0]

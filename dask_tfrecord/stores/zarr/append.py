@@ -339,6 +339,8 @@ def _joined(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
             joined[key] = [*stored[key], *(name for name in given[key] if name not in names)]
         else:
             joined[key] = {**given[key], **stored[key]}
+    if "records" in given:
+        joined["records"] = _joined(stored["records"], given["records"]) if "records" in stored else given["records"]
     return joined
 
 
