@@ -152,9 +152,12 @@ class Journal:
             raise
 
     @contextmanager
-    def owned(self, token: str, cleanup: Callable[[], object]) -> Iterator[str | None]:
+    def owned(
+        self, token: str, cleanup: Callable[[], object], *, keeps_published: bool = False
+    ) -> Iterator[str | None]:
         """Own the output for a run, or raise StoreInUseError; yield the token of the dead run that owned it before.
 
+        What a dead run has published stays recorded if this one fails, or with `keeps_published`. After a failure,
         `cleanup` removes the directories that were made in vain, after the release. It is not called if another run
         owns the output, which needs them.
         """
@@ -179,7 +182,7 @@ class Journal:
             with explain_refused_memory():
                 beats.start()
             yield before
-            failed = False
+            failed = keeps_published
         finally:
             # Ctrl-C ends the wait for `end`, not `end`. What it leaves is dead: this process does not own it.
             try:
@@ -187,7 +190,7 @@ class Journal:
             finally:
                 ended.set()
                 _own.pop(owner.token, None)
-                if not refused:
+                if failed and not refused:
                     cleanup()
 
     def owner(self) -> Owner | None:

@@ -190,8 +190,9 @@ class Round:
 
     def _only_the_last_remains(self) -> bool:
         names = {NAMES.format(shard=shard) for shard in range(FEW - 1)}
-        published = {name for name, new in self.published.contents().items() if new}
-        return names | {f"{name}.idx" for name in names} <= published
+        # New files wait in the folder of the run, and their sidecars, too.
+        finished = {path.name for path in self.target.glob(".dask-tfrecord-*/new/*")}
+        return names | {f"{name}.idx" for name in names} <= finished
 
     def again(self, mode: str) -> None:
         """Repeat the call without a cluster."""

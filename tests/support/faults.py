@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 # Audit events of calls that read or change files of a directory, whichever function is called.
 EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
-REMOTE = ("_open", "rm_file", "cat_file", "pipe_file", "put_file")
+REMOTE = ("_open", "rm_file", "cat_file", "cp_file", "pipe_file", "put_file")
 
 
 class FaultError(OSError):

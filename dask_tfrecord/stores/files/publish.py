@@ -481,11 +481,11 @@ class Files:
         self.journal.check_free(check)
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
-        """Own the files, and remove directories that were made in vain."""
+    def owned(self, *, keeps_published: bool = False) -> Iterator[None]:
+        """Own the files, as by `Journal.owned`, and remove directories that were made in vain."""
         made = [path for path in self.names.directories(self.paths) if not path.exists()]
         made.sort(key=lambda path: -len(path.parts))
-        with self.journal.owned(self.token, partial(_remove_empty, made)):
+        with self.journal.owned(self.token, partial(_remove_empty, made), keeps_published=keeps_published):
             try:
                 yield
             finally:
@@ -525,11 +525,9 @@ class Files:
     def recover(self) -> None:
         """Move back what a dead run has published in part, before anything is planned with the files that exist."""
         if self.journal.is_left_by_dead_run():
-            found = list_files(self.directory, self.names.storage_options)
-            # A run that ends well forgets what the dead one has published, and this one only moves files.
-            if any(self._stage_in(folder).is_partial() for folder in self._run_folders(found)):
-                with self.owned():
-                    self._take_over(found)
+            # What it has published whole is compared with what this call publishes.
+            with self.owned(keeps_published=True):
+                self._take_over(list_files(self.directory, self.names.storage_options))
 
     def _run_folders(self, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Return the folders of runs of these files, from a list of the directory."""
@@ -973,6 +971,7 @@ class UnitFiles(Files):
             return False
         if self.journal.is_left_by_dead_run():
             with self.owned():
+                self._take_over(list_files(self.directory, self.names.storage_options))
                 self.end()
         return True
 

@@ -103,12 +103,6 @@ class Stage:
                 with suppress(OSError):
                     os.rmdir(folder)  # noqa: PTH106
 
-    def is_partial(self) -> bool:
-        """Return whether a run has begun to publish files, and ended before it has published all of them."""
-        places = [f"{self.folder}/{name}" for name in self._places()]
-        commits = [(place, commit) for place in places if (commit := self._commit(place)) is not None]
-        return any(not self._unpublished(place).isdisjoint(commit.files) for place, commit in commits)
-
     def publish(
         self,
         token: str,
