@@ -132,8 +132,9 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
 
     ``mode="a"`` writes new files and rewrites none but ``meta/stats.json``, ``meta/tasks.parquet`` and, last,
     ``meta/info.json``. Numbers of episodes and frames go on, and tasks keep theirs. The result is that of one
-    conversion, except for the borders of files. LeRobot finds the old episodes until ``meta/info.json`` counts the new
-    ones. If the run is killed, ``resume=True`` continues it, and another call starts it again.
+    conversion, except for the borders of files. Readers find the old episodes until all new ones are complete, and for
+    the time of some renames no ``meta/info.json``. If the run is killed, ``resume=True`` continues it, and another call
+    starts it again.
 
     Examples
     --------

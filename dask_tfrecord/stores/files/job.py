@@ -1,9 +1,9 @@
 """Write TFRecord shards and Parquet files in parts that independent programs write: `TFRecordJob` and `ParquetJob`.
 
 `begin` prepares the files as their writer does, and stores the arguments of its tasks, in slices, in the run folder. A
-part computes the tasks of its slices, which publish files as usual and skip those that are recorded; their reports are
-one object. `finish` verifies all files by these reports. A record next to the files names the run folder, which is not
-abandoned as long as there is one.
+part computes the tasks of its slices, which write files as usual and skip those that are recorded; their reports are
+one object. `finish` verifies all files by these reports, publishes them, and loads no pickle. A record next to the
+files names the run folder, which is not abandoned as long as there is one.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class TFRecordJob(_FileJob):
     `begin` plans what `to_tfrecord` writes, and `begin_copy` what `copy_tfrecord` writes; `write` writes a part in any
     process of any machine that reaches the files, and `finish` verifies all shards. Write parts in any order. Write a
     part again if its program died; if it runs twice at once, both write the same bytes. The shards are those of one
-    `to_tfrecord`, byte for byte. They appear as they are written: read them when the job is finished.
+    `to_tfrecord`, byte for byte. Readers find them when `finish` has verified all of them.
 
     The plan contains pickled rows, and functions of `map_blocks`: open only jobs that you trust.
 

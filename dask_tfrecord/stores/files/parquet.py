@@ -67,8 +67,8 @@ def to_parquet(
 
     Notes
     -----
-    Columns have the types of `Dataset.to_arrow_batches`. A file appears whole; after a failure, the published files of
-    this write are removed. A task holds one chunk and its file.
+    Columns have the types of `Dataset.to_arrow_batches`. Files appear when all of them are complete; after a
+    failure, readers find what they found before. A task holds one chunk and its file.
 
     Examples
     --------

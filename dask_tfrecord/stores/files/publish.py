@@ -52,6 +52,7 @@ from dask_tfrecord.features.metadata.tfds import METADATA, TFDSMetadata
 from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running
+from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import find_shards, sidecar_path
 from dask_tfrecord.shards.objects import (
     PUBLISHING,
@@ -629,7 +630,7 @@ class Files:
                 sorted(map(names.name_of, gone)),
                 names.name_of(last) if last else "",
                 identity,
-                self._check_owner,
+                self._check_owner_now_and_then(),
             )
             with suppress(Exception):
                 self.journal.record_published(self.token, identity)
@@ -782,8 +783,20 @@ class Files:
             journal.location,
         )
 
+    def _check_owner_now_and_then(self) -> Callable[[], None]:
+        """Return a check that asks after `Limits.owner_check` seconds again; a rename fails without the folder."""
+        asked = time.time()
+
+        def check() -> None:
+            nonlocal asked
+            if abs(time.time() - asked) > limits().owner_check:
+                asked = time.time()
+                self._check_owner()
+
+        return check
+
     def end(self) -> None:
-        """Remove the run folder; temporary files of others, too, if they are old."""
+        """Remove the run folder, or warn that it can't be removed."""
         try:
             self._stage.remove()
         except OSError as error:

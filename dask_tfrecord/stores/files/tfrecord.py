@@ -129,9 +129,9 @@ def to_tfrecord(
 
     Notes
     -----
-    Shards are written under a hidden name and appear whole; after a failure, the published shards of this write are
-    removed. A task holds one block of 2 MiB of rows and one block of records; for arrays in chunks, also the chunks
-    that contain its rows.
+    Shards are written to a hidden folder, and renamed when all of them are complete; after a failure, readers find what
+    they found before. A task holds one block of 2 MiB of rows and one block of records; for arrays in chunks, also the
+    chunks that contain its rows.
 
     Examples
     --------
