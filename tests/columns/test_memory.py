@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from oracle import write_oracle
 from oracle.messages import TensorProto
+from support.few import mostly_slow
 from support.images import by_pillow
 from support.programs import run_python
 from support.wire import example
@@ -62,7 +63,7 @@ CASES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("counts", ["scan", None])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_slow(CASES, 2))
 def test_a_block_larger_than_the_limit_is_refused_where_it_exceeds_it(
     tmp_path: Path, case: str, counts: str | None
 ) -> None:
@@ -89,7 +90,7 @@ def test_a_limit_is_a_number_of_bytes(tmp_path: Path, value: Any) -> None:
         ds["x"].compute()
 
 
-@pytest.mark.parametrize("case", ["tensor of an open size", "image of an open size"])
+@pytest.mark.parametrize("case", mostly_slow(["tensor of an open size", "image of an open size"], 2))
 def test_rows_that_grow_are_opened_and_written_in_pieces(tmp_path: Path, case: str) -> None:
     make, feature = CASES[case]
     path = write(tmp_path / "a", [[make(1024)]] * 20 + [[make(MIB)]] * 44)

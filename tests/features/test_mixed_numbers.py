@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pytest
 from oracle.messages import BytesList, Example, Feature, FloatList, Int64List
+from support.few import mostly_slow
 from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
@@ -36,7 +37,9 @@ def drawn(rng: random.Random, bits: int) -> int | float:
     return rng.choice([1, -1]) * size
 
 
-@pytest.mark.parametrize(("dtype", "bits", "compression"), [("float64", 53, None), ("float32", 24, "gzip")])
+@pytest.mark.parametrize(
+    ("dtype", "bits", "compression"), mostly_slow([("float64", 53, None), ("float32", 24, "gzip")], 2)
+)
 def test_integers_and_floats_are_read_as_floats(tmp_path: Path, dtype: str, bits: int, compression: str | None) -> None:
     rng = random.Random(bits)
     records: list[dict[str, Any]] = []

@@ -308,7 +308,7 @@ PARSERS = {
 
 
 @pytest.mark.parametrize(
-    ("unit", "compression"), mostly_slow(((unit, each) for unit in UNITS for each in (None, "ZLIB", "GZIP")), 4)
+    ("unit", "compression"), mostly_slow(((unit, each) for unit in UNITS for each in (None, "ZLIB", "GZIP")), 7)
 )
 def test_messages_in_bytes_are_written_as_they_were_read(unit: str, compression: str | None, tmp_path: Path) -> None:
     hold, argument, values_of = UNITS[unit]

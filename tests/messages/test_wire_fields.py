@@ -208,7 +208,7 @@ INSPECTED: dict[str, tuple[Callable[[bytes], object], int]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "repeated"), mostly_slow(((way, each) for each in HOSTILE for way in INSPECTED), 2))
+@pytest.mark.parametrize(("way", "repeated"), mostly_slow(((way, each) for each in HOSTILE for way in INSPECTED), 4))
 def test_work_grows_no_faster_than_the_payload(way: str, repeated: str) -> None:
     (inspect, steps), payload_of = INSPECTED[way], HOSTILE[repeated]
     small, large = steps_of(inspect, payload_of(30_000)), steps_of(inspect, payload_of(120_000))

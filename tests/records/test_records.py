@@ -118,7 +118,7 @@ def test_cut_at_every_byte(tmp_path: Path, compression: str | None) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("missing", [1, 17])
+@pytest.mark.parametrize("missing", mostly_slow([1, 17], 2))
 def test_a_truncated_shard_of_many_blocks(tmp_path: Path, missing: int, compression: str | None) -> None:
     data = framed(map(bytes, SIZES["mixed"]))[:-missing]
     offsets = np.cumsum([0, *(size + 16 for size in SIZES["mixed"])])

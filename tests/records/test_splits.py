@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import borders, framed, read_payloads, write_oracle
 from oracle.messages import Example
-from support.few import rising
+from support.few import mostly_slow, rising
 from support.tasks import tasks_of
 from support.wire import example
 
@@ -150,7 +150,7 @@ def test_records_of_real_files_are_found_from_every_byte(corpus: Path, name: str
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("check_crc", mostly_slow([True, False], 2))
 def test_payloads_that_are_records_are_never_taken_for_records(nested: Path, check_crc: bool, step: int) -> None:
     check_cuts(nested, step, check_crc=check_crc)
     for nbytes in (1, 7, 100, 1000, 10**6):

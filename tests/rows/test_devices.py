@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.device import DeviceArray, Sparse, to_device
 from support.engine import da
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
@@ -55,7 +56,7 @@ OUTPUTS: dict[str, Callable[[dtf.Dataset, Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-@pytest.mark.parametrize("place", [on_device, hidden])
+@pytest.mark.parametrize("place", mostly_slow([on_device, hidden], 2))
 def test_columns_on_a_device_leave_as_arrays_of_numpy(
     ds: dtf.Dataset, tmp_path: Path, name: str, place: Callable[[da.Array], da.Array]
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from support.any_columns import COMPARISONS, rows_of
 from support.commands import run
 from support.damage import flip
+from support.few import mostly_slow
 from support.message_files import write_times
 from support.remedies import calls, conditions
 
@@ -336,7 +337,7 @@ def test_expressions_are_read_as_they_are_written(parts: list[Any]) -> None:
         "a == 1 and ",
     ],
 )
-@pytest.mark.parametrize("start", ["", "len('b' "])
+@pytest.mark.parametrize("start", mostly_slow(["", "len('b' "], 2))
 def test_the_time_to_read_an_expression_is_proportional_to_its_length(start: str, repeated: str) -> None:
     def seconds(times: int) -> float:
         text, found = start + repeated * times, []

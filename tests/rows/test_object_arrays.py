@@ -126,6 +126,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults as Linux does")
 @pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="this allocator keeps its memory")
 def test_objects_of_dropped_blocks_leave_their_memory_to_the_next_ones(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.any_columns import every_column, listed
+from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
@@ -69,7 +70,7 @@ WAYS: dict[str, Callable[[Blocks], Blocks]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mostly_slow(WAYS, 2))
 def test_a_function_gets_arrays_however_it_asks(way: str) -> None:
     ds = every_column((3, 2))
     ask, schema = WAYS[way], ds.schema

@@ -85,6 +85,7 @@ def test_cut_and_damaged_data_are_errors_after_intact_records(name: str, stored:
         assert found == expected[: len(found)]
 
 
+@pytest.mark.slow
 def test_data_without_end_are_refused(name: str, tmp_path: Path) -> None:
     compressor = find_compression(name).compressor()
     piece = bytes(1 << 20)

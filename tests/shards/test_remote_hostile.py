@@ -115,6 +115,7 @@ def test_no_more_is_read_than_the_range(
     assert store.log.sent < SURPLUS
 
 
+@pytest.mark.slow
 def test_text_files_are_read_up_to_a_bound(store: Store, request: pytest.FixtureRequest) -> None:
     store.put("schema.json", SCHEMA)
     read = lambda: dtf.Schema.read(f"{store.url}/schema.json", storage_options=store.options)  # noqa: E731
@@ -207,6 +208,7 @@ def test_retries_log_no_credentials(shard: bytes, caplog: pytest.LogCaptureFixtu
             assert "s3cret" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_range_of_one_byte_at_a_time_ends_at_the_time_limit(shard: bytes) -> None:
     with serving({"x": shard}) as (address, log):
         ds = dtf.read_tfrecord(f"{address}/x", FEATURES)
