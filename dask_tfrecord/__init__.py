@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.rows.partitions import inspect_records as inspect_records
     from dask_tfrecord.rows.partitions import read_bag as read_bag
     from dask_tfrecord.rows.workers import check_workers as check_workers
+    from dask_tfrecord.rows.workers import show_versions as show_versions
     from dask_tfrecord.shards.compressions import ShardCompression as ShardCompression
     from dask_tfrecord.shards.registry import register_compression as register_compression
     from dask_tfrecord.stores.files.job import ParquetJob as ParquetJob
@@ -85,7 +87,7 @@ _PUBLIC = {
     "features.images.codecs": ("ImageFormat",),
     "features.images.registry": ("register_image_format",),
     "records.framing": ("RecordWriter", "read_records"),
-    "rows.workers": ("check_workers",),
+    "rows.workers": ("check_workers", "show_versions"),
     "features.schema": ("Schema",),
     "stores.files.job": ("ParquetJob", "TFRecordJob"),
     "extras.lerobot": ("to_lerobot",),
@@ -141,6 +143,12 @@ def _import_native() -> Any:
 if "dask.config" in sys.modules:
     # Otherwise the first function that reads a setting adds the defaults, and `import dask_tfrecord` needs no dask.
     importlib.import_module("dask_tfrecord.settings")
+
+
+if os.environ.get("EAGER_IMPORT"):
+    # As in packages with lazy_loader: an import that fails is found at the start.
+    for _name in __all__:
+        __getattr__(_name)
 
 
 def __dir__() -> list[str]:

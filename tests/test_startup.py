@@ -143,3 +143,16 @@ def test_a_process_that_unpickles_can_write_what_it_got(golden: Path, tmp_path: 
     code = "import pathlib, pickle, sys; pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()).to_zarr(sys.argv[2])"
     run_python("-c", code, tmp_path / "pickled", tmp_path / "a.zarr")
     assert dtf.from_zarr(tmp_path / "a.zarr").nrows
+
+
+@pytest.mark.integration
+def test_all_names_are_imported_at_once_where_asked() -> None:
+    code = "import dask_tfrecord as dtf; print({*dtf.__all__} - {*vars(dtf)})"
+    assert run_python("-c", code, EAGER_IMPORT="1").stdout.strip() == "set()"
+
+
+def test_a_report_of_a_bug_has_all_versions(capsys: pytest.CaptureFixture[str]) -> None:
+    dtf.show_versions()
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["dask-tfrecord"] == metadata.version("dask-tfrecord")
+    assert {"system", "python", "numpy", "zarr", "pyarrow"} <= set(lines)

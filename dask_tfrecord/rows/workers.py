@@ -393,6 +393,22 @@ async def probe(packages: Sequence[str], paths: Sequence[str], options: Mapping[
     return {"software": outcome(software), "paths": {path: outcome(result) for path, result in opened.items()}}
 
 
+def show_versions() -> None:
+    """Print what a report of a bug needs: the system, Python, and the versions of the packages.
+
+    Examples
+    --------
+    >>> dtf.show_versions()
+    system          ...
+    python          ...
+    dask-tfrecord   ...
+    """
+    found = describe_software(_PACKAGES)
+    lines = {"system": platform.platform(), "python": found["python"], **found["versions"]}
+    for name, version in (lines | found["failed"]).items():
+        print(f"{name:<15} {version or 'not installed'}")
+
+
 def describe_software(packages: Sequence[str]) -> dict[str, Any]:
     """Return versions, the import errors of the library and of its native core, and the clock of this process."""
     versions: dict[str, str | None] = {}
