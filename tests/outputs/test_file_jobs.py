@@ -315,6 +315,7 @@ def plus_one(blocks: dict[str, Any]) -> dict[str, Any]:
     return {**blocks, "label": blocks["label"] + 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", rising(61, 11, 1))
 @writers
 def test_a_kill_at_any_call_of_a_job_that_replaces_files(writer: Writer, every: int, tmp_path: Path) -> None:

@@ -540,6 +540,7 @@ def read_group(target: Path) -> list[int]:
     return ds["x"].compute().tolist()  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize(
     ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]

@@ -87,6 +87,7 @@ def test_added_columns_are_those_of_one_conversion(
     assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
 def test_readers_find_the_old_columns_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:

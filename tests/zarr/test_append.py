@@ -99,6 +99,7 @@ def assert_rows(store: Any, *counts: int) -> None:
     assert [row.tolist() for row in found["tokens"]] == columns(0, len(found["x"]))["tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", rising(29, 5, 1))
 @pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
 def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
@@ -194,6 +195,7 @@ class Pause(Faults):
                 self.act()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", rising(23, 5, 1))
 @pytest.mark.parametrize("meanwhile", ["appended", "killed", "replaced"])
 def test_a_late_copy_of_a_task_changes_nothing(every: int, meanwhile: str, tmp_path: Path) -> None:

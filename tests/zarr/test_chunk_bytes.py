@@ -27,6 +27,7 @@ COMPRESSORS: dict[str, Any] = {
 
 
 # All of them in shards, and every third in chunks.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shards"), [*((name, 24) for name in COMPRESSORS), *mostly_slow(((name, None) for name in COMPRESSORS), 3)]
 )

@@ -224,6 +224,7 @@ def assert_arrays(store: Path, columns: dict[str, Any], *, one_chunk_more: bool)
         assert one_chunk_more or rows < 16 or chunks <= max(1, -(-rows // found.chunks[0])) or ".values" in name
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(st.data())
 def test_any_chunks_hold_what_was_written_killed_divided_and_appended(

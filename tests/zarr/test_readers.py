@@ -90,6 +90,7 @@ def test_zarrs(store: tuple[Path, dtf.Dataset]) -> None:
     assert {name: bits(array) for name, array in found.items()} == {name: bits(array) for name, array in wanted.items()}
 
 
+@pytest.mark.slow
 def test_xarray(store: tuple[Path, dtf.Dataset]) -> None:
     xarray = pytest.importorskip("xarray")
     with xarray.open_zarr(store[0]) as opened:

@@ -58,6 +58,7 @@ def test_chunks_of_a_unit_are_written_at_once() -> None:
         np.testing.assert_array_equal(found[name], np.arange(ROWS) + number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, len(NAMES) - 1])
 def test_an_error_waits_for_the_other_chunks(at: int) -> None:
     store = BusyStore(zarr.storage.MemoryStore(), f"{NAMES[at]}/c/0")

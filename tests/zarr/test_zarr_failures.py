@@ -109,6 +109,7 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
     assert files_in(store) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://failing/failing.zarr"])
 def test_a_store_in_memory_is_resumed_and_replaced(ds: dtf.Dataset, shards: Path, make: Callable[[], Any]) -> None:
     memory = make()

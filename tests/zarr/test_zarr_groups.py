@@ -295,6 +295,7 @@ def test_an_interrupted_conversion_is_resumed_with_the_same_groups(episodes: dtf
             dtf.from_zarr(tmp_path / "s.zarr").rows[:1][name].compute()
 
 
+@pytest.mark.slow
 @settings(max_examples=max(6, settings().max_examples // 4))
 @given(
     features=st.lists(any_features().filter(lambda feature: feature.ragged_rank > 0), min_size=1, max_size=4),
@@ -325,6 +326,7 @@ def test_groups_of_any_ragged_columns(
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["steps.row_splits"][:], splits)
 
 
+@pytest.mark.slow
 def test_each_chunk_of_a_group_is_written_once(tmp_path: Path) -> None:
     columns = rows(tuple(np.random.default_rng(2).integers(0, 9, 40).tolist()))
     log, plan = tmp_path / "log", read(tmp_path, columns).plan_zarr(groups=GROUPS, chunks=3, shards=9)

@@ -52,6 +52,7 @@ def begun(ds: dtf.Dataset, store: Path, parts: int | None = 3, **options: Any) -
     return dtf.ZarrJob.begin(ds, store, parts=parts, **{"chunks": 7, **options})
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_any_parts_in_any_order_write_the_bytes_of_one_conversion(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -90,6 +91,7 @@ def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) 
     assert files(tmp_path / "job") == files(tmp_path / "one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["memory", "component", "url"])
 def test_other_places(ds: dtf.Dataset, tmp_path: Path, place: str) -> None:
     stores = {"memory": zarr.storage.MemoryStore(), "component": tmp_path / "x", "url": f"memory://{tmp_path.name}/x"}

@@ -662,6 +662,7 @@ class Alive(Callback):  # type: ignore[misc]
         self.most = max(self.most, chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["assigned", "arrays"])
 def test_chunks_do_not_pile_up(tmp_path: Path, kind: str) -> None:
     rows, size = 400, 40

@@ -407,6 +407,7 @@ def test_rows_that_another_program_appended(tmp_path: Path, program: str, column
     assert dtf.from_zarr(store).nrows == 4
 
 
+@pytest.mark.slow
 def test_small_columns_are_read_in_whole_chunks(tmp_path: Path, set_limits: Any) -> None:
     """Labels that are selected alone have few chunks, and each stored chunk is read once."""
     set_limits(

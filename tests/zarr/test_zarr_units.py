@@ -120,6 +120,7 @@ QUICK = ("two tasks",)
 CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in GRIDS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("case", CASES, indirect=True)
 def test_threads_write_each_chunk_once(case: Any, tmp_path: Path, seeds: int) -> None:
