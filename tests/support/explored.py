@@ -45,6 +45,8 @@ class Write:
     by_files: bool = False
     # Readers may get an error while the old output makes room for the new one, which takes several renames.
     gap: bool = False
+    # Methods that are steps too.
+    announces: Callable[[], list[tuple[type, str]]] = list
 
     def allowed(self, done: Sequence[str], killed: Sequence[str]) -> list[Found]:
         """Return what readers may find when some calls have succeeded, and others were killed."""
@@ -72,7 +74,7 @@ class Write:
                 self.begin(Path(out))
 
         calls = {name: (lambda out, rows=ROWS[name]: self.call(Path(out), rows)) for name in names}
-        return Scenario(self.name, calls, begin, check)
+        return Scenario(self.name, calls, begin, check, self.announces)
 
 
 def judge(write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[str, object]) -> str | None:
@@ -94,7 +96,8 @@ def again(write: Write, folder: Path, simulation: Simulation, done: list[str], l
     waiting, refused = [name for name in left if write.adds or not done], 0
     while waiting and refused < len(waiting):
         name = waiting.pop(0)
-        later = Simulation(folder.parent, {name: simulation.call_of(name)}, (), simulation.clock + STOP)
+        calls = {name: simulation.call_of(name)}
+        later = Simulation(folder.parent, calls, (), simulation.clock + STOP, simulation.announces)
         outcome = later.run()[name]
         if isinstance(outcome, ResumeError | StoreInUseError):
             # The other run has to be made again first.
@@ -211,6 +214,51 @@ def read_columns(folder: Path) -> dict[str, Found]:
     return {"from_zarr": result(ours), "zarr": result(foreign)}
 
 
+# -- a commit of Icechunk, whose client announces no operation on files: a step is a call of its session or store
+
+
+def session_of(folder: Path) -> Any:
+    import icechunk
+
+    storage = icechunk.local_filesystem_storage(str(folder / "i"))
+    return icechunk.Repository.open_or_create(storage).writable_session("main")
+
+
+def committed_rows(folder: Path, rows: list[int]) -> None:
+    dataset(rows).to_zarr(session_of(folder), append_dim="record", chunks=4)
+
+
+def replaced_commit(folder: Path, rows: list[int]) -> None:
+    dataset(rows).to_zarr(session_of(folder), chunks=3, mode="w")
+
+
+def old_commit(folder: Path) -> None:
+    committed_rows(folder, OLD)
+
+
+def read_commit(folder: Path) -> dict[str, Found]:
+    import icechunk
+    import zarr
+
+    storage = icechunk.local_filesystem_storage(str(folder / "i"))
+    store = icechunk.Repository.open(storage).readonly_session("main").store
+    return {
+        "from_zarr": result(lambda: dtf.from_zarr(store)["x"].compute(scheduler="synchronous")),
+        "zarr": result(lambda: zarr.open_group(store, mode="r")["x"][:]),  # type: ignore[index]
+    }
+
+
+def steps_of_commits() -> list[tuple[type, str]]:
+    from icechunk import Session
+
+    from dask_tfrecord.stores.zarr.store import StoreObjects
+
+    return [
+        *((Session, name) for name in ("merge", "commit")),
+        *((StoreObjects, name) for name in ("put_all", "change")),
+    ]
+
+
 # -- files
 
 
@@ -235,6 +283,31 @@ def frames(data: bytes) -> Iterator[bytes]:
             raise ValueError("a record is cut off")
         yield payload
         at += 16 + length
+
+
+def add_to_split(folder: Path, rows: list[int]) -> None:
+    described = {"name": "n", "version": "1.0.0", "split": "train"}
+    dataset(rows).to_tfrecord(folder / "n" / "1.0.0", tfds=described, mode="a", records_per_shard=3)
+
+
+def old_split(folder: Path) -> None:
+    add_to_split(folder, OLD)
+
+
+def read_split(folder: Path) -> dict[str, Found]:
+    def described() -> Iterator[int]:
+        # As TensorFlow Datasets does: the files and the numbers of records are those of the description.
+        (split,) = json.loads((folder / "n/1.0.0/dataset_info.json").read_text())["splits"]
+        lengths = [int(each) for each in split["shardLengths"]]
+        for number, length in enumerate(lengths):
+            path = folder / "n/1.0.0" / f"n-train.tfrecord-{number:05d}"
+            found = [payloads()[payload] for payload in frames(path.read_bytes())]
+            yield from found if len(found) == length else [0]
+
+    def ours() -> Any:
+        return dtf.read_tfrecord(folder / "n" / "1.0.0", split="train")["x"].compute(scheduler="synchronous")
+
+    return {"description": result(described), "read_tfrecord": result(ours)}
 
 
 TEMPLATE = "p-{shard:05d}.tfrecord"
@@ -373,10 +446,14 @@ WRITES = {
         Write("new group", new_group, read_zarr),
         Write("replaced group", replaced_group, read_zarr, old_group, gap=True),
         Write("appended rows", appended_rows, read_zarr, old_group, adds=True),
+        Write("first rows", appended_rows, read_zarr, adds=True),
+        Write("committed rows", committed_rows, read_commit, old_commit, adds=True, announces=steps_of_commits),
+        Write("replaced commit", replaced_commit, read_commit, old_commit, announces=steps_of_commits),
         Write("added columns", added_columns, read_columns, old_group, adds=True),
         Write("new shards", new_shards, read_shards, by_files=True),
         Write("replaced shards", replaced_shards, read_shards, old_shards, by_files=True),
         Write("added shards", added_shards, read_shards, old_shards, adds=True, by_files=True),
+        Write("added split", add_to_split, read_split, old_split, adds=True, gap=True),
         Write("new Parquet", new_parquet, read_parquet, by_files=True),
         Write("replaced Parquet", replaced_parquet, read_parquet, old_parquet, by_files=True),
         Write("added Parquet", added_parquet, read_parquet, old_parquet, adds=True, by_files=True),

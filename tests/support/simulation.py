@@ -93,11 +93,16 @@ class Simulation:
     """Runs that take turns below a directory."""
 
     def __init__(
-        self, base: Path, calls: Mapping[str, Callable[[], object]], schedule: Schedule, clock: float | None = None
+        self,
+        base: Path,
+        calls: Mapping[str, Callable[[], object]],
+        schedule: Schedule,
+        clock: float | None = None,
+        announces: Sequence[tuple[type, str]] = (),
     ) -> None:
         self.base, self.root = f"{base}/", f"{base}/out"
         self.actors = [Actor(name, call) for name, call in calls.items()]
-        self.schedule = dict(schedule)
+        self.schedule, self.announces = dict(schedule), announces
         self.steps: list[Step] = []
         self.escapes: list[Step] = []  # changes outside of the output
         self.clock = time.time() if clock is None else clock
@@ -196,6 +201,18 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     simulation.step(actor, event, path)
 
 
+def _announced(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """Return a method whose calls are steps, of software that announces no operation on files."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        found = _current.get()
+        if found is not None:
+            found[0].step(found[1], what, f"{found[0].root}/{what}")
+        return method(*arguments, **options)
+
+    return call
+
+
 _hooked = False
 
 
@@ -263,6 +280,8 @@ def _patched(simulation: Simulation) -> Iterator[None]:
         )
         patch.setattr(asyncio, "to_thread", inline)
         patch.setattr(objects._native, "publish_files", _publish_files)
+        for kind, name in simulation.announces:
+            patch.setattr(kind, name, _announced(getattr(kind, name), f"{kind.__name__}.{name}"))
         yield
 
 
@@ -277,6 +296,8 @@ class Scenario:
     calls: Mapping[str, Callable[[str], object]]
     begin: Callable[[str], object]
     check: Callable[[str, Simulation, Mapping[str, object]], str | None]
+    # Methods that are steps too.
+    announces: Callable[[], Sequence[tuple[type, str]]] = tuple
 
 
 @dataclass(frozen=True)
@@ -329,7 +350,7 @@ class Explorer:
         shutil.copytree(self.folder / "before", base, symlinks=True)
         out = str(base / "out")
         calls = {name: (lambda call=call: call(out)) for name, call in self.scenario.calls.items()}
-        simulation = Simulation(base, calls, schedule)
+        simulation = Simulation(base, calls, schedule, announces=self.scenario.announces())
         outcomes = simulation.run()
         if simulation.escapes:
             return simulation, f"rule 3: changed {simulation.escapes[0].path}, outside of the output"

@@ -322,7 +322,8 @@ class GroupOutput:
             return self._begin_new(folder, has_group=False)
         self._check_earlier()
         left = find_run(target) if self._resume else None
-        if left is not None:
+        # A run that was killed after it was published is not continued.
+        if left is not None and not left[1].is_published(target.stored_attributes()):
             self._refuse_other(left[1].fingerprint, left[1].kind)
         elif self._resume and addition.kind == "group" and not self._is_published():
             self._refuse_other(target.stored_attributes(), addition.kind)
