@@ -507,7 +507,7 @@ def parts_of_all() -> dict[str, dict[str, str]]:
 @pytest.mark.integration
 @pytest.mark.slow
 def test_another_process_gives_the_same_names() -> None:
-    done = run_python("-c", "import json, test_identity as named; print(json.dumps(named.parts_of_all()))")
+    done = run_python("-c", "import json, test_what_is_the_same as named; print(json.dumps(named.parts_of_all()))")
     assert done.stderr == ""
     assert json.loads(done.stdout) == parts_of_all()
 
