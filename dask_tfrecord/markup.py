@@ -215,8 +215,9 @@ _INDENT = "    "
 def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
     """Lay a table out for a terminal that is narrower than the table.
 
-    The first cell of a row stands above the others, which are indented and aligned. No cell is cut or broken within a
-    word, so only a single word that is too long makes a line longer than `width`.
+    Where all cells but those apart fit, they are one line. Otherwise the first cell of a row stands above the others,
+    which are indented and aligned. No cell is cut or broken within a word, so only a single word that is too long makes
+    a line longer than `width`.
 
     Parameters
     ----------
@@ -236,9 +237,11 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     """
     header, *rows = table = [list(map(printable, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    together = [column for column in range(len(header)) if column not in apart]
+    is_line = sum(widths[column] + 2 for column in together) - 2 <= width
     groups: list[list[int]] = []
     left = 0
-    for column in range(1, len(header)):
+    for column in range(1, len(header)) if not is_line else ():
         if column in apart:
             continue
         if not groups or widths[column] > left:
@@ -249,7 +252,10 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     lines = []
     for row in table:
         aligned = ("  ".join(row[column].ljust(widths[column]) for column in group).rstrip() for group in groups)
-        lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
+        if is_line:
+            lines.append("  ".join(row[column].ljust(widths[column]) for column in together).rstrip())
+        else:
+            lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
         if row is header:
             lines.append("─" * width)
             continue

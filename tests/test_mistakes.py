@@ -305,6 +305,11 @@ COMMANDS = [
         "to-lerobot train-* out --fps 10",
         "no group or column 'steps'; there are 'tokens'. LeRobot has a row per frame: name the features",
     ),
+    ("to-zarr train-* x.parquet", "did you mean dask-tfrecord to-parquet 'train-*' x.parquet?"),
+    ("to-zarr nothing.zarr --status", "Nothing is planned at nothing.zarr: give --begin first"),
+    ("to-zarr nothing.zarr --part 1/2", "Nothing is planned at nothing.zarr: give --begin first"),
+    ("to-parquet nothing --finish", "Nothing is planned at nothing: give --begin first"),
+    ("to-zarr train-* x.zarr --part 3/2", "a job of 2 parts has 1/2 to 2/2; got 3/2"),
     ("to-tfrecord stored.zarr out.tfrecord --errors skip", "this is a Zarr store: leave the option out"),
 ]
 

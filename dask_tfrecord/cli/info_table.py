@@ -129,4 +129,5 @@ def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[s
         console.print(table)
         return
     for line in stack_columns(header, rows, console.width, apart=[len(header) - 1]):
-        _print(console, Text(line, "" if line.startswith((" ", "─")) else "cyan"))
+        name, gap, rest = line.partition("  ")
+        _print(console, Text.assemble((name, "" if line.startswith((" ", "─")) else "cyan"), gap, rest))

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 import dask_tfrecord
 from dask_tfrecord.cli.command_options import plain, plain_lines
-from dask_tfrecord.cli.common import metavars, writing
+from dask_tfrecord.cli.common import metavars, one_line, writing
 
 if TYPE_CHECKING:
     from dask_tfrecord.stores.job import Job
@@ -94,7 +94,13 @@ def divisible(
             )
             cls = getattr(dask_tfrecord, job)
             if _check_steps(given[read], parts, **resume):
-                opened = cls.open(given[target], **{name: given[name] for name in place})
+                try:
+                    opened = cls.open(given[target], **{name: given[name] for name in place})
+                except FileNotFoundError as error:
+                    raise click.UsageError(
+                        f"Nothing is planned at {plain(given[target])}: give --begin first, with the same "
+                        f"{target.upper()}. ({one_line(error)})"
+                    ) from None
                 # The command that reads a store has no shards to check.
                 shards = None if read == "store" else given[read]
                 _continue(opened, given[target], shards, given["threads"], part=part, finish=finish)

@@ -557,6 +557,10 @@ def _columns_not_held(schema: Schema, store: str, component: str | None) -> list
     return [name for name in schema if name not in held]
 
 
+# Commands that write files of a suffix.
+_WRITERS = {".parquet": "to-parquet", ".tfrecord": "copy", ".tfrec": "copy", ".png": "preview", ".html": "preview"}
+
+
 @tfrecord.command("to-zarr")
 @pattern_argument(required=False)
 @path_argument("store")
@@ -598,6 +602,14 @@ def to_zarr(
     Without a scheduler, --begin plans the conversion, --part writes one part of it in any process of any machine, and
     --finish completes the store: these and --status need only the STORE.
     """
+    suffix = Path(store).suffix.lower()
+    if (other := _WRITERS.get(suffix)) is not None and not is_path(store):
+        written = command_line(
+            click.get_current_context(), other, *([pattern] if isinstance(pattern, str) else pattern or []), store
+        )
+        raise click.UsageError(
+            f"{plain(store)} names no Zarr store: did you mean {written}? A store is named like out.zarr."
+        )
     from dask_tfrecord.stores.zarr.write import open_target
     from dask_tfrecord.stores.zarr.write import to_zarr as write_zarr
 

@@ -50,7 +50,7 @@ class _FileJob(Job):
     def __init__(self, names: ShardNames, record: JobRecord | None, source_options: Mapping[str, Any] | None) -> None:
         # Without a record, the files are complete.
         self._record = record or JobRecord("", 1, 0, mode="w-")
-        super().__init__(redact_url(names.template), self._record.token, source_options)
+        super().__init__(names.shown, self._record.token, source_options)
         self._names = replace(names, first=self._record.first)
 
     @classmethod

@@ -144,6 +144,11 @@ class ShardNames:
         return directory_of(self.paths(1)[0])
 
     @property
+    def shown(self) -> str:
+        """Pattern that finds the files, for messages: ``out/part.*.parquet``."""
+        return re.sub(r"\{shards?\b[^}]*\}", "*", redact_url(self.template))
+
+    @property
     def has_default_name(self) -> bool:
         """True if the user specified a directory, so that shards have the default name."""
         return self.template.endswith(f"/{DEFAULT_NAME}")
@@ -739,7 +744,7 @@ class Files:
 
     @property
     def _location(self) -> Location:
-        return Location(redact_url(self.names.template))
+        return Location(self.names.shown)
 
     def part_writers(self) -> list[Journal]:
         """Return a journal for each program that writes a part of a job of these files, or was killed meanwhile."""
@@ -763,7 +768,7 @@ class Files:
             writer.check_free()
         if self.mode == "w-":
             raise FileExistsError(
-                f"{redact_url(self.names.template)} is written in parts by a job that is not finished: "
+                f"{self.names.shown} is written in parts by a job that is not finished: "
                 + RESUME
                 + " divides it again, "
                 + OVERWRITE
