@@ -220,7 +220,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         "'w' (replace what exists) or 'a' (add to what exists)",
     ),  # type: ignore[arg-type]
     (lambda ds: ds.to_parquet("x", mode="append"), "or 'a' (add to what exists); got 'append'"),  # type: ignore[arg-type]
-    (lambda ds: ds.padded("label", 3), "of one shape in all rows: write ds['label']"),
+    (lambda ds: ds.padded("label", 3), "of one shape in all rows: ds['label'] needs no padding"),
     (lambda ds: ds.preview(columns=["label"]), "write ds[['label']].preview()"),  # type: ignore[call-arg]
     (lambda ds: ds.batches(2, buffer_size=9), "write shuffle='window', window=9"),  # type: ignore[call-arg]
     (lambda ds: ds + ds, "write dtf.read_tfrecord([path, other])"),  # type: ignore[operator]
@@ -241,6 +241,15 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: pictures(dtf.RawFeature((4, 4, 3), "uint8")).compute(),
         "takes 48; ImageFeature() reads JPEG, PNG",
     ),
+    (lambda ds: dtf.read_tfrecord(), "needs 'urlpath', the path of what is opened"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord("train-*", check_crc="no"), "check_crc is True or False; got 'no'"),  # type: ignore[arg-type]
+    (lambda ds: dtf.read_tfrecord("train-*", storage_options="x"), "is a dict of options of fsspec"),  # type: ignore[arg-type]
+    (lambda ds: dtf.to_zarr("a.zarr", ds), "the data set comes before the store"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_zarr(5), "store is a path, a URL or a zarr store; got 5"),
+    (lambda ds: ds.rename(label=3), "the new name of 'label' is text; got 3"),  # type: ignore[arg-type]
+    (lambda ds: ds.describe().compare(ds), "compare takes Statistics"),  # type: ignore[arg-type]
+    (lambda ds: ds.persist("label"), "write ds.persist(), or ds[['label']].persist()"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_backend("gpu"), "dask knows no backend 'gpu'"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]
 

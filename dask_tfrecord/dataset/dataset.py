@@ -310,7 +310,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         for option, new in others.items():
             if not isinstance(new, str):
                 # pandas takes a mapping as `columns`.
-                raise unknown_option("rename", option, ("names",), new)
+                raise (
+                    TypeError(f"the new name of {option!r} is text; got {new!r:.100}")
+                    if option in self._rows.names
+                    else unknown_option("rename", option, ("names",), new)
+                )
         self._check_names(list(given))
         renamed = {given.get(name, name): name for name in self._rows.names}
         if len(renamed) < len(self._rows.names):
@@ -507,7 +511,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         backend = dask.config.get("array.backend", None) or "numpy" if backend is None else backend
         # Only now does the import of its library fail in this process.
-        da.zeros(1, chunks=1).to_backend(backend)
+        try:
+            da.zeros(1, chunks=1).to_backend(backend)
+        except ValueError as error:
+            raise ValueError(f"dask knows no backend {backend!r:.50}; it has 'numpy' and 'cupy'") from error
         return Dataset(replace(self._rows, backend=backend))
 
     @classmethod
@@ -647,6 +654,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return self._rows.to_delayed()
 
+    @explain_arguments("ds.persist(), or ds[['label']].persist() for some columns")
     def persist(self, **kwargs: Any) -> Dataset:
         """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
 
@@ -1262,11 +1270,15 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
     """Return a public function with the arguments and the documentation of one that opens rows."""
     signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
 
+    needed = next(iter(signature.parameters))
+
     @wraps(open_rows)
     def open_dataset(*args: _Arguments.args, **options: _Arguments.kwargs) -> Dataset:
         for option in options:
             if option not in signature.parameters:
                 raise unknown_option(name, option, signature.parameters, options[option])
+        if not args and needed not in options:
+            raise TypeError(f"{name}() needs {needed!r}, the path of what is opened: write dtf.{name}(path)")
         return Dataset(open_rows(*args, **options))
 
     open_dataset.__name__ = open_dataset.__qualname__ = name

@@ -228,6 +228,10 @@ def read_rows(
     np.True_
     """
     # Arguments are checked before files are opened.
+    if not isinstance(check_crc, bool):
+        raise TypeError(f"check_crc is True or False; got {check_crc!r:.100}")
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise TypeError(f"storage_options is a dict of options of fsspec; got {storage_options!r:.100}")
     rows_or_bytes = checked_chunks(chunks, counts is not None)
     _check_columns(columns)
     tolerated = checked_modes(value_errors, counts)

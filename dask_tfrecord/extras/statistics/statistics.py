@@ -250,6 +250,8 @@ class Statistics(Mapping[str, ColumnStatistics]):
         column  difference    before      after       distance
         tokens  distribution  median 602  median 574     0.156
         """
+        if not all(isinstance(each, ColumnStatistics) for each in other.values()):
+            raise TypeError(f"compare takes Statistics: write other.describe(); got {other!r:.100}")
         found = [Difference(name, "missing column", str(self[name].dtype), "") for name in self if name not in other]
         for name in self:
             if name in other:

@@ -112,8 +112,9 @@ class TargetGroup:
         parts = [part for part in (component or "").replace("\\", "/").split("/") if part]
         if {".", ".."} & set(parts):
             raise ValueError(f"component is the path of a group within the store; got {component!r}")
-        if store is None:
-            raise TypeError("store is a path, a URL or a zarr store; got None")
+        if store is None or (isinstance(store, int | float | Mapping) and not isinstance(store, dict)):
+            text = ": the data set comes before the store" if isinstance(store, Mapping) else ""
+            raise TypeError(f"store is a path, a URL or a zarr store; got {store!r:.100}{text}")
         options = dict(storage_options or {}) or None
         if type(store) is zarr.storage.LocalStore and not store.read_only:
             store = store.root
