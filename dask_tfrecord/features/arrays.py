@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from itertools import pairwise
 from typing import Any
@@ -162,13 +163,32 @@ def _own_array(given: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a copy of a decoded array: a function may return the same memory for each value."""
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise TypeError("it returned an array with masked values; fill them, as in array.filled(0)")
+    if dtype.kind in "mM":
+        return _own_times(np.asarray(given), dtype)
     if dtype.kind != "T":
         return np.asarray(given).copy()
     # NumPy would make text of any object, and drop zeros at the end of texts of a list.
+    if isinstance(given, str):
+        given = str(given)
     texts = np.asarray(given, None if hasattr(given, "dtype") else object).astype(object)
     if others := [text for text in texts.ravel().tolist() if not isinstance(text, str)]:
         raise TypeError(f"expected text; got {others[0]!r:.50}")
     return texts.astype(dtype)
+
+
+def _own_times(given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return times in a unit that holds them: those of another unit, and of Python."""
+    if given.dtype == object and all(type(each) in _TIMES for each in given.ravel().tolist()):
+        given = given.astype(f"{dtype.kind}8[us]")
+    if given.dtype.kind != dtype.kind:
+        return given.copy()
+    made = given.astype(dtype)
+    if not ((made == given) | np.isnat(given)).all():
+        raise ValueError(f"{dtype} does not hold times of {given.dtype} without rounding")
+    return made
+
+
+_TIMES = (datetime.date, datetime.datetime, datetime.timedelta)
 
 
 def _own_bytes(given: Any) -> bytes:

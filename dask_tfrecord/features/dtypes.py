@@ -75,9 +75,19 @@ def checked_decoded_dtype(dtype: Any, owner: str) -> str:
     if dtype in (str, "str", "string", "text") or isinstance(dtype, np.dtypes.StringDType):
         return "text"
     found = numpy_dtype(dtype, owner)
-    if found.kind in "mM" and found.name not in TIMES:
-        raise SchemaError(f"{owner}: times have the unit D, s, ms, us or ns, as in 'datetime64[s]'; got {found}")
-    return found.name if found.kind in "mM" else checked_dtype(dtype, owner)
+    if found.kind in "mM":
+        return _checked_times(found, owner)
+    if found.kind not in "biufcV":
+        raise SchemaError(
+            f"{owner}: expected a numeric or bool dtype, text (str) or times such as 'datetime64[s]'; got {found}"
+        )
+    return checked_dtype(dtype, owner)
+
+
+def _checked_times(dtype: np.dtype[Any], owner: str) -> str:
+    if dtype.name not in TIMES:
+        raise SchemaError(f"{owner}: times have the unit D, s, ms, us or ns, as in 'datetime64[s]'; got {dtype}")
+    return dtype.name
 
 
 def checked_parsed_dtype(dtype: Any, owner: str) -> str:
@@ -94,7 +104,9 @@ def checked_parsed_dtype(dtype: Any, owner: str) -> str:
     if name in _KIND_NAMES:
         return _KIND_NAMES[name]
     found = numpy_dtype(dtype, owner)
-    if found.kind in "biu" or found.name in ("float16", "float32", "float64", "bfloat16", *TIMES):
+    if found.kind in "mM":
+        return _checked_times(found, owner)
+    if found.kind in "biu" or found.name in ("float16", "float32", "float64", "bfloat16"):
         return found.name
     raise SchemaError(
         f"{owner}: expected dtype int64, float32 or bytes, the kinds that an Example stores, or an integer, bool or "

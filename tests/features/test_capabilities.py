@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,3 +219,44 @@ def test_every_class_is_read_from_json(kind: str) -> None:
     assert dtf.Schema.from_json(schema.to_json()) == schema != dtf.Schema({"x": KINDS[kind].make()})
     with pytest.raises(dtf.SchemaError, match="expected a string as key"):
         KINDS[kind].make(**{KINDS[kind].keys: 3})
+
+
+def test_integers_are_read_as_times_too(tmp_path: Path) -> None:
+    features = {
+        "x": dtf.VarLenFeature("int64"),
+        "at": dtf.VarLenFeature("datetime64[s]", value_key="x"),
+        "took": dtf.VarLenFeature("timedelta64[ms]", value_key="x"),
+    }
+    write_oracle(tmp_path / "a", [example(x=[1, 2]), example(x=[3])])
+    found = dtf.read_tfrecord(tmp_path / "a", features).compute()
+    assert [column[0].view("int64").tolist() for column in found.values()] == [[1, 2]] * 3
+    assert [column[0].dtype.name for column in found.values()] == ["int64", "datetime64[s]", "timedelta64[ms]"]
+
+
+MOMENT = datetime.datetime(2024, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "wanted"),
+    [
+        (np.datetime64("2024-01-02"), "datetime64[s]", "2024-01-02T00:00:00"),
+        (MOMENT, "datetime64[ms]", "2024-01-02T03:00:00.000"),
+        (datetime.date(2024, 1, 2), "datetime64[D]", "2024-01-02"),
+        (datetime.timedelta(seconds=3), "timedelta64[ms]", "3000 milliseconds"),
+        (MOMENT, "datetime64[D]", None),
+        (np.datetime64(1, "ns"), "datetime64[us]", None),
+        (None, "datetime64[s]", None),
+        (5, "datetime64[s]", None),
+        (np.str_("a\0"), str, "a\0"),
+        (["a"], str, None),
+        (b"a", str, None),
+    ],
+)
+def test_functions_return_times_and_text_without_a_loss(given: Any, dtype: Any, wanted: Any, tmp_path: Path) -> None:
+    write_oracle(tmp_path / "a", [example(x=[b""])])
+    ds = dtf.read_tfrecord(tmp_path / "a", {"x": dtf.FunctionFeature(lambda _: given, (), dtype)})
+    if wanted is not None:
+        assert str(ds["x"].compute()[0]) == wanted
+        return
+    with pytest.raises(dtf.FeatureError, match=r"record 0 .*feature 'x'"):
+        ds.compute()
