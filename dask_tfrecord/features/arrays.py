@@ -169,7 +169,8 @@ def _own_array(given: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.asarray(given).copy()
     # NumPy would make text of any object, and drop zeros at the end of texts of a list.
     if isinstance(given, str):
-        given = str(given)
+        # NumPy's own drops zeros at its end, too.
+        given = "".join(given)
     texts = np.asarray(given, None if hasattr(given, "dtype") else object).astype(object)
     if others := [text for text in texts.ravel().tolist() if not isinstance(text, str)]:
         raise TypeError(f"expected text; got {others[0]!r:.50}")
