@@ -18,7 +18,7 @@ from support.repeating import Repeating
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import IncompleteStoreError, SchemaError
+from dask_tfrecord.errors import IncompleteStoreError, SchemaError, StorageError
 from dask_tfrecord.stores.zarr import write
 
 icechunk = pytest.importorskip("icechunk")
@@ -214,3 +214,21 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace: dict[str, Any] = {}
     for block in found:
         exec(block.text, namespace)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("RustPanic", "rust future panicked"), ("IcechunkError", "No space left")])
+def test_a_failure_inside_icechunk_is_an_error_with_a_sentence(
+    repository: Any, ds: dtf.Dataset, kind: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = type(kind, (Exception,), {})
+
+    def fail(*_: object) -> None:
+        raise failure(f"  x {text}\n  | context of Rust")
+
+    # A full disk makes threads of Icechunk panic, at a place that differs between its versions.
+    monkeypatch.setattr(write, "_check_chunks", fail)
+    session = repository.writable_session("main")
+    with pytest.raises(StorageError, match=rf"Icechunk could not write \(x {text}\), and nothing is committed"):
+        ds.to_zarr(session, chunks=10)
+    assert not session.has_uncommitted_changes
+    assert len(messages(repository)) == 1

@@ -1099,15 +1099,16 @@ class _SessionOutput(GroupOutput):
 
 @contextmanager
 def icechunk_errors(target: TargetGroup) -> Iterator[None]:
-    """Raise a panic of Icechunk, which is no Exception, as StorageError; its threads panic on a full disk."""
+    """Raise a panic of Icechunk, or its error of a full disk, as StorageError with one sentence of its report."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ not in ("PanicException", "RustPanic"):
+        is_panic, text = type(error).__name__ in ("PanicException", "RustPanic"), str(error)
+        if not is_panic and not (type(error).__name__ == "IcechunkError" and "No space left" in text):
             raise
         raise StorageError(
-            f"Icechunk failed inside: {str(error).partition(chr(10))[0]:.300}. Nothing is committed; a disk without "
-            f"space is the usual cause: free some, and call to_zarr again with a new session",
+            f"Icechunk could not write ({text.strip().partition(chr(10))[0]:.200}), and nothing is committed. Most "
+            f"often the disk is full: free space, and call to_zarr again with a new session",
             target.location,
         ) from None
 
