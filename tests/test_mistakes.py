@@ -250,6 +250,8 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.describe().compare(ds), "compare takes Statistics"),  # type: ignore[arg-type]
     (lambda ds: ds.persist("label"), "write ds.persist(), or ds[['label']].persist()"),  # type: ignore[call-arg]
     (lambda ds: ds.to_backend("gpu"), "dask knows no backend 'gpu'"),
+    (lambda ds: ds.padded("tokens", "a"), "length is a number of values, or a tuple of them; got 'a'"),  # type: ignore[arg-type]
+    (lambda ds: ds.view(port=99_999), "port is a number from 0, for a free one, to 65,535; got 99999"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
 ]
 

@@ -102,6 +102,8 @@ def check_ragged(name: str, feature: Feature) -> None:
 def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:
     """Check the padded lengths, the outermost first."""
     given = (length,) if not isinstance(length, Sequence) else length
+    if not all(isinstance(each, int | np.integer) for each in given):
+        raise TypeError(f"padded: length is a number of values, or a tuple of them; got {length!r:.100}")
     lengths = tuple(map(operator.index, given))
     if len(lengths) != feature.ragged_rank:
         raise ValueError(

@@ -23,13 +23,15 @@ import numpy as np
 
 from dask_tfrecord.errors import TFRecordError, explain_missing
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.arrow import ArrowBatches, BatchMaker
 from dask_tfrecord.rows.filters import Condition, Filters, filter_rows
 from dask_tfrecord.rows.rows import Rows
 
+# The extra of polars has pyarrow, too, whose error would name another extra.
 with explain_missing("LazyFrames need", "polars", "polars"):
     import polars as pl
     from polars.io.plugins import register_io_source
+
+from dask_tfrecord.rows.arrow import ArrowBatches, BatchMaker
 
 Alternatives = tuple[tuple[Condition, ...], ...]
 

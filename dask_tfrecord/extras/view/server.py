@@ -408,6 +408,8 @@ class Server(AbstractContextManager["Server"]):
     """
 
     def __init__(self, sets: Sequence[Opened], port: int = 0, frames: str = "'none'") -> None:
+        if not isinstance(port, int) or not 0 <= port < 1 << 16:
+            raise ValueError(f"port is a number from 0, for a free one, to 65,535; got {port!r:.50}")
         self.view, token = View(sets), secrets.token_urlsafe(32)
         self._redirects: list[Path] = []
         try:
