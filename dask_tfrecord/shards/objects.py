@@ -49,7 +49,7 @@ from dask_tfrecord.shards.remote import (
     with_retries,
 )
 from dask_tfrecord.shards.shard import TIME_KEYS, is_local, split_name, version_of
-from dask_tfrecord.shards.streams import TEMPORARY, is_temporary_of
+from dask_tfrecord.shards.streams import TEMPORARY
 
 # Another process may remove parent directories while they are created.
 _TRIES = 10
@@ -706,12 +706,11 @@ def remove_abandoned(
         ]
         runs = [name for name, info in found.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
         live: set[str] = set()
-        if old or runs:
+        if runs:
             young = [name for name in found if name not in old and (name in claims or _JOB.fullmatch(name))]
             live = {_token(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
         for name in old:
-            if not any(is_temporary_of(name, token) for token in live):
-                _remove_file(join(directory, name), storage_options)
+            _remove_file(join(directory, name), storage_options)
         for name in runs:
             if name.rpartition("-")[2].removesuffix(".gone") not in live and join(directory, name) != own:
                 with suppress(OSError):
@@ -735,14 +734,6 @@ def _token(claim: bytes | None) -> str:
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(claim or b"")["token"])
     return ""
-
-
-def remove_temporary(directories: Iterable[str], token: str, storage_options: Mapping[str, Any]) -> None:
-    """Remove the temporary files of a run that has ended: processes that were killed leave them."""
-    for directory in dict.fromkeys(directories):
-        for name in list_files(directory, storage_options):
-            if is_temporary_of(name, token):
-                _remove_file(join(directory, name), storage_options)
 
 
 def _remove_file(path: str, storage_options: Mapping[str, Any]) -> None:

@@ -21,7 +21,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -68,9 +67,8 @@ _CONCURRENT_REQUESTS = 16
 
 _WRITE_BUFFER = 1 << 20
 
-# Name of a temporary file: that of the file, 32 digits, and ".tmp". The first digits are those of the run.
+# Name of a temporary file: that of the file, 32 digits, and ".tmp". The first digits are those of the process.
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
-_RUN_DIGITS = 24
 
 # Returns whether a complete temporary file replaces the target.
 ShouldPublish = Callable[[Path], bool]
@@ -501,30 +499,10 @@ def written_or_discarded(sink: ByteSink) -> Iterator[ByteSink]:
         raise
 
 
-# Run whose files this thread writes.
-_run: ContextVar[str] = ContextVar("run", default="")
-
-
-@contextlib.contextmanager
-def temporary_files_of(token: str) -> Iterator[None]:
-    """Name temporary files after a run, so that `is_temporary_of` finds those that a killed process leaves."""
-    before = _run.set(token)
-    try:
-        yield
-    finally:
-        _run.reset(before)
-
-
-def temporary_name(name: str, token: str | None = None) -> str:
-    """Return a name for a temporary file beside the file `name`."""
-    # 128 bits: the first of the run, or else of this process, and random ones.
-    prefix = (_run.get() or process.process_digits() if token is None else token)[:_RUN_DIGITS]
+def temporary_name(name: str) -> str:
+    """Return a name for a temporary file beside the file `name`: 128 bits, of this process, and random ones."""
+    prefix = process.process_digits()
     return f".{name[:200]}.{prefix}{uuid.uuid4().hex[len(prefix) :]}.tmp"
-
-
-def is_temporary_of(name: str, token: str) -> bool:
-    """Return whether a run named this temporary file."""
-    return TEMPORARY.fullmatch(name) is not None and name[-36:].startswith(token[:_RUN_DIGITS])
 
 
 class ByteSink:

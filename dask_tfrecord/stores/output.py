@@ -1,4 +1,4 @@
-"""What all writers share: the loop of a write, its progress, and its summary."""
+"""What all writers share: the progress of a write, its reports, and its summary."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
-import dask
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
@@ -25,50 +23,11 @@ from dask_tfrecord.errors import plural, printable, redact_url
 from dask_tfrecord.options import Mode
 from dask_tfrecord.rows.progress import (
     ProgressBar,
-    cancel_on_failure,
     follow_tasks,
     is_displayed,
     show_immediately,
 )
 from dask_tfrecord.rows.sources import CountedRows
-
-
-class Output(Protocol):
-    """What a writer publishes."""
-
-    @property
-    def token(self) -> str:
-        """Name of the run, also in the keys of its tasks."""
-
-    def owned(self) -> AbstractContextManager[None]:
-        """Own the output while the context is open."""
-
-    def begin(self) -> None:
-        """Refuse what is in use, and prepare the output for the tasks."""
-
-    def finish(self, reports: Any) -> None:
-        """Verify what the tasks wrote, and complete the output."""
-
-    def abort(self) -> None:
-        """Remove what this run wrote, and nothing else; or keep what can be resumed."""
-
-
-def run_write(
-    output: Output, build: Callable[[], tuple[Delayed, WriteWork | None]], *, compute: bool = True
-) -> Delayed | None:
-    """Write an output: own it, compute the tasks that `build` returns, and finish; after a failure, abort.
-
-    With ``compute=False``, return the tasks when the output has begun.
-    """
-    with output.owned(), cancel_on_failure(output.token, output.abort):
-        output.begin()
-        tasks, work = build()
-        if not compute:
-            return tasks
-        with nullcontext() if work is None else show_progress(work):
-            (reports,) = dask.compute(tasks)
-            output.finish(reports)
-    return None
 
 
 def collect(reports: Sequence[Any]) -> list[Any]:

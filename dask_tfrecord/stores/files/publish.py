@@ -63,7 +63,6 @@ from dask_tfrecord.shards.objects import (
     directory_of,
     file_identity,
     list_files,
-    make_directory,
     objects_in,
     remove_abandoned,
 )
@@ -256,12 +255,7 @@ class ShardNames:
                 needed |= dict.fromkeys([Path(inside), *Path(inside).parents])
         return list(needed)
 
-    def create_directories(self, paths: Sequence[str]) -> None:
-        """Create the directories of local shards; object stores need none."""
-        for directory in self.directories(paths):
-            make_directory(directory)
-
-    @property
+    @cached_property
     def base(self) -> str:
         """Path or URL of the directory that all files are below."""
         text = next((text for text, *_ in Formatter().parse(self.template)), "")
@@ -302,7 +296,7 @@ class UnitNames(ShardNames):
             )
         return cls(names.template, names.storage_options, names.paths(1)[0].removesuffix(f"/{last}"), *fields)
 
-    @property
+    @cached_property
     def base(self) -> str:
         """Directory of the output."""
         return self.root
