@@ -458,7 +458,7 @@ WRITES = {
         Write("replaced Parquet", replaced_parquet, read_parquet, old_parquet, by_files=True),
         Write("added Parquet", added_parquet, read_parquet, old_parquet, adds=True, by_files=True),
         Write("new LeRobot", new_lerobot, read_lerobot),
-        Write("replaced LeRobot", replaced_lerobot, read_lerobot, old_lerobot),
-        Write("added LeRobot", added_lerobot, read_lerobot, old_lerobot, adds=True),
+        Write("replaced LeRobot", replaced_lerobot, read_lerobot, old_lerobot, gap=True),
+        Write("added LeRobot", added_lerobot, read_lerobot, old_lerobot, adds=True, gap=True),
     )
 }
