@@ -638,6 +638,9 @@ class Files:
     def _kept(self, existing: Collection[str]) -> set[str]:
         """Return the existing files that are those of this run; raise FileExistsError for others that must stay."""
         kept, held = set(), self._stage.held()
+        if self.compute and self.resumable is None and not held.issuperset(map(self.names.name_of, self.paths)):
+            # A run that wakes may write its claim again, but its folder is gone.
+            raise self._lost()
         for path in self.paths if existing else ():
             if path not in existing:
                 continue
@@ -777,9 +780,12 @@ class Files:
         if owner is not None and owner.token.startswith((self.token, self.resumable or self.token)):
             return
         journal.check_owner(self.token)
-        raise StoreInUseError(
+        raise self._lost()
+
+    def _lost(self) -> StoreInUseError:
+        return StoreInUseError(
             "another run has taken over these files while this one did not respond. This one writes nothing more",
-            journal.location,
+            self.journal.location,
         )
 
     def _check_owner_now_and_then(self) -> Callable[[], None]:
