@@ -615,12 +615,16 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
 
     Raises IncompleteStoreError if a chunk is damaged or missing; an `OSError` names the chunk.
     """
-    unit = (array.shards or array.chunks)[0]
+    is_virtual = isinstance(array.serializer, TFRecordCodec)
+    # Chunks of virtual arrays may differ in length, for which zarr has no `chunks`.
+    unit = 1 if is_virtual else (array.shards or array.chunks)[0]
     try:
         entries = np.asarray(array[start:stop])
     except TFRecordError:
         raise
     except OSError as error:
+        if is_virtual:  # the error names the shard
+            raise
         numbers = range(start // unit, -(-stop // unit))
         if error.filename is None and len(numbers) > 1:
             # The one that can't be read names itself.
@@ -637,7 +641,7 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
             f"it was written; " + WRITE_AGAIN,
             location,
         ) from error
-    if isinstance(array.serializer, TFRecordCodec):
+    if is_virtual:
         return entries  # it raises for a missing chunk
     suspects: dict[str, range] = {}
     for number in range(start // unit, -(-(start + len(entries)) // unit)):
