@@ -130,6 +130,8 @@ class RaggedFeature(Listed):
         if list(self.partitions[:levels]) != keys or self.value_key != f"{name}/ragged_flat_values" or not levels:
             return None
         nested = values_entry(self.dtype, self.item_shape, labels)
+        if self.values is not None:
+            nested = None if self.uniform_sizes else self.values.tfds_entry(name, labels, format)
         for _ in range(levels + 1):
             nested = sequence_entry(nested)
         return nested
