@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.extras.samples import sample_data as sample_data
     from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
     from dask_tfrecord.features import FixedLenSequenceFeature as FixedLenSequenceFeature
+    from dask_tfrecord.features import FloatImageFeature as FloatImageFeature
     from dask_tfrecord.features import FunctionFeature as FunctionFeature
     from dask_tfrecord.features import ImageFeature as ImageFeature
     from dask_tfrecord.features import ProtoFeature as ProtoFeature
@@ -80,7 +81,8 @@ _PUBLIC = {
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
     "extras.samples": ("sample_data",),
     "features": (
-        *("FixedLenFeature", "FixedLenSequenceFeature", "FunctionFeature", "ImageFeature", "ProtoFeature"),
+        *("FixedLenFeature", "FixedLenSequenceFeature", "FloatImageFeature"),
+        *("FunctionFeature", "ImageFeature", "ProtoFeature"),
         *("RaggedFeature", "RawFeature", "SparseFeature", "TensorFeature", "TextFeature", "VarLenFeature"),
         "register_feature",
     ),

@@ -168,7 +168,7 @@ def bins_svg(
         span = text(first) if first == last else f"{text(first)} to {text(last)}"
         drawn.append(
             f'<rect x="{number * _BIN_WIDTH}" y="{_HEIGHT - height:.1f}" width="{_BIN_WIDTH - 1}" '
-            f'height="{height:.1f}"><title>{escape(span)}: {times:,}</title></rect>'
+            f'height="{height:.1f}"><title>{escape(printable(span))}: {times:,}</title></rect>'
         )
     width = max(1, len(bars)) * _BIN_WIDTH
     return f'<svg width="{width}" height="{_HEIGHT}" fill="currentColor">{"".join(drawn)}</svg>'

@@ -98,9 +98,9 @@ def test_writers_report_units_published_shards_and_resume_decisions(
     ds, store = dtf.read_tfrecord(shards), tmp_path / "a.zarr"
     with caplog.at_level(logging.INFO, "dask_tfrecord"), dask.config.set(scheduler="sync"):
         ds.to_tfrecord(tmp_path / "a-{shard:02d}.tfrecord")
-        published = [text.partition(": ") for text in messages(caplog, "stores.files.publish", logging.INFO)]
+        published = [text.rpartition(": ") for text in messages(caplog, "stores.files.publish", logging.INFO)]
         assert sorted(Path(path).name for path, _, _ in published) == [f"a-{n:02d}.tfrecord" for n in range(4)]
-        assert {text for _, _, text in published} == {"published 10 records"}
+        assert {text for _, _, text in published} == {"wrote 10 records"}
 
         with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
             put, left = DirectoryObjects.put, iter(range(20))
@@ -135,9 +135,7 @@ def test_verbose_prints_logs_on_stderr_for_one_command(shards: Path, tmp_path: P
         result = run(*arguments)
         assert result.exit_code == 0, result.stderr
         lines = result.stderr.splitlines()
-        assert (
-            len([line for line in lines if line.startswith("info: ") and line.endswith(": published 40 records")]) == 1
-        )
+        assert len([line for line in lines if line.startswith("info: ") and line.endswith(": wrote 40 records")]) == 1
         assert {line.split(":")[0] for line in lines} == {"info"}
     debug = run("to-zarr", "-vv", shards, tmp_path / "a.zarr").stderr
     assert {line.split(":")[0] for line in debug.splitlines()} == {"info", "debug"}

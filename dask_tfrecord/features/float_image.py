@@ -34,8 +34,8 @@ class FloatImageFeature(ArrayFeature):
 
     Examples
     --------
-    >>> from dask_tfrecord.features import FloatImageFeature
-    >>> FloatImageFeature((480, 640, 1)).block_shape
+    >>> import dask_tfrecord as dtf
+    >>> dtf.FloatImageFeature((480, 640, 1)).block_shape
     (480, 640, 1)
     """
 

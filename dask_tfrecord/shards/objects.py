@@ -68,7 +68,7 @@ class NotAFileError(OSError):
 
 
 # Names that leave the root, here or on another system: parents, absolute ones, drives, other separators, other URLs.
-_OUTSIDE = re.compile(r"^$|^/|(?:^|/)\.{1,2}(?:/|$)|[\\\x00]|^[A-Za-z]:|::|://")
+_OUTSIDE = re.compile(r"^$|^/|(?:^|/)\.{1,2}(?:/|$)|[\\\x00]|^[A-Za-z]:|://")
 
 
 def is_inside(name: str) -> bool:
@@ -528,7 +528,8 @@ class UrlObjects:
                 fs.rm(path, recursive=True)
 
     def _locate(self, name: str) -> tuple[str, Any, str]:
-        url = join(self.url, check_inside(name, self.url))
+        # fsspec takes `::` for a chain of URLs; in a directory it is a name.
+        url = join(self.url, check_inside(name.replace("::", "://"), self.url))
         fs, path = file_system(url, self.storage_options)
         fs.invalidate_cache()
         return url, fs, path

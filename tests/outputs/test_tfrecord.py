@@ -408,7 +408,11 @@ def test_processes_of_a_cluster_write_the_same(client: Client, tmp_path: Path) -
 def test_tfds_metadata_hold_the_features_and_the_counts(tmp_path: Path) -> None:
     arrays = plain() | {"image": np.zeros((10, 4, 5, 3), np.uint8), "raw": np.arange(20.0).reshape(10, 2)}
     features = Schema(
-        {"image": dtf.ImageFeature((4, 5, 3)), "raw": dtf.RawFeature((2,), "float64")},
+        {
+            "image": dtf.ImageFeature((4, 5, 3)),
+            "raw": dtf.RawFeature((2,), "float64"),
+            "label": dtf.FixedLenFeature((), "int64"),
+        },
         classes={"label": [f"class {n}" for n in range(10)]},
     )
     flowers, folder = {"name": "flowers", "version": "1.0.0"}, tmp_path / "flowers" / "1.0.0"
