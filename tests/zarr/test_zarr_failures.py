@@ -465,7 +465,7 @@ def test_units_lost_during_the_conversion_are_reported(ds: dtf.Dataset, store: P
 
     spoiled = ds[["label"]].map_blocks(spoil, LABEL)
     with dask.config.set(scheduler="sync"):
-        with pytest.raises(IncompleteStoreError, match="1 of 18 write units differ from what was written"):
+        with pytest.raises(IncompleteStoreError, match=r"\d of 18 write units differ from what was written"):
             spoiled.to_zarr(store, chunks=7, resume=True)
         spoiled.to_zarr(store, chunks=7, resume=True)
     np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
@@ -625,8 +625,8 @@ def test_a_source_that_changes_midway(shards: Path, store: Path, tmp_path: Path,
     changed = {"grows": whole * 2, "shrinks": whole[:-100], "is written again": whole}
 
     def spoil(blocks: dict[str, Any]) -> dict[str, Any]:
-        # The first block; the shard that changes is read later.
-        if blocks["label"][0] == 0 and not (tmp_path / "spoiled").exists():
+        # Some units are written, and the shard that changes is not read yet.
+        if [*store.glob("label/c/*")] and not (tmp_path / "spoiled").exists():
             (tmp_path / "spoiled").touch()
             path.unlink()
             if change != "vanishes":
