@@ -28,7 +28,7 @@ class Layout(Protocol):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of a row, or of the values of a ragged row."""
+        """Shape of a row, or of each value in a ragged row."""
 
     @property
     def ragged_rank(self) -> int:
@@ -204,7 +204,7 @@ class RaggedBlock(_Buffers):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArraysBlock(_Buffers):
-    """Rows that are arrays of one dtype and number of axes, each of its own shape."""
+    """Rows that are arrays with one dtype and as many axes each, whose shapes differ."""
 
     values: NDArray[Any] | BytesBlock
     row_splits: NDArray[np.int64]
@@ -251,7 +251,7 @@ def to_array(block: Block) -> NDArray[Any]:
 
 
 def texts(block: Block) -> list[str]:
-    """Return the rows of a block of text, or of bytes in UTF-8."""
+    """Return a block's rows as text; bytes are decoded as UTF-8."""
     rows = to_array(block).tolist()
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
 
@@ -286,7 +286,7 @@ def take_rows(block: Block, index: NDArray[np.int64]) -> Block:
 
 
 def gather_rows(blocks: Sequence[Any], owners: NDArray[np.int64] | None, index: NDArray[np.int64]) -> Any:
-    """Copy rows of blocks of one feature: row ``index[i]`` of block ``owners[i]``, or of the only block."""
+    """Copy row ``index[i]`` from block ``owners[i]``, or from the only block."""
     first = blocks[0]
     if isinstance(first, np.ndarray):
         return _gather_items(blocks, owners, index)
@@ -464,7 +464,7 @@ def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def broadcast_zeros(dtype: Any, shape: int | tuple[int, ...]) -> NDArray[Any]:
-    """Return zeros of any shape that share the memory of one: values of blocks whose splits alone are needed."""
+    """Return zeros that share one item's memory, for blocks whose splits alone are needed."""
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
@@ -504,7 +504,7 @@ class RowError(ValueError):
 
 @contextmanager
 def as_row_error(row_splits: NDArray[np.int64], *, item: bool = False) -> Iterator[None]:
-    """Raise the error of a value as an error of its row, with the number of the value in it if `item`."""
+    """Raise an error about a flat value again as one about its row; `item` adds the value's position."""
     try:
         yield
     except RowError as error:
@@ -518,7 +518,7 @@ class RowLimitError(RowError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """Limit of the bytes of one column of a block."""
+    """How many bytes one column of a block may take."""
 
     nbytes: int
     setting: str

@@ -179,7 +179,7 @@ def function_parts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def class_digest(cls: type) -> str:
-    """Return a digest of the code of a class and of its bases, and of what they refer to, except for this library."""
+    """Return a digest of the code in a class, its bases, and what they refer to outside this library."""
     kinds = [kind for kind in cls.__mro__ if kind.__module__.partition(".")[0] not in _LIBRARIES]
     return hashlib.sha256(repr([_Digests(kind.__module__, kind).digest(kind) for kind in kinds]).encode()).hexdigest()
 
@@ -272,10 +272,10 @@ class _Digests:
         if self._is_by_content(kind):
             made = _reduced(value)
             # The state of pickle may leave attributes out.
-            return [kind, *_state(value), *_described_attributes(value), *made[:2], *map(_listed, made[3:])]
+            return [kind, *_state(value), *_described_attributes(value), *made[:2], *map(_pickled_items, made[3:])]
         if kind is not np.ufunc and normalize_token.dispatch(kind) is not normalize_token.dispatch(object):
             return [tokenize(value)]
-        return [*_described_attributes(value), *map(_listed, _reduced(value))]
+        return [*_described_attributes(value), *map(_pickled_items, _reduced(value))]
 
     def _named(self, value: Any, contents: Callable[[], Iterable[Any]]) -> Iterator[Any]:
         yield value.__module__, value.__qualname__
@@ -376,7 +376,7 @@ def _reduced(value: Any) -> tuple[Any, ...]:
     return module, reduced
 
 
-def _listed(value: Any) -> Any:
+def _pickled_items(value: Any) -> Any:
     """Return the items that pickle adds to a list or a mapping as a list."""
     return list(value) if isinstance(value, Iterator) else value
 

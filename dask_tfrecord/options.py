@@ -74,7 +74,7 @@ def with_options(*given: type) -> Callable[[_Function], _Function]:
             if _PARAMETERS not in text:
                 text += f"\n\n{_PARAMETERS}"
             before, own, after = _split(text, _PARAMETERS)
-            described, entries = _entries(own), documentation(*given)
+            described, entries = _parameter_entries(own), documentation(*given)
             own += "".join(entries[name] for name in options_of(given[-1]) if name not in described)
             function.__doc__ = before + _PARAMETERS + own + after
         return function
@@ -86,12 +86,12 @@ _PARAMETERS, _ATTRIBUTES = "Parameters\n----------\n", "Attributes\n----------\n
 
 
 def documentation(*given: type) -> dict[str, str]:
-    """Return the documentation of options of some TypedDicts, by name, in the form of numpydoc.
+    """Return each option's numpydoc entry, by name, from TypedDicts.
 
     That of an option which most writers have is in `FileOptions`.
     """
     texts = (inspect.cleandoc(each.__doc__ or "") for each in (FileOptions, *given))
-    return {name: entry for text in texts for name, entry in _entries(_split(text, _ATTRIBUTES)[1]).items()}
+    return {name: entry for text in texts for name, entry in _parameter_entries(_split(text, _ATTRIBUTES)[1]).items()}
 
 
 def summary(name: str, *given: type) -> str:
@@ -107,7 +107,7 @@ def _split(text: str, title: str) -> tuple[str, str, str]:
     return before, content[0].rstrip("\n") + "\n" if content[0] else "", "".join(content[1:])[1:]
 
 
-def _entries(section: str) -> dict[str, str]:
+def _parameter_entries(section: str) -> dict[str, str]:
     """Return the entries of a section of parameters by their names."""
     entries = re.findall(r"^\S.*? : .*\n(?: .*\n)*", section, re.MULTILINE)
     return {name: entry for entry in entries for name in entry.split(" : ")[0].split(", ")}

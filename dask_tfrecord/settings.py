@@ -1,4 +1,4 @@
-"""Settings of users in the configuration of dask, and limits of the work of one task.
+"""Settings in dask's configuration, and limits for the work in one task.
 
 Settings stand below the prefix ``tfrecord`` in `dask.config`. Their defaults are in ``tfrecord.yaml`` next to this
 module, and ``tfrecord-schema.yaml`` describes them. `register_defaults` adds them to `dask.config`, with a lower

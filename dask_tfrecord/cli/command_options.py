@@ -191,7 +191,7 @@ def _rows_or_size(_ctx: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-def _conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
+def _parsed_conditions(_ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> Alternatives:
     """Parse conditions of texts that all hold."""
     if not texts:
         return []
@@ -218,7 +218,7 @@ def _cores() -> int:
     return CPU_COUNT
 
 
-def _renamed(_ctx: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str | None]:
+def _renamed_columns(_ctx: click.Context, _option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str | None]:
     """Read pairs like ``steps/action=action``."""
     for pair in pairs:
         if "=" not in pair:
@@ -295,7 +295,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "--where",
         multiple=True,
         metavar="CONDITION",
-        callback=_conditions,
+        callback=_parsed_conditions,
         help="Keep the records for which this holds, such as \"label == 3 or label == 5\", \"name in ['a', 'b']\" or "
         '"len(tokens) > 5"; may be repeated, and then all hold.',
     ),
@@ -340,7 +340,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         "names",
         multiple=True,
         metavar="NAME=NEW",
-        callback=_renamed,
+        callback=_renamed_columns,
         help="Name of a feature in the data set; without NEW, the feature is left out. May be repeated.",
     ),
     "video": click.option(
@@ -455,7 +455,7 @@ _PARSERS = {"ROWS|SIZE": _rows_or_size}
 
 
 def flags(*given: type) -> Callable[[str], Callable[[Any], Any]]:
-    """Return a function that makes the flag of an option of a writer: of its type, default and documentation.
+    """Make flags from a writer's options, by their types, defaults and documentation.
 
     `given` are the TypedDicts that `with_options` gives to the writer. An option that is not on the command line is
     None, or its default if that is text or a number.

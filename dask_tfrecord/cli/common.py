@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.features.inference.report import Report
     from dask_tfrecord.features.schema import Schema
-    from dask_tfrecord.records.index import Run
+    from dask_tfrecord.records.index import RecordRange
     from dask_tfrecord.rows.filters import Alternatives
     from dask_tfrecord.shards.shard import Shards
     from dask_tfrecord.stores.output import WriteSummary
@@ -98,7 +98,7 @@ class Commands(click.Group):
             raise click.UsageError(advice, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; show tracebacks only with ``--debug``."""
+        """RecordRange the command; show tracebacks only with ``--debug``."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -133,7 +133,7 @@ def is_path(given: str) -> bool:
 
 
 def command_line(ctx: click.Context, *arguments: str) -> str:
-    """Return a command of this program as a user types it; of many arguments, some of the first and the last one."""
+    """Spell a command as a user types it; if it is long, the first arguments and the last one."""
     program = ctx.find_root().command_path
     given = [shlex.quote(plain(each)) for each in arguments]
     if len(given) > _REPEATED:
@@ -179,7 +179,7 @@ def _explained(error: click.UsageError) -> click.UsageError:
 
 
 def metavars(ctx: click.Context) -> list[str]:
-    """Return the names of the arguments of a command, without the brackets of those that some steps leave out."""
+    """Name a command's arguments, without the brackets around optional ones."""
     return [
         each.make_metavar(ctx).replace("[", "").replace("]", "") for each in ctx.command.params if _is_argument(each)
     ]
@@ -275,7 +275,7 @@ def open_rows(
 def find_schema(
     pattern: str | list[str], threads: int, features: str | None, sample: int | str | None, **reading: Any
 ) -> Schema | str | None:
-    """Return the features of a conversion: the file of --features, else those of metadata, else inferred ones.
+    """Find the features to convert: from the file of --features, else from metadata, else inferred.
 
     With --message and no file, return None, which selects all fields. `reading` has options of `read_tfrecord`, and the
     `default` split.
@@ -324,7 +324,7 @@ def inspect_sample(
 def inspect_matching(
     pattern: str | list[str], schema: Schema, conditions: Alternatives, sample: int | str, threads: int, **reading: Any
 ) -> Report:
-    """Inspect a number of the records that meet conditions on features of a schema, or all of them.
+    """Inspect records that meet conditions on a schema's features, or all records.
 
     Raises click.UsageError if there are none.
     """
@@ -342,7 +342,7 @@ def inspect_matching(
         if not rows.size:
             raise click.UsageError("no record meets the conditions of --where, and features are inferred from records")
 
-        def runs_of(number: int) -> Iterator[Run]:
+        def runs_of(number: int) -> Iterator[RecordRange]:
             start, stop = np.searchsorted(rows, collection.starts[number : number + 2])
             return collection.picks(rows[start:stop])
 

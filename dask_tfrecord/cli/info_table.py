@@ -50,10 +50,10 @@ def print_facts(shards: Shards, reports: Sequence[ShardReport], more: Mapping[st
 def print_report(report: Report) -> None:
     """Print the features of a report, as a table where the terminal is wide enough."""
     console = output()
-    title = _source(report) if report.refusal is None else f"The first record is a {report.message}"
+    title = _source_text(report) if report.refusal is None else f"The first record is a {report.message}"
     header, rows = report.table()
     if report.refusal is None and report.message_type is None:
-        header, rows = _HEADER, [_cells(row, each) for row, each in zip(rows, report.features, strict=True)]
+        header, rows = _HEADER, [_feature_cells(row, each) for row, each in zip(rows, report.features, strict=True)]
     _print(console, Text(f"\n{title}\n", "bold"))
     _print_table(console, header, [tuple(map(plain, row)) for row in rows])
     if notes := report.notes():
@@ -64,7 +64,7 @@ def print_schema(schema: Schema) -> None:
     """Print the features of a schema, with the numbers of sampled records that set them and the class names."""
     console = output()
     header: tuple[str, ...] = ("feature", "class", "dtype", "shape", "present", "class names")
-    rows = [(*map(plain, row), plain(_class_names(schema.classes.get(row[0], ())))) for row in schema.rows()]
+    rows = [(*map(plain, row), plain(_first_class_names(schema.classes.get(row[0], ())))) for row in schema.rows()]
     kept = [column for column in range(len(header)) if column < 4 or any(row[column] for row in rows)]
     header = tuple(header[column] for column in kept)
     _print_table(console, header, [tuple(row[column] for column in kept) for row in rows])
@@ -93,7 +93,7 @@ def _print(console: Console, text: Text) -> None:
     console.print(text, soft_wrap=True)
 
 
-def _source(report: Report) -> str:
+def _source_text(report: Report) -> str:
     """Return the number of features and of the records that they were inferred from."""
     found = f"{plural(sum(bool(feature.kinds) for feature in report.features), 'feature')}, inferred from "
     what = "record" if report.message == "Example" else report.message
@@ -103,7 +103,7 @@ def _source(report: Report) -> str:
     return f"{found}{plural(report.records, what)} of {plural(report.shards, 'shard')}"
 
 
-def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
+def _feature_cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
     """Return the cells of one feature, in the order of the header."""
     name, kind, present, values, looks = row
     cells = ("(several kinds)" if feature.kinds else "(never set)", kind if feature.kinds else "", "")
@@ -112,7 +112,7 @@ def _cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...]:
     return (name, *cells, present, values, looks)
 
 
-def _class_names(names: Sequence[str]) -> str:
+def _first_class_names(names: Sequence[str]) -> str:
     """Return the first class names of a feature, and their number."""
     return f"{len(names):,}: {joined(names, _MOST_NAMES)}" if names else ""
 

@@ -135,7 +135,7 @@ def info(
         _report_metadata(error)
         resolved = ResolvedPath(find_shards(pattern, compression=compression))
     shards = resolved.shards
-    metadata = _metadata(resolved)
+    metadata = _metadata_schema(resolved)
     known = metadata if sample is None and message is None else None
     sample = sample or SAMPLE
     if spec and known is not None:
@@ -186,7 +186,7 @@ def info(
         click.echo(plain(line))
 
 
-def _metadata(resolved: ResolvedPath) -> Schema | None:
+def _metadata_schema(resolved: ResolvedPath) -> Schema | None:
     """Return the schema of the metadata; report metadata that can't be read, and return None."""
     try:
         return resolved.schema()
@@ -199,8 +199,8 @@ def _report_metadata(error: SchemaError) -> None:
     click.echo(f"Groups are unknown: {plain(str(error))}", err=True)
 
 
-def _kind(path: str) -> str:
-    """Return the suffix of a path, without the number of a shard: .tfrecord of 'train.tfrecord-00001-of-00002'."""
+def _suffix(path: str) -> str:
+    """Return a path's suffix without the shard's number: '.tfrecord' for 'train.tfrecord-00001-of-00002'."""
     return Path(path).suffix.partition("-")[0]
 
 
@@ -241,7 +241,7 @@ def copy(
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
         # Another file is no source: a missing name would make it one.
-        sources = [*source, target] if _kind(target) in map(_kind, source) else source
+        sources = [*source, target] if _suffix(target) in map(_suffix, source) else source
         written = command_line(click.get_current_context(), "copy", *sources, "copied.tfrecord")
         raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
     kept: dict[str, Any] = {"errors": errors}

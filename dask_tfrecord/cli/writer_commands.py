@@ -1,4 +1,4 @@
-"""Commands of writers, made of the options of their functions."""
+"""Commands that are made from the options of the writers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AllCommands(Commands):
 
 
 def writer_command(of: WriterCommand) -> click.Command:
-    """Return the command of a writer: options of reading, and the flags of its own options.
+    """Make a writer's command: options for reading, and flags for its own options.
 
     It opens the shards of a PATTERN as `read_tfrecord` does, and calls the function with the Dataset.
     """

@@ -1,4 +1,4 @@
-"""Every conversion of values to blocks: of what users give, and of blocks that are written as another feature.
+"""Conversions to blocks: values that users pass, and blocks that are written as another feature.
 
 `feature_of` describes a block, `conform` makes a block of a feature from any array or list, and `as_read` converts a
 block to what its records are read as. Arrays are never cast silently: floats not to integers, and no number to a dtype
@@ -133,7 +133,7 @@ def _text_without_missing(array: NDArray[Any], owner: str, first: int) -> NDArra
     texts = array.astype(object)
     others = [not isinstance(text, str) for text in texts.ravel().tolist()]
     missing = np.array(others, bool).reshape(len(array), -1).any(axis=1) if array.ndim and array.size else np.zeros(0)
-    _refuse_missing(np.flatnonzero(missing), owner, first)
+    _refuse_missing_values(np.flatnonzero(missing), owner, first)
     return texts.astype(np.dtypes.StringDType())
 
 
@@ -143,7 +143,7 @@ def _from_library(array: Any, owner: str, first: int) -> Any:
     kind = type(array)
     if hasattr(kind, "null_count") and hasattr(kind, "is_null"):
         # pyarrow and polars make other values of nulls: floats of integers, and the first category.
-        _refuse_missing(np.flatnonzero(np.asarray(array.is_null())), owner, first)
+        _refuse_missing_values(np.flatnonzero(np.asarray(array.is_null())), owner, first)
         # polars makes nulls of empty lists when it flattens them; pyarrow does not.
         nested = array.to_arrow() if hasattr(getattr(array, "dtype", None), "inner") else array
         if any(map(_holds_null, getattr(nested, "chunks", [nested]))):
@@ -178,10 +178,10 @@ def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
     """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "f":
         return
-    _refuse_missing(np.flatnonzero(np.asarray(series.isna())), owner, first)
+    _refuse_missing_values(np.flatnonzero(np.asarray(series.isna())), owner, first)
 
 
-def _refuse_missing(rows: NDArray[np.int64], owner: str, first: int) -> None:
+def _refuse_missing_values(rows: NDArray[np.int64], owner: str, first: int) -> None:
     if len(rows):
         raise SchemaError(f"{owner} has missing values{in_rows(rows + first)}, which records do not have: {MISSING}")
 
@@ -216,19 +216,19 @@ def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False)
     array = host_array(array, owner)
     if feature.ragged_rank:
         block_given = isinstance(array, RaggedBlock)
-        array = _check_ragged_block(array, owner) if block_given else _ragged(feature, array, owner, lossless)
+        array = _check_ragged_block(array, owner) if block_given else _ragged_block(feature, array, owner, lossless)
     elif feature.own_shapes:
-        array = array if isinstance(array, ArraysBlock) else _arrays(feature, array, owner, lossless)
+        array = array if isinstance(array, ArraysBlock) else _unequal_arrays(feature, array, owner, lossless)
     elif feature.item_dtype.kind == "T":
         array = as_text(array, owner)
     elif feature.block_dtype == np.dtype(object) and not isinstance(array, BytesBlock):
         # Lists of bytes would become NumPy's S, which drops zero bytes.
-        array = _bytes(array if isinstance(array, np.ndarray) else objects(array), owner)
+        array = _bytes_block(array if isinstance(array, np.ndarray) else objects(array), owner)
     elif not isinstance(array, RaggedBlock | BytesBlock | ArraysBlock):
         array = np.asarray(array)
         array = array.astype(array.dtype.newbyteorder("="), copy=False)
     found = feature_of(array, owner)
-    if _form(found) != _form(feature):
+    if _block_form(found) != _block_form(feature):
         raise SchemaError(f"{owner}: expected {feature}; got {found}")
     block: Block = array
     return block
@@ -236,10 +236,10 @@ def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False)
 
 def same_form(one: Feature, other: Feature) -> bool:
     """Return whether blocks of two features have the same dtype and shape."""
-    return _form(one) == _form(other)
+    return _block_form(one) == _block_form(other)
 
 
-def _form(feature: Feature) -> tuple[object, ...]:
+def _block_form(feature: Feature) -> tuple[object, ...]:
     """Return the properties that blocks of a feature share."""
     return feature.item_dtype, feature.item_shape, feature.ragged_rank, feature.own_shapes
 
@@ -251,7 +251,7 @@ def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
         values = _check_ragged_block(values, owner)
     elif not isinstance(values, BytesBlock | ArraysBlock):
         values = np.asarray(host_array(values, f"{owner}: values"))
-        values = _bytes(values, owner) if values.dtype.kind == "O" else values
+        values = _bytes_block(values, owner) if values.dtype.kind == "O" else values
     if splits.ndim != 1 or splits.dtype.kind not in "iu" or not len(splits):
         raise SchemaError(f"{owner}: expected row_splits as an array of ints, one more than rows; got {splits!r:.100}")
     if splits[0] != 0 or splits[-1] != len(values) or (np.diff(splits.astype(np.int64)) < 0).any():
@@ -261,12 +261,12 @@ def _check_ragged_block(block: RaggedBlock, owner: str) -> RaggedBlock:
     return RaggedBlock(values, splits.astype(np.int64, copy=False))
 
 
-def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBlock:
+def _ragged_block(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBlock:
     """Convert rows of arrays, an object array or a list, to flat buffers."""
     if feature.own_shapes:
         lengths = np.array([len(row) for row in rows], np.int64)
         arrays = [array for row in rows for array in row]
-        return RaggedBlock(_arrays(feature, arrays, owner, lossless), splits_of(lengths))
+        return RaggedBlock(_unequal_arrays(feature, arrays, owner, lossless), splits_of(lengths))
     levels, nested = [], list(rows)
     numbers: Any = range(len(nested))
     for _ in range(feature.ragged_rank - 1):
@@ -280,21 +280,21 @@ def _ragged(feature: Feature, rows: Any, owner: str, lossless: bool) -> RaggedBl
     shape = (-1, *feature.item_shape)
     items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, nested, strict=True)]
     values = np.concatenate([np.empty((0, *feature.item_shape), feature.item_dtype), *items])
-    block: Any = _bytes(values, owner) if feature.is_bytes else values
+    block: Any = _bytes_block(values, owner) if feature.is_bytes else values
     for lengths in [*levels, np.array([len(item) for item in items], np.int64)][::-1]:
         block = RaggedBlock(block, splits_of(lengths))
     made: RaggedBlock = block
     return made
 
 
-def _arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
+def _unequal_arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
     """Convert arrays of different shapes, an object array or a list, to flat buffers."""
     axes = feature.own_shapes
     shape = feature.row_shape[feature.ragged_rank :]
     items = [_item(feature, number, row, shape, owner, lossless) for number, row in enumerate(rows)]
     values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
     shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)
-    flat = _bytes(values, owner) if feature.is_bytes else values
+    flat = _bytes_block(values, owner) if feature.is_bytes else values
     return ArraysBlock(flat, splits_of(shapes.prod(axis=1)), shapes)
 
 
@@ -324,7 +324,7 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
 
 
 def cast_numbers(array: NDArray[Any], feature: Feature, owner: str, row: int | None = None) -> NDArray[Any]:
-    """Cast an array, the values of one row or of a row each, to the dtype of a feature; refuse what does not fit."""
+    """Cast an array, for one row or for many, to a feature's dtype; refuse what does not fit."""
     dtype = feature.item_dtype
     if not array.size or array.dtype == dtype:
         return array.astype(dtype, copy=False)
@@ -366,7 +366,7 @@ def as_text(array: Any, owner: str) -> NDArray[Any]:
     raise SchemaError(f"{owner}: NumPy cannot convert it to text: {given!r:.100}")
 
 
-def _bytes(array: NDArray[Any], owner: str) -> BytesBlock:
+def _bytes_block(array: NDArray[Any], owner: str) -> BytesBlock:
     """Convert an array of `bytes` objects to flat buffers."""
     if array.dtype.kind != "O":
         raise SchemaError(f"{owner}: expected bytes; got dtype {array.dtype}{_HINTS['S']}")
@@ -450,11 +450,11 @@ def _of_own_shapes(block: Block, wanted: Feature) -> ArraysBlock:
 def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Return whether a dtype may be cast to another: integers to floats, but never floats to integers."""
     order = {"integer": 0, "float": 1, "complex": 2}
-    kinds = _kind(given), _kind(wanted)
+    kinds = _dtype_kind(given), _dtype_kind(wanted)
     return given == wanted or (all(kind in order for kind in kinds) and order[kinds[0]] <= order[kinds[1]])
 
 
-def _kind(dtype: np.dtype[Any]) -> str:
+def _dtype_kind(dtype: np.dtype[Any]) -> str:
     if dtype.kind in "biu":
         return "integer"
     if dtype.kind == "f" or dtype.name == "bfloat16":
@@ -478,9 +478,9 @@ def cast(block: Block, dtype: np.dtype[Any]) -> Block:
 
 def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the values that the cast changed, other than by rounding floats."""
-    if _kind(given.dtype) != "integer":
+    if _dtype_kind(given.dtype) != "integer":
         return np.asarray(np.isfinite(given) & ~np.isfinite(result))
-    if _kind(result.dtype) == "integer":
+    if _dtype_kind(result.dtype) == "integer":
         # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
         other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))
         return other

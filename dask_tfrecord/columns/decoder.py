@@ -1,4 +1,4 @@
-"""Decoder: the keys that each column of a schema needs, and the decoding of runs of records to blocks.
+"""Decoder: which keys each column needs, and how record ranges become blocks.
 
 A run names records of one shard, consecutive or selected, and an index entry to start reading from. The native decoder
 is fed windows of about a MiB, so memory is the output and one window. Records that are not selected are skipped by
@@ -56,7 +56,7 @@ from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
 from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window, framing_error
-from dask_tfrecord.records.index import Run, check_following_splits, truncation_error
+from dask_tfrecord.records.index import RecordRange, check_following_splits, truncation_error
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.shard import is_local
@@ -73,7 +73,7 @@ _COUNT = FixedLenFeature((), "int64")
 
 
 class Decoder:
-    """Decoder of the records of a schema: the columns, their keys, and what is read of them.
+    """Decode records by a schema: its columns, their keys, and what is read for them.
 
     Most features make one column, sparse ones three, feature lists two. Columns of the features of items are one group.
 
@@ -156,7 +156,7 @@ def size_decoder(decoder: Decoder) -> SizeDecoder:
 
 
 class StepCounter(Decoder):
-    """Decoder of the number of steps of each padded feature, of known or unknown length."""
+    """Decode how many steps each padded feature has."""
 
     __slots__ = ()
     measured = ("steps",)
@@ -251,7 +251,7 @@ def _check_axes(column: ColumnDecoder) -> None:
 
 
 def _with_shared_keys(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecoder]:
-    """Let several features of one bytes value of each record assemble it themselves, whatever they make of it."""
+    """Let several features assemble one bytes value themselves, whatever they make from it."""
     specs_of: dict[tuple[str, bool], list[KeySpec]] = {}
     for column in columns.values():
         for spec in column.specs:
@@ -302,7 +302,7 @@ Where = tuple[Sequence[str], Callable[[dict[str, Block]], NDArray[np.bool_]]]
 
 
 def decode(
-    runs: Iterable[Run],
+    runs: Iterable[RecordRange],
     decoder: Decoder,
     names: Sequence[str],
     *,
@@ -312,7 +312,7 @@ def decode(
     limit: MemoryLimit | None = None,
     where: Where | None = None,
 ) -> dict[str, Block]:
-    """Decode columns of runs of records in one pass; with `where`, of the records that it keeps."""
+    """Decode columns from record ranges in one pass; with `where`, only records that it keeps."""
     job = _DecodeJob(decoder, names, check_crc, limit)
     if where is not None:
         job = _FilteredJob(decoder, names, check_crc, limit, where)
@@ -321,7 +321,7 @@ def decode(
 
 
 def decode_blocks(
-    chunks: Iterable[tuple[Iterable[Run], int | None, dict[str, NDArray[Any]]]],
+    chunks: Iterable[tuple[Iterable[RecordRange], int | None, dict[str, NDArray[Any]]]],
     decoder: Decoder,
     names: Sequence[str],
     *,
@@ -344,7 +344,7 @@ class _Shards:
         self._file: StoredStream | None = None
 
     def decode(
-        self, job: _DecodeJob, runs: Iterable[Run], rows: int | None, out: Mapping[str, NDArray[Any]]
+        self, job: _DecodeJob, runs: Iterable[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]
     ) -> dict[str, Block]:
         """Decode the runs of a chunk."""
         runs = list(runs)
@@ -363,7 +363,7 @@ class _Shards:
                     raise MemoryLimitError(f"{text}: {advice}", where) from error
             return job.blocks()
 
-    def _read(self, run: Run, job: _DecodeJob) -> None:
+    def _read(self, run: RecordRange, job: _DecodeJob) -> None:
         if _log.isEnabledFor(logging.DEBUG):
             names, path = tuple(job.columns), redact_url(run.shard.path)
             _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
@@ -398,7 +398,7 @@ _scratch = threading.local()
 
 
 def _read_spans(
-    file: StoredStream, run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob
+    file: StoredStream, run: RecordRange, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob
 ) -> None:
     """Decode records whose bytes are known; no other bytes are read."""
     # More requests of remote files are open at a time.
@@ -423,7 +423,7 @@ def _read_spans(
         done, before = stop, before + nbytes
 
 
-def _feed_memory(run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob) -> None:
+def _feed_memory(run: RecordRange, begins: NDArray[np.int64], ends: NDArray[np.int64], job: _DecodeJob) -> None:
     """Decode records of a shard in memory, which are not copied; of selected ones, others lie between them."""
     done, data = 0, run.shard.data
     while done < len(begins):
@@ -441,7 +441,7 @@ def _feed_memory(run: Run, begins: NDArray[np.int64], ends: NDArray[np.int64], j
         done = last
 
 
-def _refused_span(run: Run, index: int, job: _DecodeJob, walk: _native.Walk | None) -> TFRecordError:
+def _refused_span(run: RecordRange, index: int, job: _DecodeJob, walk: _native.Walk | None) -> TFRecordError:
     """Return the error of a record of known bytes that was refused, which is read again."""
     assert run.spans is not None
     record, begin = run.record_number(index), int(run.spans[0][index])
@@ -501,7 +501,7 @@ def _keys(decoder: Decoder, names: tuple[str, ...]) -> _Keys:
 class _DecodeJob:
     """Columns that are decoded together, and the native decoder of the chunk that is read."""
 
-    runs: list[tuple[int, Run]]  # of the chunk, each with the row of its first record
+    runs: list[tuple[int, RecordRange]]  # of the chunk, each with the row of its first record
     records: int  # of the chunk, decoded so far
     native: Any  # decoder of Examples or of messages
 
@@ -512,7 +512,7 @@ class _DecodeJob:
         self._dense, self._specs = keys.dense, keys.native
         self._options = check_crc, keys.closed
 
-    def begin(self, runs: Sequence[Run], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
@@ -526,7 +526,7 @@ class _DecodeJob:
             self.native.set_memory_limit(self.limit.nbytes)
         self.arrays = {} if rows is None else dict(self._set_outputs(rows, runs))
 
-    def _set_outputs(self, rows: int, runs: Sequence[Run]) -> Iterator[tuple[str, NDArray[Any]]]:
+    def _set_outputs(self, rows: int, runs: Sequence[RecordRange]) -> Iterator[tuple[str, NDArray[Any]]]:
         """Set the output buffers of the decoder, and yield the arrays of dense columns."""
         for name, column in self.columns.items():
             index, array = self.outputs[name][0], self.out.get(name)
@@ -543,7 +543,7 @@ class _DecodeJob:
                 self.native.set_output(index, array.reshape(-1).view(np.uint8))
                 yield name, array
 
-    def _check(self, column: ColumnDecoder, rows: int, runs: Sequence[Run]) -> None:
+    def _check(self, column: ColumnDecoder, rows: int, runs: Sequence[RecordRange]) -> None:
         """Refuse more rows of one size than the limit allows."""
         try:
             if self.limit is not None:
@@ -561,7 +561,7 @@ class _DecodeJob:
             self.nbytes = 0
 
     def feed(
-        self, window: Window, limit: int, last: int | None, run: Run, record: int
+        self, window: Window, limit: int, last: int | None, run: RecordRange, record: int
     ) -> tuple[_native.Walk, _DecodeJob]:
         """Decode records from number `record` on, past which the window moves; return the job that ended, too."""
         walk = window.feed(self.native, limit, run.stop_offset, last, Expected(self.nbytes, self.rows))
@@ -575,7 +575,7 @@ class _DecodeJob:
         window: Window,
         record: int,
         selected: NDArray[np.int64],
-        run: Run,
+        run: RecordRange,
         ends: NDArray[np.int64] | None,
     ) -> tuple[_native.Walk, int]:
         """Decode selected records, and return how many; see `Window.feed_selected`."""
@@ -659,7 +659,7 @@ class _FilteredJob(_DecodeJob):
         tested, self.mask = where
         self.tested = _DecodeJob(decoder, tested, check_crc, limit)
 
-    def begin(self, runs: Sequence[Run], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         super().begin(runs, rows, out)
         # Records that are kept: for each window, the number of its run and those of the records.
@@ -673,7 +673,7 @@ class _FilteredJob(_DecodeJob):
         return super().blocks()
 
     def feed(
-        self, window: Window, limit: int, last: int | None, run: Run, record: int
+        self, window: Window, limit: int, last: int | None, run: RecordRange, record: int
     ) -> tuple[_native.Walk, _DecodeJob]:
         """Test the records in view, and decode those that are kept."""
         tested = self.tested
@@ -701,7 +701,7 @@ class _FilteredJob(_DecodeJob):
 class _Reader:
     """A window on one shard, and the number of the record that it begins with."""
 
-    def __init__(self, run: Run, check_crc: bool) -> None:
+    def __init__(self, run: RecordRange, check_crc: bool) -> None:
         self.shard = run.shard
         self.check_crc = check_crc
         first, most = limits().first_window_nbytes, limits().window_nbytes
@@ -709,11 +709,11 @@ class _Reader:
         self.window = Window(run.shard, run.offset, block_size=first, stop=run.stop_offset, most=whole)
         self.record = run.entry_record
 
-    def reaches(self, run: Run) -> bool:
+    def reaches(self, run: RecordRange) -> bool:
         """Return whether the run follows in the same shard."""
         return run.shard == self.shard and run.first >= self.record
 
-    def read(self, run: Run, job: _DecodeJob) -> None:
+    def read(self, run: RecordRange, job: _DecodeJob) -> None:
         """Decode the run."""
         self.window.expect(run.stop_offset)
         # Skip to the run. Bytes before it may be damaged, so they are not read for their headers.
@@ -731,7 +731,7 @@ class _Reader:
                 Location(self.shard.path, self.record, self.window.offset),
             )
 
-    def _read_all(self, run: Run, job: _DecodeJob) -> None:
+    def _read_all(self, run: RecordRange, job: _DecodeJob) -> None:
         """Decode consecutive records."""
         self.skip(run)
         left = -1 if run.count is None else run.count
@@ -755,12 +755,12 @@ class _Reader:
         if run.split is not None:
             check_following_splits(self.shard, run.split, window.offset, self.record)
 
-    def _read_selected(self, run: Run, selected: NDArray[np.int64], job: _DecodeJob) -> None:
+    def _read_selected(self, run: RecordRange, selected: NDArray[np.int64], job: _DecodeJob) -> None:
         """Decode selected records; skip those between them by their headers."""
         window, done, kept = self.window, 0, run.kept
         if kept is not None and kept[selected + 1].all():
             kept = None
-        # The first read of one record keeps the offsets of what it reads, the next one those of the whole range.
+        # A single read remembers the offsets that it passes; a second read in the same range indexes the whole range.
         complete = kept is not None and (len(selected) > 1 or kept[self.record + 1] > 0)
         if kept is not None:
             kept[self.record] = window.offset
@@ -789,7 +789,7 @@ class _Reader:
             if not walk.records or not window.advance(walk.consumed):
                 break
 
-    def _keep_offsets(self, run: Run, kept: NDArray[np.int64]) -> _native.Walk:
+    def _keep_offsets(self, run: RecordRange, kept: NDArray[np.int64]) -> _native.Walk:
         """Keep the ends of records whose intact headers are in view, up to the end of the run."""
         window, first = self.window, self.record
         end = min(window.end, window.begin + max(run.stop_offset - window.offset, 0))
@@ -809,10 +809,10 @@ class _Reader:
         if walk.stop is Stop.FRAMING:
             raise framing_error(self.window, self.record)
 
-    def _beyond(self, run: Run) -> bool:
+    def _beyond(self, run: RecordRange) -> bool:
         return run.split is not None and self.window.offset >= run.split.stop
 
-    def _fill(self, need: int, run: Run) -> bool:
+    def _fill(self, need: int, run: RecordRange) -> bool:
         """Read `need` bytes and a block of the rest of the run; return whether they exist."""
         window = self.window
         left = run.stop_offset - window.offset - (window.end - window.begin)
@@ -820,7 +820,7 @@ class _Reader:
         window.block_size = min(max(left, need, least), most) if left > 0 else most
         return window.ensure(need)
 
-    def skip(self, run: Run) -> None:
+    def skip(self, run: RecordRange) -> None:
         """Skip to the first record of the run."""
         count, window = run.first - self.record, self.window
         while count > 0:
@@ -877,7 +877,7 @@ def located_error(
     return MemoryLimitError(message, place) if isinstance(error, RowLimitError) else kind(message, place)
 
 
-def locate_record(run: Run, record: int, feature: str) -> Location:
+def locate_record(run: RecordRange, record: int, feature: str) -> Location:
     """Return the location of a record of a run, with its byte, which this function searches."""
     if run.spans is not None and run.selected is not None:
         return Location(run.shard.path, record, int(run.spans[0][run.selected == record][0]), feature)
@@ -896,7 +896,7 @@ def _unknown_error(key: str, refused: _native.Problem, schema: Schema, location:
         name = key
         message = f"holds {_kind_name(Kind(refused.found))}, but no sampled record sets it"
     scope = "item" if schema.message == "ExampleListWithContext" else "step"
-    text = f"feature {name!r}{_place(refused, scope)} {message}" + _hint(schema.sampling)
+    text = f"feature {name!r}{_place(refused, scope)} {message}" + _key_hint(schema.sampling)
     return FeatureError(text, replace(location, feature=name))
 
 
@@ -910,7 +910,7 @@ def _refused_error(
     message += f"{_place(refused, column.scope)} {_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
         message += _found_keys(spec, refused, payload, is_list=schema.message == "ExampleListWithContext")
-    message += _hint(schema.sampling)
+    message += _key_hint(schema.sampling)
     kind = FeatureValueError if refused.fault in _VALUE_FAULTS else FeatureError
     return kind(message, replace(location, feature=column.source))
 
@@ -920,7 +920,7 @@ def _place(refused: _native.Problem, scope: str) -> str:
 
 
 def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_list: bool) -> str:
-    """Describe the keys of a record that lacks one, or of one of its items if it is a list of Examples."""
+    """List which keys a record has that lacks one; in a list of Examples, the keys of the item."""
     try:
         # Examples are parsed, too: they are the context of a SequenceExample.
         record: Any = (ExampleListWithContext if is_list else SequenceExample).FromString(payload)
@@ -946,7 +946,7 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
     return f"; it is {what if is_list else 'a feature list: specify it in sequence_features'}"
 
 
-def _hint(sampling: Sampling | None) -> str:
+def _key_hint(sampling: Sampling | None) -> str:
     if sampling is None:
         return ""
     every = Spelled("infer_schema(urlpath, sample=None)", "--sample all")
@@ -977,9 +977,9 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
         case Fault.BOOLEAN:
             return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
         case Fault.CAST if spec.content is Content.MIXED:
-            return f"holds {_value(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
+            return f"holds {_reported(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
         case Fault.CAST:
-            return f"holds {_value(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
+            return f"holds {_reported(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
             tensor = found_tensor(refused.text.decode(), found)
             return f"holds {tensor} where {feature} takes a tensor of its dtype and shape"
@@ -989,7 +989,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
     if spec.layout == ValueLayout.RAGGED:
         return f"holds {values} where {feature} takes a multiple of {spec.count}"
     listed = spec.layout == ValueLayout.FIXED
-    advice = "" if spec.steps else feature.advice(found)
+    advice = "" if spec.steps else feature.suggestion(found)
     return f"holds {values} where {feature} takes {spec.count if listed else 1}{advice}"
 
 
@@ -1004,7 +1004,7 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
     return f"; its dtype is {dtype!r}"
 
 
-def _value(spec: KeySpec, found: int) -> str:
+def _reported(spec: KeySpec, found: int) -> str:
     """Format a number that the decoder reports by its bits."""
     if spec.content is Content.MIXED or stored_kind(spec.dtype) == "int64":
         return str(found - (1 << 64) if found >= 1 << 63 else found)

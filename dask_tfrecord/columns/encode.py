@@ -23,7 +23,7 @@ from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFea
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import MESSAGES, Scope
-from dask_tfrecord.features.schema import ITEMS, Schema, given_features, lengths_column, split_item_name
+from dask_tfrecord.features.schema import ITEMS, Schema, lengths_column, schema_from_arguments, split_item_name
 from dask_tfrecord.features.written import KeyedValues
 
 # Initial size of the buffer for records.
@@ -241,7 +241,7 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     """Return the features of the columns from which records of these features are written."""
-    schema = given_features(features, None)
+    schema = schema_from_arguments(features, None)
     columns: Mapping[str, Any] = Decoder(schema).columns
     # Arrays hold the nanoseconds of times of messages, and of times of one shape.
     is_time = {

@@ -1,4 +1,4 @@
-"""Items of rows: values of ragged rows as rows of their own, their features, and partitions of `RaggedFeature`."""
+"""Items: values of ragged rows as rows, their features, and how `RaggedFeature` divides them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MASK = "mask"
 
 
 def row_lengths(block: Block) -> NDArray[Any]:
-    """Return the number of items of each row: of ragged rows, of arrays along their first axis, or as listed."""
+    """Count the items in each row: ragged values, entries along the first axis, or as listed."""
     if isinstance(block, RaggedBlock):
         return np.diff(block.row_splits)
     if isinstance(block, ArraysBlock):
@@ -43,7 +43,7 @@ def row_lengths(block: Block) -> NDArray[Any]:
 
 
 def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> Block:
-    """Return the items of all rows of a block as the rows of a block."""
+    """Make a block whose rows are the items in all rows."""
     if isinstance(block, RaggedBlock):
         values = block.values
         if isinstance(values, ArraysBlock) and not feature.own_shapes:
@@ -131,7 +131,7 @@ def _empty_item(items: Any) -> Block:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ItemColumns:
-    """Columns of items, and the columns of records that they are made of."""
+    """Which record columns each item column is made from."""
 
     group: tuple[str, ...]
     repeated: tuple[str, ...]
@@ -167,14 +167,14 @@ class ItemColumns:
         return lengths_column(name, self.records) or name
 
     def undecoded(self, names: Sequence[str]) -> ItemColumns:
-        """Return the columns of rows that hold the bytes of some of the encoded images."""
+        """List the row columns that hold the bytes of encoded images."""
         files = dict.fromkeys(names, FixedLenFeature((), "bytes"))
         encoded = tuple(name for name in self.encoded if name not in names)
         item_schema, schema = (each.replaced({**each, **files}) for each in (self.item_schema, self.schema))
         return replace(self, encoded=encoded, item_schema=item_schema, schema=schema)
 
     def needs_values(self, names: Sequence[str]) -> bool:
-        """Return True if blocks of some columns of items need the values of ragged rows, not only their sizes."""
+        """Return True if item columns need ragged values, not only their sizes."""
         features = [self.item_schema[name] for name in names if name in self.group]
         return any(not (of.ragged_rank or of.own_shapes or of.is_bytes) for of in features)
 
@@ -195,7 +195,7 @@ class ItemColumns:
         first_record: int | NDArray[np.int64] = 0,
         decode: Callable[[str, Block, slice | NDArray[np.int64]], Block] | None = None,
     ) -> dict[str, Block]:
-        """Return the rows of picked items: the items of blocks of records, or windows around them.
+        """Find the rows for picked items, or for windows around them.
 
         `decode` is called with the name, the files and the positions of items of an `encoded` column.
         """
@@ -240,7 +240,7 @@ class ItemColumns:
         return {name: made[name] for name in names}
 
     def flat_outputs(self, out: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the arrays of `out` that the flat values of ragged columns of records may be decoded to."""
+        """Choose arrays in `out` that flat ragged values may be decoded into."""
         return {
             name: array
             for name, array in out.items()
@@ -282,7 +282,7 @@ class ItemColumns:
 
 
 class LengthError(RowError):
-    """Error of the length of one row of a column of a group."""
+    """Report a row whose length differs from its group's."""
 
     def __init__(self, row: int, name: str, message: str) -> None:
         super().__init__(row, message)

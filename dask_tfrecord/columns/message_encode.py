@@ -1,4 +1,4 @@
-"""Columns written as fields of protobuf messages: the fields of columns, and the native encoder of their blocks.
+"""Write columns as protobuf fields: which field each column is, and the native encoder.
 
 The tables are those that read the same columns, so that a message that was read is written with all fields that have a
 column. Blocks are taken apart into the outputs of their fields, and the row splits of the repeated fields around.
@@ -106,7 +106,7 @@ class MessageEncoder:
             if member.message_type is not None
         }
         self.specs = tuple(dict.fromkeys([*specs, *self._members]))
-        _check_keys(self._paths)
+        _check_map_keys(self._paths)
         _check_bytes(self.fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -155,7 +155,7 @@ class MessageEncoder:
                 values = self._values(name, field, block)
             for spec, each in zip(field.specs, values, strict=True):
                 other, first = outputs.setdefault(spec, (name, each))
-                if first is not each and not _same(first, each):
+                if first is not each and not _same_lengths(first, each):
                     raise SchemaError(
                         f"columns {other!r} and {name!r} hold different values of field {spec.key!r}: drop one of them",
                         location,
@@ -175,7 +175,7 @@ class MessageEncoder:
         )
 
     def _values(self, name: str, field: ColumnDecoder, block: Any) -> Sequence[Any]:
-        """Return the values of each output of a column, one per instance of its message."""
+        """Return a column's outputs, with one value for each message instance."""
         spec, path = field.specs[0], self._paths[name]
         if spec.part == "case":
             return [_numbers({each.name: each.number for each in path.oneof.fields} | {"": 0}, block, int_text=False)]
@@ -201,7 +201,7 @@ class MessageEncoder:
 
 
 class ExampleEncoder(Encoder):
-    """Encodes columns to the values of keys; fields of messages in bytes to the messages of their key."""
+    """Encode columns as the values of keys, and fields of nested messages as their key's messages."""
 
     def __init__(self, schema: Schema, columns: Schema, encoding: Mapping[str, ImageEncoding] | None = None) -> None:
         super().__init__(schema, columns, encoding)
@@ -279,7 +279,7 @@ def _writable(message: MessageType, name: str, given: Feature, field: ColumnDeco
     return field
 
 
-def _check_keys(paths: Mapping[str, FieldPath]) -> None:
+def _check_map_keys(paths: Mapping[str, FieldPath]) -> None:
     """Refuse entries of maps without keys."""
     known = {path.parts for path in paths.values()}
     for name, path in paths.items():
@@ -305,7 +305,7 @@ def _check_bytes(fields: Mapping[str, ColumnDecoder]) -> None:
                     )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same_lengths(one: Any, other: Any) -> bool:
     if isinstance(one, BytesBlock):
         return np.array_equal(one.values, other.values) and np.array_equal(one.splits, other.splits)
     return bool(one.tobytes() == other.tobytes())

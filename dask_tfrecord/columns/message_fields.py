@@ -141,7 +141,7 @@ class FieldPath(NamedTuple):
 
     @property
     def field(self) -> Any:
-        """Descriptor of the field; None of a oneof, and of the whole message."""
+        """The field's descriptor; None for a oneof and for the whole message."""
         return self.fields[-1] if self.fields and self.oneof is None else None
 
     def of_wrapper(self) -> FieldPath:
@@ -162,7 +162,7 @@ class FieldPath(NamedTuple):
 
 
 def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str, ProtoFeature]:
-    """Return the feature of each column of a path: of the field itself, or of all fields of its message."""
+    """Make a feature for each column at a path: the field itself, or all fields in its message."""
     start = FieldPath.find(message, path)
     if start.oneof is not None or (start.fields and (start.message is None or _is_value(start.message))):
         return {path: ProtoFeature(path)}
@@ -206,18 +206,18 @@ def _leaves(
 def message_columns(
     message: MessageType, name: str, feature: ProtoFeature, prefix: str = "", outer: tuple[str, ...] = ()
 ) -> dict[str, ColumnDecoder]:
-    """Return the columns of a feature; of messages in bytes, `prefix` and `outer` are those of `FieldPath`."""
+    """List a feature's columns; for messages in bytes, `prefix` and `outer` are as in `FieldPath`."""
     if feature.presence or feature.values is not None:
         path = FieldPath.find(message, feature.path, prefix, outer)
         if feature.values is not None and feature.values.is_message:
             return _nested_columns(path, name, feature.values)
-        column = _presence_column(path) if feature.presence else _column(path, feature.values)
+        column = _presence_column(path) if feature.presence else _field_column(path, feature.values)
         return {name: replace(column, source=name)}
     columns = {}
     for leaf, each in leaf_paths(message, feature.path, feature.depth).items():
         rest = leaf.removeprefix(feature.path).removeprefix(".")
         label = ".".join(filter(None, [name, rest]))
-        column = _column(FieldPath.find(message, leaf, prefix, outer), each.values)
+        column = _field_column(FieldPath.find(message, leaf, prefix, outer), each.values)
         columns[label] = replace(column, source=name)
     if not columns:
         raise SchemaError(
@@ -235,7 +235,7 @@ def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[s
     if is_any:
         specs = FieldSpec((*path.parts, "type_url")), FieldSpec((*path.parts, "value"))
     else:
-        specs = _column(path, _BYTES).specs
+        specs = _field_column(path, _BYTES).specs
     prefix = ".".join(filter(None, [path.prefix, *path.parts]))
     levels = path.groups if path.groups and len(path.groups) == path.rank else (*path.groups, prefix)[: path.rank]
     return columns_in_bytes(name, feature, specs, prefix, levels, is_any=is_any)
@@ -257,7 +257,7 @@ def columns_in_bytes(
             column,
             parsed=feature,
             specs=specs,
-            assembler=partial(_picked, column, tuple(indices[spec] for spec in column.specs)),
+            assembler=partial(_picked_assembler, column, tuple(indices[spec] for spec in column.specs)),
             prepare=prepare,
         )
         for label, column in columns.items()
@@ -274,7 +274,7 @@ def _presence_column(path: FieldPath) -> ColumnDecoder:
     return _made(path, FixedLenFeature((), "bool"), (spec,))
 
 
-def _column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
+def _field_column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
     """Return the column of a field or of a oneof, with values as they are or as `values` describes them."""
     if path.oneof is not None:
         if values is not None:
@@ -290,7 +290,7 @@ def _column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
             if values is None:
                 return _made(path, FixedLenFeature((), _TIMES[path.message]), parts, _times)
         elif path.message in _WRAPPERS:
-            return _column(path.of_wrapper(), values)
+            return _field_column(path.of_wrapper(), values)
         raise _misfit(path, values, f"a message {path.message}")
     kind = FieldType(last.type)
     spec = FieldSpec(path.parts)
@@ -331,7 +331,7 @@ def _made(
         assembler = type(values).assemble
     if path.rank > 1:
         assert assembler is not None
-        assembler = partial(_nested, assembler)
+        assembler = partial(_nested_assembler, assembler)
     return ColumnDecoder(feature, "", values, specs, assembler, groups=path.groups)
 
 
@@ -347,7 +347,7 @@ def rows_of_values(values: Any, rank: int) -> Feature:
     return values.with_count(-1)
 
 
-def _nested(innermost: Assemble, feature: Any, decoded: Decoded) -> Block:
+def _nested_assembler(innermost: Assemble, feature: Any, decoded: Decoded) -> Block:
     """Assemble several levels of rows by the assembler of the innermost."""
     outer = decoded.keys[0].outer
     with ExitStack() as stack:
@@ -366,7 +366,7 @@ def _in_rows(decoded: Decoded, values: Any) -> Block:
 
 
 def _naming(names: Mapping[int, str]) -> Assemble:
-    """Return an assembler of the names of numbers; those of others are their decimal text."""
+    """Make a function that names enum numbers; an unknown number becomes decimal text."""
     known = np.array(sorted(names), np.int32)
     texts = np.array([names[number] for number in known.tolist()], np.dtypes.StringDType())
 
@@ -464,7 +464,7 @@ def _stored_messages(
 
 
 def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
-    """Return the values of an Any of one type; those of others are empty messages."""
+    """Unpack Any messages that have one type; others become empty messages."""
     ending = np.frombuffer(f"/{name}".encode(), np.uint8)
     sizes = np.diff(urls.splits)
     is_type = sizes >= len(ending)
@@ -475,7 +475,7 @@ def _of_type(values: BytesBlock, urls: BytesBlock, name: str) -> BytesBlock:
     return BytesBlock(kept, splits_of(np.where(is_type, np.diff(values.splits), 0)), values.shape)
 
 
-def _picked(column: ColumnDecoder, indices: tuple[int, ...], feature: Any, decoded: Decoded) -> Block:
+def _picked_assembler(column: ColumnDecoder, indices: tuple[int, ...], feature: Any, decoded: Decoded) -> Block:
     """Assemble a column of messages in bytes values, from the outputs of all their columns."""
     keys: Sequence[KeyOutput] = [decoded.keys[index] for index in indices]
     if column.prepare is not None:

@@ -1,4 +1,4 @@
-"""Survey of records that are messages of a given type: presence and numbers of values of each field, unknown fields.
+"""Survey records of one message type: how often each field is set and how many values it has.
 
 Records are decoded as the columns of `read_tfrecord(…, message=M)` are, so a record that the survey refuses is one that
 cannot be read. Surveys of parts of a collection are merged in order.
@@ -85,7 +85,7 @@ def _is_entry(path: FieldPath) -> bool:
     return path.oneof is None and len(path.fields) > 1 and is_map(path.fields[-2])
 
 
-def _ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
+def _record_ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
     """Return the offsets of the values between records, through all levels of rows."""
     ends = np.arange(rows + 1)
     for splits in output.levels:
@@ -165,7 +165,7 @@ class MessageSurvey:
         try:
             for name, each in fields.items():
                 if each.column.assembler is not None:
-                    _check(name, each.column, taken[name], kept)
+                    _check_record(name, each.column, taken[name], kept)
         except FeatureError as error:
             if len(batch) > 1:
                 self.add(tables, fields, batch[: len(batch) // 2])
@@ -180,10 +180,10 @@ class MessageSurvey:
         self.refusals = [*self.refusals, *refusals][:_MOST_REFUSALS]
         for name, each in fields.items() if kept else ():
             presence = [] if each.presence is None else [outputs[each.presence]]
-            _count(self.counts.setdefault(name, FeatureCounts()), each, [*taken[name], *presence], kept)
+            _count_field(self.counts.setdefault(name, FeatureCounts()), each, [*taken[name], *presence], kept)
 
 
-def _check(
+def _check_record(
     name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
     """Raise the error of the first record whose values do not fit a column: times may exceed 64 bits."""
@@ -194,10 +194,10 @@ def _check(
         raise located_error(error, replace(kept[error.row][0], feature=name)) from None
 
 
-def _count(
+def _count_field(
     counts: FeatureCounts, each: _Field, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
-    ends = _ends(outputs[0], len(kept))
+    ends = _record_ends(outputs[0], len(kept))
     is_set = each.is_set(outputs, ends)
     number = int(is_set.sum())
     counts.present += number
@@ -237,12 +237,12 @@ def survey_messages(records: Iterable[tuple[Location, bytes]], message: MessageT
     specs |= dict.fromkeys(each.presence for each in fields.values() if each.presence is not None)
     tables = message_tables(message, tuple(specs))
     for _, of_shard in groupby(records, key=lambda record: record[0].file):
-        for batch in _batches(of_shard):
+        for batch in _payload_batches(of_shard):
             found.add(tables, fields, batch)
     return found
 
 
-def _batches(records: Iterable[tuple[Location, bytes]]) -> Iterator[list[tuple[Location, bytes]]]:
+def _payload_batches(records: Iterable[tuple[Location, bytes]]) -> Iterator[list[tuple[Location, bytes]]]:
     batch, nbytes = list[tuple[Location, bytes]](), 0
     for location, payload in records:
         batch.append((location, payload))

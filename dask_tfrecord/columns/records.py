@@ -13,7 +13,7 @@ from dask_tfrecord.columns.message_fields import leaf_paths
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.message_types import MessageType
-from dask_tfrecord.features.schema import ITEMS, Schema, given_features
+from dask_tfrecord.features.schema import ITEMS, Schema, schema_from_arguments
 
 
 def wanted_schema(
@@ -36,7 +36,7 @@ def wanted_schema(
         return None
     if isinstance(features, Schema) and sequence_features is None and example_features is None:
         features = _readable(features)
-    return given_features(features, sequence_features, example_features, message)
+    return schema_from_arguments(features, sequence_features, example_features, message)
 
 
 def _readable(columns: Schema) -> Schema:

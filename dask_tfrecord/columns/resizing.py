@@ -86,7 +86,7 @@ def resize_images(
         return RaggedBlock(resize_images(block.values, size, method, antialias, channels=channels), block.row_splits)
     images = to_array(block) if isinstance(block, ArraysBlock) else np.asarray(block)
     if images.dtype.kind != "O":
-        return resizers[method](_checked(images, 4), (height, width))
+        return resizers[method](_checked_size(images, 4), (height, width))
     if not len(images):
         if channels is None:
             raise ValueError(
@@ -98,10 +98,10 @@ def resize_images(
     if len(kinds) > 1 or (channels is not None and {(channels,)} != {shape for _, shape in kinds}):
         found = ", ".join(sorted(f"{dtype} with {shape} channels" for dtype, shape in kinds))
         raise SchemaError(f"resize_images: expected images of one dtype and number of channels; got {found}")
-    return np.concatenate([resizers[method](_checked(image, 3)[None], (height, width)) for image in images])
+    return np.concatenate([resizers[method](_checked_size(image, 3)[None], (height, width)) for image in images])
 
 
-def _checked(images: Images, axes: int) -> Images:
+def _checked_size(images: Images, axes: int) -> Images:
     if images.dtype.kind not in "iuf" or images.ndim != axes or (images.size == 0 and len(images)):
         raise SchemaError(
             f"resize_images: expected numbers of shape {'(n, height, width, channels)'[0 if axes == 4 else 4 :]}, with "

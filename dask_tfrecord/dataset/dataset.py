@@ -671,7 +671,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def explode(
         self, group: str | Sequence[str], *, repeat: str | Sequence[str] = (), number: str | None = None
     ) -> Dataset:
-        """Return one row per item of columns that share their row lengths: the steps of episodes, the boxes of images.
+        """Make one row an item from columns with the same row lengths: steps, boxes.
 
         Items are counted now: one pass over the records on the active scheduler, which decodes lengths only. Values are
         read later, from the records that hold the requested rows. Nothing is counted if rows are not (``counts=None``).
@@ -1254,7 +1254,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return self._rows.__dask_postcompute__()
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Dataset], tuple[Any, ...]]:
-        return _rebuild, self._rows.__dask_postpersist__()
+        return _rebuild_dataset, self._rows.__dask_postpersist__()
 
     def __repr__(self) -> str:
         return as_text(self._rows)
@@ -1329,7 +1329,7 @@ class _RowIndexer:
         return Dataset(self._rows.select(key))
 
 
-def _rebuild(
+def _rebuild_dataset(
     dsk: Any, rebuild: Callable[..., Rows], options: tuple[Any, ...], *, rename: Mapping[str, str] | None = None
 ) -> Dataset:
     return Dataset(rebuild(dsk, *options, rename=rename))

@@ -27,14 +27,14 @@ _HEADER = ("column", "dtype", "shape", "read as")
 
 def as_text(given: Rows) -> str:
     """Return the columns as an aligned table, with their groups and hints."""
-    lines = [*align_columns([_HEADER, *_table(given)]), *group_lines(given.schema), *_hints(given)]
-    return "\n".join([_title(given), *(f"  {line}" for line in lines)])
+    lines = [*align_columns([_HEADER, *_table(given)]), *group_lines(given.schema), *_content_hints(given)]
+    return "\n".join([_dataset_title(given), *(f"  {line}" for line in lines)])
 
 
 def as_html(given: Rows) -> str:
     """Return the columns as a table for notebooks, with pictures of their chunks."""
-    notes = [*group_lines(given.schema), *_hints(given)]
-    return html_table(_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))
+    notes = [*group_lines(given.schema), *_content_hints(given)]
+    return html_table(_dataset_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))
 
 
 def _chunk_pictures(given: Rows) -> str:
@@ -55,23 +55,23 @@ def _chunk_pictures(given: Rows) -> str:
     return f'<details{state}><summary>chunks</summary><div class="dtf-chunks">{"".join(figures)}</div>{rest}</details>'
 
 
-def _title(given: Rows) -> str:
+def _dataset_title(given: Rows) -> str:
     rows = "unknown number of rows" if given.nrows is None else plural(given.nrows, "row")
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
     if given.nrows is not None:
         sizes = np.asarray(given.sizes, np.int64)
         title += f" of {span(int(sizes.min()), int(sizes.max()))}"
-    return f"{title}, {_files(given.origin)}>"
+    return f"{title}, {_files_text(given.origin)}>"
 
 
-def _files(origin: Mapping[str, object]) -> str:
+def _files_text(origin: Mapping[str, object]) -> str:
     files = origin.get("files")
     if not isinstance(files, list):
         return printable(f"from {origin.get('store', 'memory')}")
     return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
 
 
-def _hints(given: Rows) -> list[str]:
+def _content_hints(given: Rows) -> list[str]:
     """Return a line with the features that decode bytes in which inference recognised images or tensors, if any."""
     schema, report = given.schema, given.schema.report
     if report is None:
@@ -112,7 +112,7 @@ class FirstRows(dict[str, NDArray[Any]]):
         raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self)}")
 
     def _repr_html_(self) -> str:
-        rows = [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]
+        rows = [tuple(map(_html_cell, values)) for values in zip(*self.values(), strict=True)]
         return html_table(plural(len(rows), "row"), tuple(map(printable, self)), rows, [])
 
 
@@ -120,7 +120,7 @@ class FirstRows(dict[str, NDArray[Any]]):
 _CELL_VALUES, _CELL_LETTERS = 6, 60
 
 
-def _cell(value: Any) -> str:
+def _html_cell(value: Any) -> str:
     # Imported here: it loads protobuf.
     from dask_tfrecord.features.inference.payload_type import is_probably_text
 
@@ -128,7 +128,7 @@ def _cell(value: Any) -> str:
         if value.size > _CELL_VALUES:
             return f"{value.dtype} of shape {value.shape}"
         # NumPy's own digits: a float32 as a Python float has those of a float64.
-        text = f"[{', '.join(map(_cell, value))}]"
+        text = f"[{', '.join(map(_html_cell, value))}]"
     elif isinstance(value, bytes):
         text = value.decode() if is_probably_text(value) or not value else plural(len(value), "byte")
     else:

@@ -212,7 +212,7 @@ def _run_identity(conversion: str, episodes: int) -> str:
 
 
 def _episode_lengths(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the frames of each episode: of each run of equal numbers."""
+    """Count each episode's frames: rows with equal numbers that follow each other."""
     borders = np.flatnonzero(np.diff(numbers)) + 1
     return np.diff(np.concatenate([[0], borders, [len(numbers)]]))
 
@@ -258,7 +258,7 @@ class _Columns:
         given = None if task is None else schema[task]
         if given is not None and (given.item_dtype.kind not in "OT" or given.item_shape or given.ragged_rank):
             raise SchemaError(f"to_lerobot: the task {task!r} is {given}; expected one text per frame")
-        encoding = None if video is None else _checked_encoding(video)
+        encoding = None if video is None else _checked_video_encoding(video)
         found: dict[bool, dict[str, str]] = {False: {}, True: {}}
         for name, feature in schema.items():
             is_image = _is_image(feature)
@@ -370,7 +370,7 @@ def _check_feature(name: str, feature: Feature, encoding: Mapping[str, str] | No
         )
 
 
-def _checked_encoding(video: str | Mapping[str, Any]) -> dict[str, str]:
+def _checked_video_encoding(video: str | Mapping[str, Any]) -> dict[str, str]:
     import av
 
     given = {"codec": video} if isinstance(video, str) else {str(name): value for name, value in video.items()}
@@ -407,7 +407,7 @@ class _Names(UnitNames):
         return divmod(self.first + unit, self.chunk_files)
 
     def of_unit(self, unit: int) -> list[str]:
-        """Return the paths of the files of a unit: the data, the episodes, and the video of each camera."""
+        """Name a unit's files: data, episodes, and one video a camera."""
         chunk, file = self.place(unit)
         return [
             join(self.root, template.format(chunk_index=chunk, file_index=file, video_key=key))
@@ -565,7 +565,7 @@ class _Base:
 
     def with_episodes(self, added: Mapping[str, Any], names: _Names) -> dict[str, Any]:
         """Return the description of the data set with added episodes; refuse what does not fit."""
-        differences = list(_differences(self.info, added))
+        differences = list(_info_differences(self.info, added))
         if differences:
             raise SchemaError(
                 f"cannot add episodes that differ: {'; '.join(differences)}. Rename or leave out columns by names=, "
@@ -613,14 +613,14 @@ def _read_table(path: str, storage_options: Mapping[str, Any]) -> Any:
         return parquet.read_table(file)
 
 
-def _differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> Iterator[str]:
+def _info_differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> Iterator[str]:
     """Describe how data sets differ, by the contents of their ``meta/info.json``."""
     for name in ("fps", "robot_type"):
         if added[name] is not None and added[name] != stored.get(name):
             yield f"{name} is {stored.get(name)!r} in the data set, and {added[name]!r} here"
     for key in {**stored["features"], **added["features"]}:
         before, now = (each["features"].get(key) for each in (stored, added))
-        facts = [_described(each) for each in (before, now)]
+        facts = [_described_options(each) for each in (before, now)]
         if before is not None and now is not None and before.get("info") and now.get("info"):
             for name in ("video.codec", "video.pix_fmt"):
                 values = [each["info"].get(name) for each in (before, now)]
@@ -630,7 +630,7 @@ def _differences(stored: Mapping[str, Any], added: Mapping[str, Any]) -> Iterato
             yield f"{key!r} is {facts[0]} in the data set, and {facts[1]} here"
 
 
-def _described(feature: Mapping[str, Any] | None) -> str:
+def _described_options(feature: Mapping[str, Any] | None) -> str:
     return "missing" if feature is None else f"{feature['dtype']} of shape {tuple(feature['shape'])}"
 
 
@@ -691,7 +691,7 @@ class _LeRobotFiles(UnitFiles):
         place, options, plan = self.plan.names, self.names.storage_options, self.plan
         before = [] if plan.base is None else plan.base.statistics(place)
         added = (_read_statistics(self.staged(place.of_unit(unit)[1]), options) for unit in range(self.count))
-        statistics = _merged([*before, *added])
+        statistics = _merged_statistics([*before, *added])
         tasks = {"task_index": pa.array(plan.tasks.values(), pa.int64()), "task": pa.array(plan.tasks, pa.string())}
         # pandas takes the text as the index of the table.
         described = {
@@ -723,12 +723,12 @@ def write_lerobot_unit(
     files: _LeRobotFiles, unit: int, start: int, first: int, lengths: NDArray[np.int64], source: CountedRows
 ) -> UnitReport:
     """Write the files of episodes `first` and following, whose first frame is row `start`."""
-    writer = _UnitWriter(files.plan, unit, start, first, lengths)
+    writer = _EpisodeWriter(files.plan, unit, start, first, lengths)
     return files.publish_unit(unit, lambda contents: (int(lengths.sum()), writer.write(source, contents)))
 
 
-class _UnitWriter:
-    """Writer of the files of a unit to local files: of the episodes from `first`, whose first frame is row `start`."""
+class _EpisodeWriter:
+    """Write a unit's local files: the episodes from `first`, whose first frame is row `start`."""
 
     def __init__(self, plan: _Plan, unit: int, start: int, first: int, lengths: NDArray[np.int64]) -> None:
         self.plan, self.unit, self.start, self.first = plan, unit, start, first
@@ -787,7 +787,7 @@ class _UnitWriter:
     def _episode(
         self, number: int, length: int, read: Sequence[Mapping[str, Any]]
     ) -> tuple[Any, dict[str, Any], dict[str, Statistic]]:
-        """Return the table of an episode, its row of metadata, and the statistics of its numbers."""
+        """Make an episode's table, its metadata row, and statistics for its numbers."""
         import pyarrow as pa
 
         plan, columns = self.plan, self.plan.columns
@@ -866,7 +866,7 @@ def _arrow_values(values: NDArray[Any]) -> Any:
 
 
 class _VideoWriter:
-    """Encoder of the frames of a camera, of a shape (height, width, channels)."""
+    """Encode a camera's frames, each (height, width, channels)."""
 
     def __init__(self, content: BinaryIO, encoding: Mapping[str, str], shape: tuple[int, ...], fps: int) -> None:
         import av
@@ -913,7 +913,7 @@ def _check_frames(content: BinaryIO, expected: int, path: str) -> None:
 
 
 class _ImageStatistics:
-    """Statistics of the images of an episode that LeRobot takes; levels of each channel are counted."""
+    """Image statistics as LeRobot computes them, from counts of each channel's levels."""
 
     def __init__(self, length: int) -> None:
         least = min(_LEAST_IMAGES, length)
@@ -982,11 +982,11 @@ def _read_statistics(path: str, storage_options: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def _merged(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
-    """Merge the statistics of episodes; the numbers of frames are the weights of means and quantiles."""
+def _merged_statistics(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
+    """Merge statistics from episodes; means and quantiles are weighted by frames."""
     merged: dict[str, Statistic] = {}
-    for key in _common(parts):
-        names = _common([part[key] for part in parts])
+    for key in _common_keys(parts):
+        names = _common_keys([part[key] for part in parts])
         stacked = {name: np.concatenate([part[key][name] for part in parts]) for name in names}
         counts = stacked.pop("count")
         weights = counts.reshape(-1, *(1,) * (stacked["mean"].ndim - 1)) / counts.sum()
@@ -1002,6 +1002,6 @@ def _merged(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
     return merged
 
 
-def _common(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _common_keys(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys that all mappings have; other software may write fewer statistics."""
     return [key for key in mappings[0] if all(key in each for each in mappings)]

@@ -192,10 +192,10 @@ def preview_rows(given: Rows, n: int) -> Preview:
         _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
     )
     whole = "an unknown number of records" if given.nrows is None else plural(given.nrows, "record")
-    return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin(given)}"), columns)
+    return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin_text(given)}"), columns)
 
 
-def _origin(given: Rows) -> str:
+def _origin_text(given: Rows) -> str:
     files = given.origin.get("files")
     if isinstance(files, list) and files:
         return f" of {files[0]}" if len(files) == 1 else f" of {plural(len(files), 'file')}"
@@ -214,10 +214,10 @@ def _captions(columns: tuple[PreviewColumn, ...], row: int) -> list[tuple[str, s
     integers = [column for column in columns if column.role == "integer"]
     labels = labels or sorted(integers, key=lambda column: not _LABEL.search(column.name))[:1]
     chosen = [*labels, *[column for column in columns if column.role == "text"][:1]]
-    return [(_short_name(each.name, columns), clipped(str(each.cells[row]), _MOST_CAPTION)) for each in chosen]
+    return [(_short_caption(each.name, columns), clipped(str(each.cells[row]), _MOST_CAPTION)) for each in chosen]
 
 
-def _short_name(name: str, columns: tuple[PreviewColumn, ...]) -> str:
+def _short_caption(name: str, columns: tuple[PreviewColumn, ...]) -> str:
     """Return the end of a nested name that differs from the ends of the other names: captions are narrow."""
     parts = name.split("/")
     ends = ("/".join(parts[first:]) for first in range(len(parts) - 1, 0, -1))
@@ -249,8 +249,8 @@ def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
     for column in columns:
         cell = column.cells[row]
         pictures = cell if isinstance(cell, tuple) else ()
-        parts += [_image(picture, f"{column.name} of row {row}") for picture in pictures]
-        name = f"{_short_name(column.name, preview.columns)} " if len(columns) > 1 else ""
+        parts += [_image_cell(picture, f"{column.name} of row {row}") for picture in pictures]
+        name = f"{_short_caption(column.name, preview.columns)} " if len(columns) > 1 else ""
         text = ", ".join(dict.fromkeys(picture.text for picture in pictures)) if pictures else str(cell)
         parts.append(f"<small>{escape(name + text)}</small><br>")
     lines = [f"<small>{escape(name)}</small> {escape(value)}" for name, value in _captions(preview.columns, row)]
@@ -258,7 +258,7 @@ def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
     return f"<figure>{''.join(parts)}<figcaption>{caption}</figcaption></figure>"
 
 
-def _image(picture: Picture, description: str) -> str:
+def _image_cell(picture: Picture, description: str) -> str:
     width, height = picture.shown
     data = base64.b64encode(encode_png(picture.pixels)).decode("ascii")
     smooth = ' class="dtf-smooth"' if picture.pixels.shape[1] > width else ""
@@ -299,7 +299,7 @@ class _Cells:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         preview, numbers = self.preview, len(str(max(0, self.preview.nrows - 1)))
         limit = max(1, min(_CELL_WIDTH, options.max_width - numbers - _APART))
-        texts = [[_text(cell) for cell in column.cells] for column in preview.columns]
+        texts = [[_cell_text(cell) for cell in column.cells] for column in preview.columns]
         widths = [
             min(limit, max(map(cell_len, [column.name, column.about, *cells])))
             for column, cells in zip(preview.columns, texts, strict=True)
@@ -386,7 +386,7 @@ class _ContactSheet:
 
 
 def _half_blocks(picture: Picture) -> list[list[Segment]]:
-    """Return lines of segments: the upper pixel is the colour of the letter, the lower that of the background."""
+    """Draw two pixels a character: the letter has the upper colour, the background the lower."""
     pixels = picture.pixels
     height, width = pixels.shape[:2]
     wide = _PICTURE_WIDTH if width >= height else max(1, _PICTURE_WIDTH * width // height)
@@ -406,7 +406,7 @@ def _half_blocks(picture: Picture) -> list[list[Segment]]:
     return lines
 
 
-def _text(cell: Cell) -> str:
+def _cell_text(cell: Cell) -> str:
     if isinstance(cell, Spark):
         return f"{_spark(cell.values)} {cell.text}"
     if isinstance(cell, tuple):
@@ -515,7 +515,7 @@ def _picture_strips(font: Any, preview: Preview, columns: list[PreviewColumn]) -
         labels = [f"{name} {value}" for name, value in _captions(preview.columns, row)]
         for column in columns:
             cell = column.cells[row]
-            name = f"{row} {_short_name(column.name, preview.columns)}" if len(columns) > 1 else str(row)
+            name = f"{row} {_short_caption(column.name, preview.columns)}" if len(columns) > 1 else str(row)
             pictures: Iterable[Picture | None] = cell if isinstance(cell, tuple) else (None,)
             tiles += [(picture, [f"{name}: {picture.text if picture else cell}", *labels]) for picture in pictures]
     each = (_WIDTH - 2 * _MARGIN + _GAP) // (_SIDE + _GAP)
@@ -603,7 +603,7 @@ def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:
         return given.head(nrows)
     limited = source.with_memory_limit(_READ_NBYTES)
     try:
-        return _read(limited, given.names, 0, nrows)
+        return _read_rows(limited, given.names, 0, nrows)
     except MemoryLimitError:
         return {name: _single_rows(source, limited, name, nrows) for name in given.names}
 
@@ -611,21 +611,21 @@ def _first_rows(given: Rows, nrows: int) -> Mapping[str, Iterable[Any]]:
 def _single_rows(source: CountedRows, limited: CountedRows, name: str, nrows: int) -> Iterator[Any]:
     """Yield the rows of a column, and the error of a row above the memory limit in its place."""
     try:
-        yield from _read(limited, (name,), 0, nrows)[name]
+        yield from _read_rows(limited, (name,), 0, nrows)[name]
     except MemoryLimitError:
         for row in range(nrows):
             try:
-                yield from _read(source, (name,), row, row + 1)[name]
+                yield from _read_rows(source, (name,), row, row + 1)[name]
             except MemoryLimitError as error:
                 yield error
 
 
-def _read(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+def _read_rows(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
     # On the cluster of an active client, which may be the only one that reaches the files.
-    return dask.delayed(_rows, pure=False)(source, names, start, stop).compute()  # type: ignore[no-any-return]
+    return dask.delayed(_row_cells, pure=False)(source, names, start, stop).compute()  # type: ignore[no-any-return]
 
 
-def _rows(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
+def _row_cells(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> dict[str, NDArray[Any]]:
     return {name: to_array(block) for name, block in source.read(names, slice(start, stop)).items()}
 
 
@@ -644,7 +644,7 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
         cells, note = _scaled(images)
         return PreviewColumn(title, f"{about}{note}", cells, "picture")
     if feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes:
-        texts = tuple(_converted(values, lambda value: _scalar(value, classes)))
+        texts = tuple(_converted(values, lambda value: _scalar_cell(value, classes)))
         kind = feature.item_dtype.kind
         words = kind in "OT" and all(
             isinstance(value, str) or (isinstance(value, bytes) and is_probably_text(value)) for value in values
@@ -654,7 +654,7 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
             role = "class" if classes else "integer"
         return PreviewColumn(title, about, texts, role, right=feature.is_dense and role != "class")
     spread = max((np.size(value) for value in values), default=0) > _LISTED
-    arrays = tuple(_converted(values, lambda value: _array(np.asarray(value), classes, spread)))
+    arrays = tuple(_converted(values, lambda value: _array_cell(np.asarray(value), classes, spread)))
     return PreviewColumn(title, about, arrays, "other")
 
 
@@ -707,7 +707,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
 
 
 def _row_images(value: Any) -> list[_Reduced] | str:
-    return [_reduced(image) for image in islice(flat_images(value), _PICTURES)] or "no image"
+    return [_reduced_image(image) for image in islice(flat_images(value), _PICTURES)] or "no image"
 
 
 def _detected_images(values: Iterable[Any]) -> Iterator[list[_Reduced] | str]:
@@ -723,7 +723,7 @@ def _detected_images(values: Iterable[Any]) -> Iterator[list[_Reduced] | str]:
             if pixels is not None and pixels <= left and (image := _decoded(item)):
                 left -= pixels
                 images.append(image)
-        yield images or ", ".join(map(_bytes, items[:_LISTED])) or "no values"
+        yield images or ", ".join(map(_bytes_text, items[:_LISTED])) or "no values"
 
 
 def _pixels_to_decode(value: bytes) -> int | None:
@@ -738,7 +738,7 @@ def _pixels_to_decode(value: bytes) -> int | None:
 
 
 def flat_items(value: Any) -> list[Any]:
-    """Return the items of a row of bytes, text or rows of them."""
+    """List the bytes or texts in a row, nested rows included."""
     return [value] if isinstance(value, bytes) else list(np.ravel(value))
 
 
@@ -767,8 +767,8 @@ def _decoded(value: bytes) -> _Reduced | None:
             least = {"min_height": height * _IMAGE_SIDE // longer, "min_width": width * _IMAGE_SIDE // longer}
             with suppress(ValueError):
                 scaled = library.decode_jpeg(value, {1: "GRAY", 3: "RGB"}[channels], **least)
-                return replace(_reduced(scaled), shape=(height, width, channels))
-        return _reduced(decode_image(value, ImageFeature(dtype=found.dtype)))
+                return replace(_reduced_image(scaled), shape=(height, width, channels))
+        return _reduced_image(decode_image(value, ImageFeature(dtype=found.dtype)))
     except (ImageError, ImportError):
         return None
 
@@ -798,14 +798,14 @@ def _scaled(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:
     for row in rows:
         for image in row if isinstance(row, list) else ():
             of_dtype.setdefault(image.dtype, []).append(image)
-    ranges = {dtype: _range(dtype, images) for dtype, images in of_dtype.items()}
+    ranges = {dtype: _displayed_range(dtype, images) for dtype, images in of_dtype.items()}
     unusual = [f"{low:.4g} to {high:.4g}" for low, high in ranges.values() if (low, high) not in ((0, 255), (0, 1))]
     note = f", black to white: {'; '.join(unusual)}" if unusual else ""
     cells = (row if isinstance(row, str) else tuple(_picture(one, *ranges[one.dtype]) for one in row) for row in rows)
     return tuple(cells), note
 
 
-def _range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[float, float]:
+def _displayed_range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[float, float]:
     """Return the values that are displayed as black and white."""
     if dtype == np.uint8:
         return 0, 255
@@ -819,7 +819,7 @@ def _range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[float, flo
     return (0, 1) if low >= 0 and high <= 1 else (low, high)
 
 
-def _reduced(image: NDArray[Any]) -> _Reduced:
+def _reduced_image(image: NDArray[Any]) -> _Reduced:
     """Reduce an image, without a copy of all its pixels."""
     height, width, _ = image.shape
     longer = max(height, width)
@@ -827,7 +827,7 @@ def _reduced(image: NDArray[Any]) -> _Reduced:
     if image.dtype != np.uint8:
         step = max(1, _BAND_VALUES // max(1, image[:1].size))
         for top in range(0, height, step):
-            band = _doubles(image[top : top + step])
+            band = _doubled_pixels(image[top : top + step])
             if (finite := band[np.isfinite(band)]).size:
                 extents.append((float(finite.min()), float(finite.max())))
     extent = (min(low for low, _ in extents), max(high for _, high in extents)) if extents else None
@@ -835,14 +835,14 @@ def _reduced(image: NDArray[Any]) -> _Reduced:
         pixels = averaged(image, max(1, height * _IMAGE_SIDE // longer), max(1, width * _IMAGE_SIDE // longer))
     else:
         # A copy, because the image may be a view of a larger block.
-        pixels = image.copy() if image.dtype == np.uint8 else _doubles(image)
+        pixels = image.copy() if image.dtype == np.uint8 else _doubled_pixels(image)
     return _Reduced(pixels, image.shape, image.dtype, extent)
 
 
 def picture(image: NDArray[Any]) -> Picture:
     """Return an image, of shape (height, width, channels), as it is displayed."""
-    reduced = _reduced(image)
-    return _picture(reduced, *_range(reduced.dtype, [reduced]))
+    reduced = _reduced_image(image)
+    return _picture(reduced, *_displayed_range(reduced.dtype, [reduced]))
 
 
 def _picture(image: _Reduced, low: float, high: float) -> Picture:
@@ -874,7 +874,7 @@ def averaged(pixels: NDArray[Any], height: int, width: int) -> Any:
             sums = pixels[top:bottom].sum(axis=0, dtype=np.uint32)
             counts: Any = (np.diff(columns) * (bottom - top))[:, None]
         else:
-            band = _doubles(pixels[top:bottom])
+            band = _doubled_pixels(pixels[top:bottom])
             finite = np.isfinite(band)
             counts = np.add.reduceat(finite.sum(axis=0), columns[:-1], axis=0)
             # Without a finite value the first one is displayed.
@@ -890,9 +890,9 @@ def averaged(pixels: NDArray[Any], height: int, width: int) -> Any:
 # ---------------------------------------------------------------------------------------------------- text and numbers
 
 
-def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
+def _scalar_cell(value: Any, classes: Sequence[str] = ()) -> str:
     if isinstance(value, bytes):
-        return _bytes(value)
+        return _bytes_text(value)
     if isinstance(value, str):
         return clipped(printable(value), _LETTERS)
     if isinstance(value, np.datetime64 | np.timedelta64):
@@ -906,7 +906,7 @@ def _scalar(value: Any, classes: Sequence[str] = ()) -> str:
     return f"{float(number):.4g}"
 
 
-def _bytes(value: bytes) -> str:
+def _bytes_text(value: bytes) -> str:
     """Return UTF-8 as text; of other bytes, the number and the first ones in hexadecimal."""
     if is_probably_text(value):
         return clipped(printable(value.decode()), _LETTERS)
@@ -919,8 +919,8 @@ def _bytes(value: bytes) -> str:
     return f"{plural(len(value), 'byte')}: {value[:_BYTES].hex(' ')}{more}"
 
 
-def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
-    """Return the cell of an array: a list of few values, a line of many, a summary of several axes."""
+def _array_cell(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
+    """Draw an array's cell: few values as a list, many as a line, several axes as a summary."""
     if array.dtype.kind in "OT":
         return _objects(array)
     if array.ndim != 1:
@@ -930,8 +930,8 @@ def _array(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
     if not array.size:
         return "no values"
     if classes or not spread or array.dtype.kind in "cmM":
-        return joined([_scalar(each, classes) for each in array[: _LISTED + 1]], _LISTED)
-    return Spark(_means(_doubles(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
+        return joined([_scalar_cell(each, classes) for each in array[: _LISTED + 1]], _LISTED)
+    return Spark(_means(_doubled_pixels(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
 
 
 def _objects(array: NDArray[Any]) -> str:
@@ -944,15 +944,15 @@ def _objects(array: NDArray[Any]) -> str:
     if not flat.size:
         return "no values"
     shape = f"({', '.join(map(str, array.shape))}): " if array.ndim > 1 else ""
-    return clipped(shape + joined([_quoted(each) for each in flat[: _LISTED + 1]], _LISTED), _LETTERS)
+    return clipped(shape + joined([_quoted_text(each) for each in flat[: _LISTED + 1]], _LISTED), _LETTERS)
 
 
-def _quoted(value: bytes | str) -> str:
-    text = _scalar(value)
+def _quoted_text(value: bytes | str) -> str:
+    text = _scalar_cell(value)
     return f"“{text}”" if isinstance(value, str) or is_probably_text(value) else text
 
 
-def _doubles(array: NDArray[Any]) -> NDArray[np.float64]:
+def _doubled_pixels(array: NDArray[Any]) -> NDArray[np.float64]:
     # NumPy warns of signalling NaN, which any bytes may contain.
     with np.errstate(invalid="ignore"):
         return array.astype(np.float64)
@@ -962,12 +962,12 @@ def extent_text(array: NDArray[Any]) -> str:
     """Return the range of the finite values, and the number of others."""
     if array.dtype.kind == "c" or not array.size:
         return ""
-    numbers = array if array.dtype.kind in "biumM" else _doubles(array)
+    numbers = array if array.dtype.kind in "biumM" else _doubled_pixels(array)
     finite = numbers[np.isfinite(numbers)]
     others = array.size - finite.size
     if not finite.size:
         return "no finite value"
-    low, high = _scalar(finite.min()), _scalar(finite.max())
+    low, high = _scalar_cell(finite.min()), _scalar_cell(finite.max())
     extent = low if low == high else f"{low} to {high}"
     return f"{extent}, {others:,} not finite" if others else extent
 

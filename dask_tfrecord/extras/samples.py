@@ -53,12 +53,12 @@ def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> s
     folder.mkdir(parents=True, exist_ok=True)
     for shard in range(SHARDS):
         with RecordWriter(folder / f"{name}-{shard:05d}-of-{SHARDS:05d}.tfrecord") as writer:
-            for payload in _shapes(shard * RECORDS):
+            for payload in _draw_shapes(shard * RECORDS):
                 writer.write(payload)
     return str(folder / f"{name}-*.tfrecord")
 
 
-def _shapes(first: int) -> Iterator[bytes]:
+def _draw_shapes(first: int) -> Iterator[bytes]:
     """Draw the records of one shard."""
     y, x = np.mgrid[:SIZE, :SIZE]
     for number in range(first, first + RECORDS):

@@ -83,7 +83,7 @@ class ArrayFeature(EncodedArray):
         return values_dtype(self.dtype)
 
     def item(self) -> Feature | None:
-        """Return the feature of one array, or of the rows of an array of an open length."""
+        """Return the feature that reads one array, or rows from an array whose length is open."""
         if self.count == -1:
             return self.with_count(None)
         if self.shape[:1] != (-1,):
@@ -193,7 +193,7 @@ _TIMES = (datetime.date, datetime.datetime, datetime.timedelta)
 
 
 def _own_bytes(given: Any) -> bytes:
-    """Return encoded bytes. `bytes` would make zeros of a number, and values of a list of numbers."""
+    """Return encoded bytes; `bytes(5)` would make five zeros."""
     if not isinstance(given, bytes | bytearray | memoryview):
         raise TypeError(f"expected bytes; got {type(given).__name__}")
     return bytes(given)

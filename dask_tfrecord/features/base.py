@@ -66,7 +66,7 @@ class Feature(ABC):
     @property
     @abstractmethod
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of a row, or of the values of a ragged row; the same in all rows."""
+        """Shape of a row, or of each value in a ragged row; the same in all rows."""
 
     @property
     def ragged_rank(self) -> int:
@@ -98,7 +98,7 @@ class Feature(ABC):
         raise NotImplementedError
 
     def column(self, scope: Scope) -> Feature:
-        """Return the feature of the column: of steps and items, with one level of rows more."""
+        """Return the column's feature; steps and items add one level of rows."""
         return self
 
     def assemble(self, decoded: Decoded) -> Block:
@@ -137,8 +137,8 @@ class Feature(ABC):
             "RaggedFeature, and one RawFeature, TensorFeature, ImageFeature or TextFeature per item, without count"
         )
 
-    def advice(self, found: int) -> str:
-        """Return the end of an error: the feature that reads this number of values; empty if none does."""
+    def suggestion(self, count: int) -> str:
+        """Suggest a feature that reads `count` values, as the end of an error; empty if none does."""
         return ""
 
     @property
@@ -161,7 +161,7 @@ class Feature(ABC):
 
     @property
     def axes(self) -> int:
-        """Number of axes of an array: of one row if rows have their own shapes, otherwise of a block."""
+        """How many axes an array has: a row's if shapes differ, otherwise a block's."""
         return self.own_shapes or 1 + len(self.item_shape)
 
     @property
@@ -190,7 +190,7 @@ class Feature(ABC):
         return (name,), ()
 
     def encode_block(self, key: str, block: Any, encoding: ImageEncoding) -> list[KeyedValues]:
-        """Return the values of the keys of a block: of rows, or of all steps or items.
+        """Encode a block as its keys' values: for rows, or for all steps or items.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Feature(ABC):
         return None
 
     def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of one item of a ragged feature; None if no class of TensorFlow Datasets reads it."""
+        """Describe one ragged item for TensorFlow Datasets; None if no class reads it."""
         described = self.tfds_entry(name, labels, format) or {}
         item: Entry | None = described.get("sequence", {}).get("feature")
         return item
@@ -324,7 +324,7 @@ class Feature(ABC):
 
     @property
     def _tfmd_steps(self) -> tuple[int, ...]:
-        """Shape of one step of a variable number of them."""
+        """Shape of one step, where their number varies."""
         if self.ragged_rank > 1:
             raise SchemaError(
                 f"TensorFlow Metadata can't express {self}; a RaggedFeature names the keys of row lengths"
@@ -332,7 +332,7 @@ class Feature(ABC):
         return self.stored_shape
 
     def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the feature to the struct of feature lists of a message of TensorFlow Metadata."""
+        """Add the feature to TensorFlow Metadata's struct for feature lists."""
         raise SchemaError(f"TensorFlow Metadata can't express {self} in feature lists")
 
     @property
@@ -347,7 +347,7 @@ class Feature(ABC):
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the stored values of a record, or of one step if their number differs."""
+        """Shape of a record's stored values, or of one step where their number varies."""
         shape: tuple[int, ...] = self.shape
         return shape
 
@@ -409,7 +409,7 @@ def checked_key(key: Any, owner: str) -> str:
 
 
 def of_this_library(given: Any, base: type, classes: Mapping[str, Any], owner: str, expected: str) -> Any:
-    """Return an object of a class of this library, converted from one of `tf.io` that has its positional arguments."""
+    """Convert a `tf.io` object to this library's class with the same positional arguments."""
     if isinstance(given, base):
         return given
     cls = classes.get(type(given).__name__)

@@ -1,4 +1,4 @@
-"""Dtypes, shapes and default values of features: checks of what users give, and the names of NumPy and TensorFlow."""
+"""Checks for dtypes, shapes and default values that users pass, and their names in NumPy and TensorFlow."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def checked_dtype(dtype: Any, owner: str) -> str:
 
 
 def checked_decoded_dtype(dtype: Any, owner: str) -> str:
-    """Check the dtype of arrays that a function returns: one of arrays stored as bytes, ``"text"``, or of `TIMES`."""
+    """Check the dtype that a function returns: one for arrays in bytes, ``"text"``, or one in `TIMES`."""
     if dtype in (str, "str", "string", "text") or isinstance(dtype, np.dtypes.StringDType):
         return "text"
     found = numpy_dtype(dtype, owner)
@@ -131,7 +131,7 @@ def values_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of the dtype of values, for display: "bytes" of objects, "text" of strings."""
+    """Name a dtype for display: "bytes" for objects, "text" for strings."""
     return {"O": "bytes", "T": "text"}.get(dtype.kind, dtype.name)
 
 
@@ -210,14 +210,14 @@ def checked_default(value: Any, dtype: str, shape: tuple[int, ...], owner: str) 
     items = [_default_item(item, dtype, owner) for item in array.ravel().tolist()]
     if array.ndim == 0 or not shape:
         return items[0]
-    return _nested(items, shape if len(items) == math.prod(shape) else (1,) * len(shape))
+    return _is_nested(items, shape if len(items) == math.prod(shape) else (1,) * len(shape))
 
 
-def _nested(items: list[Any], shape: tuple[int, ...]) -> Any:
+def _is_nested(items: list[Any], shape: tuple[int, ...]) -> Any:
     if not shape:
         return items[0]
     each = math.prod(shape[1:])
-    return tuple(_nested(items[row * each : (row + 1) * each], shape[1:]) for row in range(shape[0]))
+    return tuple(_is_nested(items[row * each : (row + 1) * each], shape[1:]) for row in range(shape[0]))
 
 
 def _default_item(item: Any, dtype: str, owner: str) -> Any:

@@ -44,7 +44,7 @@ class Encoded(Feature):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of a row, or of one array of a ragged row; ``()`` if arrays differ in shape."""
+        """Shape of a row, or of one array in a ragged row; ``()`` if shapes differ."""
         if self.own_shapes:
             return ()
         several = self.count is not None and self.count >= 0
@@ -62,7 +62,7 @@ class Encoded(Feature):
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Shape of the bytes values of a record, or of one of any number."""
+        """Shape of a record's bytes values, or ``()`` for any number."""
         return () if self.count in (None, -1) else (self.count,)
 
     def with_count(self, count: int | None) -> Encoded:
@@ -90,7 +90,7 @@ class Encoded(Feature):
         return (*(-1,) * self.ragged_rank, *(self.value_shape if self.own_shapes else self.item_shape))
 
     def item(self) -> Feature | None:
-        """Return the feature of one value of any number of them."""
+        """Return the feature that reads one value where there may be any number."""
         return self.with_count(None) if self.count == -1 else None
 
     def encode_columns(
@@ -103,7 +103,7 @@ class Encoded(Feature):
         return made if self.count < 0 else [replace(each, row_splits=None, count=self.count) for each in made]
 
     def encode_rows(self, key: str, block: RaggedBlock, encoding: ImageEncoding) -> list[KeyedValues]:
-        """Return the bytes values of rows of any number of arrays."""
+        """Encode rows with any number of arrays as bytes values."""
         with as_row_error(block.row_splits, item=True):
             made = self.encode_block(key, block.values, encoding)
         return [replace(each, row_splits=np.ascontiguousarray(block.row_splits)) for each in made]
@@ -115,7 +115,7 @@ class Encoded(Feature):
         values = BytesBlock(keyed.values, keyed.value_splits, (len(keyed.value_splits) - 1,))
         return BytesBlock.of([keyed.prefix + each for each in np.asarray(values).tolist()]) if keyed.prefix else values
 
-    def advice(self, found: int) -> str:
+    def suggestion(self, count: int) -> str:
         """Return what reads another number of values."""
         return f"; {type(self).__name__} with count=-1 reads any number of them"
 

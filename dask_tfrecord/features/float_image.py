@@ -62,6 +62,6 @@ class FloatImageFeature(ArrayFeature):
         return encode_png(np.ascontiguousarray(array, "<f4").view(np.uint8))
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of an image of floats, or of a sequence of them."""
+        """Describe an image with float pixels, or a sequence of such images."""
         image = class_entry("image", {"shape": shape_entry(self.shape), "dtype": "float32", "encodingFormat": "png"})
         return image if self.count is None else sequence_entry(image, self.count)

@@ -179,7 +179,7 @@ class ImageFeature(Encoded):
         one = self.with_count(None) if scope != "value" and self.count == -1 else self
         return Encoded.keys(one, key, scope)
 
-    def advice(self, found: int) -> str:
+    def suggestion(self, count: int) -> str:
         """Return what reads another number of images."""
         return "; ImageFeature with a shape that begins with -1 reads any number of them"
 
@@ -229,7 +229,7 @@ class ImageFeature(Encoded):
         return shapes
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of images of a known number of channels, one or several per record.
+        """Describe images with a known number of channels, one or several a record.
 
         TFDS stores float images in a format of its own.
         """

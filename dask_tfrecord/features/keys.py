@@ -29,7 +29,7 @@ KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """Kind and layout of the values of one key of a record, or of one feature list or key of items."""
+    """Kind and layout of the values under one key of a record, a feature list or an item."""
 
     key: str
     dtype: str  # of the values after casting; "bytes" for everything that is stored as bytes
@@ -86,7 +86,7 @@ class KeySpec:
 
 
 class KeyOutput(NamedTuple):
-    """Decoded values of one key, or of one field of messages, in all records."""
+    """Values decoded from one key or message field, in all records."""
 
     spec: Any  # of type KeySpec, or FieldSpec
     values: NDArray[np.uint8] | None  # None if they are in an output buffer of the caller, or were only counted
@@ -192,13 +192,13 @@ def number_content(mixed: bool) -> Content:
 def ragged_key(
     key: str, dtype: str, each: int = 1, *, scope: Scope = "value", content: Content = Content.ANY
 ) -> KeySpec:
-    """Return the spec of a variable number of values in every record, step or item, a multiple of `each`."""
+    """Specify any number of values in a record, step or item, in multiples of `each`."""
     steps = scope != "value"
     return KeySpec(key, dtype, ValueLayout.RAGGED, each, steps=steps, optional=steps, content=content)
 
 
 def values_in_rows(output: KeyOutput, dtype: np.dtype[Any], shape: tuple[int, ...], each: int = 1) -> RaggedBlock:
-    """Return rows of values of a shape, or of steps of them; `each` numbers of the splits are one value."""
+    """Make rows from values with a shape, or from steps; `each` entries are one value."""
     values = output.flat(dtype, shape)
     rows, steps = output.record_splits, output.step_splits
     if steps is None:

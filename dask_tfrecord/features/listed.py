@@ -66,7 +66,7 @@ class Listed(Feature):
 
     @property
     def key_dtype(self) -> str:
-        """The dtype of the values of a key: times are views of integers."""
+        """The dtype of a key's values: times are views of integers."""
         return "int64" if self.item_dtype.kind in "mM" else self.dtype
 
     def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
@@ -180,7 +180,7 @@ class FixedLenFeature(Listed):
         return values_entry(self.dtype, self.shape, labels)
 
     def assemble(self, decoded: Decoded) -> Block:
-        """Return rows of a fixed number of values, or of items with a fixed number of values."""
+        """Make rows, or items, with a fixed number of values."""
         output = decoded.keys[0]
         if output.row_splits is not None:
             return values_in_rows(output, self.item_dtype, self.shape)
@@ -188,9 +188,9 @@ class FixedLenFeature(Listed):
             return output.encoded().reshape((decoded.rows, *self.shape))
         return decoded.into(output.flat(self.item_dtype, self.shape))
 
-    def advice(self, found: int) -> str:
+    def suggestion(self, count: int) -> str:
         """Return what reads another number of values."""
-        if not found and not self.shape:
+        if not count and not self.shape:
             return "; a default_value fills it"
         return f"; VarLenFeature({self.dtype!r}) reads any number of them"
 
@@ -304,7 +304,7 @@ class VarLenFeature(Listed):
         return bool(self.size_keys) or bool(self.dtype != self.stored)
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the spec of any number of values, then those of the keys of sizes."""
+        """Specify any number of values, then the keys with their sizes."""
         if self.ragged_rank > 1 or (self.size_keys and scope != "value"):
             return None
         each, content = math.prod(self.item_shape), number_content(self.mixed)
@@ -316,7 +316,7 @@ class VarLenFeature(Listed):
         return keys[1:]
 
     def item(self) -> Feature | None:
-        """Return the feature of one row less, or of the rows of an array."""
+        """Return the feature with one row level less, or the one for an array's rows."""
         if self.own_shapes:
             return TensorFeature(self.shape[1:], self.item_dtype) if self.shape[0] < 0 else None
         return Listed.item(self)
@@ -338,7 +338,7 @@ class VarLenFeature(Listed):
         return repr(VarLenFeature("float32", shape=self.shape)), f"RawFeature({self.shape}, 'float64')"
 
     def assemble(self, decoded: Decoded) -> Block:
-        """Return rows of values, or of steps of values, or arrays of their own shapes."""
+        """Make rows of values, rows of steps, or arrays whose shapes differ."""
         output = decoded.keys[0]
         block = values_in_rows(output, self.item_dtype, self.item_shape, math.prod(self.item_shape))
         if not self.size_keys:
@@ -438,13 +438,13 @@ class FixedLenSequenceFeature(Listed):
 
     @property
     def item_shape(self) -> tuple[int, ...]:
-        """Shape of one record: the number of steps, then the shape of a step."""
+        """A record's shape: how many steps, then a step's shape."""
         if self.length is None:
             raise SchemaError(f"the length of {self} is unknown until a data set is opened; set length=")
         return (self.length, *self.shape)
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the spec of the values of all steps, or of a fixed number of values in each step."""
+        """Specify the values in all steps, or a fixed number in each."""
         each, content = math.prod(self.shape), number_content(self.mixed)
         if scope == "step":
             optional = self.allow_missing

@@ -111,10 +111,10 @@ def _message_of_file(given: str, owner: str) -> Descriptor:
     owner = f"{owner} {given!r:.200}"
     if not path or not name:
         path, name = given.rstrip(":"), ""
-    return _find(_compiled(path, owner) if path.endswith(".proto") else _read(path, owner), name, owner)
+    return _find(_compiled_proto(path, owner) if path.endswith(".proto") else _load(path, owner), name, owner)
 
 
-def _read(path: str, owner: str) -> bytes:
+def _load(path: str, owner: str) -> bytes:
     if "://" in path:
         # Errors of `Path` would name the URL with its credentials.
         raise SchemaError(f"{owner}: the file of a message has a local path; download it first")
@@ -126,9 +126,9 @@ def _read(path: str, owner: str) -> bytes:
         ) from error
 
 
-def _compiled(path: str, owner: str) -> bytes:
+def _compiled_proto(path: str, owner: str) -> bytes:
     """Compile a .proto file; imports are searched in its directory, and in those above."""
-    _read(path, owner)
+    _load(path, owner)
     errors = []
     source = Path(os.path.abspath(path))  # noqa: PTH100 - a resolved link has other neighbours
     with tempfile.TemporaryDirectory() as directory:

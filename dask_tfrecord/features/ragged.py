@@ -172,7 +172,7 @@ class RaggedFeature(Listed):
 
     @property
     def item_dtype(self) -> np.dtype[Any]:
-        """The dtype of the values of a block: that of decoded arrays, or object for bytes."""
+        """A block's dtype: the decoded arrays', or object for bytes."""
         return values_dtype(self.dtype) if self.values is None else self.values.item_dtype
 
     @property
@@ -262,7 +262,7 @@ class RaggedFeature(Listed):
         for partition in self.partitions[: self.ragged_rank - 1]:
             splits = inside.row_splits
             if isinstance(partition, KeyedPartition):
-                entries, offsets = _entries(partition, splits, ends)
+                entries, offsets = _partition_entries(partition, splits, ends)
                 result.append(KeyedValues(partition.key, entries, row_splits=np.ascontiguousarray(offsets)))
             elif (number := first_true(np.diff(splits) != partition.length)) is not None:  # type: ignore[attr-defined]
                 size = splits[number + 1] - splits[number]
@@ -330,7 +330,7 @@ class _Groups:
         # The bound prevents overflow of sums.
         most = MAX_ROWS if isinstance(partition, ValueRowIds) else int(counts.max(initial=0))
         self.refuse(_any(splits, (entries < 0) | (entries > most)), misfit)
-        lengths, rows, fits = _cut(partition, entries, splits, counts)
+        lengths, rows, fits = _cut_groups(partition, entries, splits, counts)
         self.refuse(~fits, misfit)
         self.refuse(_any(splits_of(rows), lengths < 0), misfit)
         totals = splits_of(lengths)[splits_of(rows)]
@@ -343,10 +343,10 @@ def _any(splits: _Ints, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.diff(splits_of(bad)[splits]) > 0
 
 
-def _cut(
+def _cut_groups(
     partition: KeyedPartition, entries: _Ints, splits: _Ints, counts: _Ints
 ) -> tuple[_Ints, _Ints, NDArray[np.bool_]]:
-    """Return the lengths of all rows, the number of rows per group, and whether the entries of each group fit.
+    """Find all row lengths, how many rows each group has, and whether its entries fit.
 
     `splits` are the offsets between groups of entries, `counts` the values of each group.
     """
@@ -382,7 +382,7 @@ def _cut(
     return lengths, rows, fits
 
 
-def _entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
+def _partition_entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) -> tuple[_Ints, _Ints]:
     """Return the entries of a partition, and the offsets between groups of entries.
 
     `splits` are the offsets between rows, in items of the next level; `ends` those between groups, in rows.

@@ -144,7 +144,7 @@ class RawFeature(EncodedArray):
         return rounded, kept
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the spec of one array of a known size, or of bytes values, then those of the keys of sizes."""
+        """Specify one array with a known size, or bytes values; then the keys with sizes."""
         if self.size_keys:
             return (KeySpec(key, "bytes", ValueLayout.FIXED), *size_specs(self)) if scope == "value" else None
         if scope != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
@@ -155,7 +155,7 @@ class RawFeature(EncodedArray):
         return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, content=content),)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of a tensor whose bytes are stored, or of a sequence of them."""
+        """Describe a tensor that is stored as bytes, or a sequence of such tensors."""
         if self.count is not None:
             return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
         if self.size_keys or not self.stored_dtype.isnative or self.compression_type not in (None, "ZLIB"):
@@ -167,7 +167,7 @@ class RawFeature(EncodedArray):
         return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else keys[1:]
 
     def assemble(self, decoded: Decoded) -> Block:
-        """Assemble arrays from bytes values, one per row or several, of one size or of a multiple of it."""
+        """Assemble arrays from bytes values: one or several a row, with one size or a multiple of it."""
         if self.compression_type is not None:
             decoded = self._inflated(self.compression_type, decoded)
         files = decoded.keys[0].encoded()
@@ -217,7 +217,7 @@ class RawFeature(EncodedArray):
         return decoded._replace(keys=[values, *decoded.keys[1:]])
 
     def item(self) -> Feature | None:
-        """Return the feature of one array, or of the rows of an array of an open length."""
+        """Return the feature that reads one array, or rows from an array whose length is open."""
         if self.count == -1:
             return self.with_count(None)
         if self.own_shapes and self.shape[0] < 0:

@@ -117,7 +117,7 @@ def json_of_feature(feature: Feature) -> dict[str, Any]:
 
 
 def class_digests(features: Iterable[Feature]) -> dict[str, str]:
-    """Return digests of the code of the feature classes that are not of this library, by name.
+    """Return digests of code by class name, for feature classes from elsewhere.
 
     Schemas in files name the classes alone, which may be registered again with other code.
     """

@@ -225,7 +225,7 @@ class Schema(Mapping[str, Feature]):
 
     @property
     def context_features(self) -> dict[str, Feature]:
-        """Features of an Example, or of the context of a SequenceExample or ExampleListWithContext."""
+        """An Example's features, or the context's in a SequenceExample or ExampleListWithContext."""
         return {name: feature for name, feature in self._features.items() if name not in self._steps}
 
     @property
@@ -248,13 +248,13 @@ class Schema(Mapping[str, Feature]):
         return name in self._steps
 
     def scope_of(self, name: str) -> Scope:
-        """Return what a feature describes: the values of a record, or of each of its steps or items."""
+        """Say what a feature describes: a record's values, or each step's or item's."""
         if name not in self._steps:
             return "value"
         return "step" if self.message == "SequenceExample" else "item"
 
     def key_of(self, name: str) -> str:
-        """Return the key of the values of a feature: by default its name, of items without ``examples/``."""
+        """Return the key that has a feature's values: by default its name, for items without ``examples/``."""
         own = split_item_name(name, self.message)[0] if name in self._steps else name
         key = self._features[name].stored_key
         return own if key is None else key
@@ -529,7 +529,7 @@ class Schema(Mapping[str, Feature]):
 
 
 def split_item_name(name: str, message: str) -> tuple[str, bool]:
-    """Return the key of a feature of a record of type `message`, and whether it is a feature of items by its name."""
+    """Find a feature's key in a record of type `message`, and whether its name says that items have it."""
     is_item = message == "ExampleListWithContext" and name.startswith(f"{ITEMS}/")
     return (name.removeprefix(f"{ITEMS}/"), True) if is_item else (name, False)
 
@@ -662,13 +662,13 @@ def prefix_lines(features: Mapping[str, Feature]) -> list[str]:
     return [f"prefix {prefix!r}: {', '.join(below)}" for prefix, below in prefix_groups(features).items()]
 
 
-def given_features(
+def schema_from_arguments(
     features: Mapping[str, Any] | None,
     sequence_features: Mapping[str, Any] | None,
     example_features: Mapping[str, Any] | None = None,
     message: Any = None,
 ) -> Schema:
-    """Return the schema of the arguments of a user; of Examples without the others."""
+    """Build the schema that the reader's arguments describe; plain Examples without the others."""
     for argument, given in (
         ("features", features),
         ("sequence_features", sequence_features),

@@ -1,4 +1,4 @@
-"""Sizes of arrays in keys of their own: one int64 in a key for each open size, or all sizes of an array in one key."""
+"""Array sizes in keys: one int64 in a key for each open size, or all of an array's sizes in one key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dask_tfrecord.features.written import KeyedValues
 
 
 def sizes_and_keys(shape: Any, size_keys: Sequence[str], owner: str) -> tuple[Any, tuple[str, ...]]:
-    """Return a shape with -1 in place of names of keys, and the keys of its sizes."""
+    """Return a shape with -1 where keys were named, and these keys."""
     keys = (size_keys,) if isinstance(size_keys, str) else tuple(size_keys)
     if isinstance(shape, tuple | list) and (named := tuple(size for size in shape if isinstance(size, str))):
         if keys:
@@ -63,7 +63,7 @@ def shapes_of_keys(
             shapes[:, axis] = found[key].flat(np.dtype(np.int64))
     # Products beyond 2**53 are rounded, and differ from the size of any value.
     needed = shapes.astype(np.float64).prod(axis=1) * itemsize
-    if (row := first_true(_misfit(shapes, known) | (needed != sizes))) is not None:
+    if (row := first_true(_size_misfit(shapes, known) | (needed != sizes))) is not None:
         shape, names = tuple(shapes[row].tolist()), ", ".join(dict.fromkeys(feature.size_keys))
         expected = f", which takes {feature.shape}" if needed[row] == sizes[row] else ""
         raise RowError(
@@ -73,20 +73,20 @@ def shapes_of_keys(
     return made
 
 
-def _misfit(shapes: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _size_misfit(shapes: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.bool_]:
     bad: NDArray[np.bool_] = ((shapes < 0) | ((known != -1) & (shapes != known))).any(axis=1)
     return bad
 
 
 def keyed_sizes(feature: Any, block: RaggedBlock | ArraysBlock) -> list[KeyedValues]:
-    """Return the values of the keys of the sizes of arrays."""
+    """Return what the size keys hold for arrays."""
     known = np.array(feature.shape, np.int64)
     if isinstance(block, ArraysBlock):
         shapes = block.shapes
     else:
         shapes = np.tile(known, (len(block), 1))
         shapes[:, 0] = np.diff(block.row_splits)
-    if (row := first_true(_misfit(shapes, known))) is not None:
+    if (row := first_true(_size_misfit(shapes, known))) is not None:
         raise RowError(row, f"holds an array of shape {tuple(shapes[row].tolist())}; {feature} takes {feature.shape}")
     if _lists_sizes(feature):
         return [KeyedValues(feature.size_keys[0], np.ascontiguousarray(shapes).ravel(), count=len(known))]

@@ -151,7 +151,7 @@ class SparseFeature(Listed):
         keys = self.keys(key, scope)
         if keys is None:
             return Feature.columns(self, name, key, scope)
-        assemblers: tuple[Assemble, ...] = (_indices, _values, _shape)
+        assemblers: tuple[Assemble, ...] = (_indices, _sorted_values, _repeated_shape)
         return {
             column: ColumnDecoder(of, name, self, keys, assembler, _sorted_indices)
             for (column, of), assembler in zip(self.features(name).items(), assemblers, strict=True)
@@ -209,12 +209,12 @@ def _indices(feature: SparseFeature, decoded: Decoded) -> Block:
     return RaggedBlock(indices.flat(np.dtype(np.int64), (len(feature.shape),)), indices.record_splits)
 
 
-def _values(feature: SparseFeature, decoded: Decoded) -> Block:
+def _sorted_values(feature: SparseFeature, decoded: Decoded) -> Block:
     """Assemble sparse values in the order of their indices."""
     _, values = decoded.keys
     return RaggedBlock(values.flat(feature.item_dtype), values.record_splits)
 
 
-def _shape(feature: SparseFeature, decoded: Decoded) -> Block:
+def _repeated_shape(feature: SparseFeature, decoded: Decoded) -> Block:
     """Repeat the lengths of the axes for every row."""
     return decoded.into(np.tile(np.array(feature.shape, np.int64), (decoded.rows, 1)))

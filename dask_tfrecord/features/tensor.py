@@ -193,7 +193,7 @@ class TensorFeature(EncodedArray):
         return decoded.in_rows(self, values)
 
     def item(self) -> Feature | None:
-        """Return the feature of one tensor, or of the rows of tensors of an open length."""
+        """Return the feature that reads one tensor, or rows from tensors whose length is open."""
         if self.count == -1:
             return self.with_count(None)
         return replace(self, shape=self.shape[1:]) if self.own_shapes and self.shape[0] < 0 else None
@@ -231,8 +231,8 @@ def found_tensor(text: str, number: int) -> str:
 _CONTENT = b"\x22"
 
 
-def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> bytes:
-    """Serialize a tensor of strings, or the fields that precede the content of a tensor of numbers."""
+def _serialized_tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> bytes:
+    """Serialize a string tensor, or the fields in front of a numeric tensor's content."""
     dims = TensorShapeProto(dim=[Dim(size=size) for size in shape])
     message = TensorProto(dtype=tensor_dtype_number(dtype), tensor_shape=dims, string_val=strings)
     return message.SerializeToString()
@@ -241,7 +241,7 @@ def _tensor(dtype: str, shape: Sequence[int], strings: Sequence[bytes] = ()) -> 
 @lru_cache(4096)
 def _tensor_head(dtype: str, shape: tuple[int, ...], nbytes: int) -> bytes:
     """Serialize what precedes the content of a tensor of numbers."""
-    return _tensor(dtype, shape) + (_CONTENT + varint_bytes(nbytes) if nbytes else b"")
+    return _serialized_tensor(dtype, shape) + (_CONTENT + varint_bytes(nbytes) if nbytes else b"")
 
 
 def _serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBlock:
@@ -256,7 +256,7 @@ def _serialize_tensors(dtype: str, block: ArraysBlock | BytesBlock) -> BytesBloc
         items: list[bytes] = np.asarray(values).ravel().tolist()
         return BytesBlock.of(
             [
-                _tensor(dtype, shape, items[start:stop])
+                _serialized_tensor(dtype, shape, items[start:stop])
                 for shape, (start, stop) in zip(shapes, pairwise(ends.tolist()), strict=True)
             ]
         )

@@ -96,12 +96,12 @@ class TextFeature(Encoded):
         """Return the feature itself, or that of any number of strings."""
         return self if scope == "value" else TextFeature(count=-1, encoding=self.encoding)
 
-    def advice(self, found: int) -> str:
+    def suggestion(self, count: int) -> str:
         """Return what reads another number of strings."""
-        return "; a default_value fills it" if not found and not self.shape else Encoded.advice(self, found)
+        return "; a default_value fills it" if not count and not self.shape else Encoded.suggestion(self, count)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of text in UTF-8, or of a sequence of it."""
+        """Describe UTF-8 text, or a sequence of texts."""
         if self.count is not None:
             return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
         return class_entry("text", {}) if self.encoding == "utf-8" else None

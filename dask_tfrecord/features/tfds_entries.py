@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 
 def class_entry(kind: str, content: Mapping[str, Any], cls: str | None = None) -> Entry:
-    """Return the entry of a class of TFDS, by default the usual one of its kind."""
+    """Describe a TFDS class, by default the usual one for its kind."""
     return {"pythonClassName": _PACKAGE + (cls or _CLASSES[kind]), kind: content}
 
 
@@ -40,7 +40,7 @@ def tensor_entry(dtype: str, sizes: Sequence[int], encoding: str = "none") -> En
 
 
 def sequence_entry(item: Entry | None, length: int = -1) -> Entry | None:
-    """Return the entry of a sequence, of any length by default; None without an entry of its items."""
+    """Describe a sequence, by default with any length; None if its items can't be described."""
     return item and class_entry("sequence", {"feature": item, "length": str(length)})
 
 

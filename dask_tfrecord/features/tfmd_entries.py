@@ -30,7 +30,7 @@ def add_shape(message: Any, sizes: Sequence[int]) -> None:
 
 
 def add_domain(column: Any, kind: str, dtype: np.dtype[Any], labels: Sequence[str] | None) -> None:
-    """Add the domain of the values of a column: class labels, bool, or the range of a small integer dtype."""
+    """Add a column's domain: class labels, bool, or a small integer's range."""
     if labels and kind == "int64":
         column.int_domain.min, column.int_domain.max, column.int_domain.is_categorical = 0, len(labels) - 1, True
     elif dtype.kind == "b" and kind != "bytes":

@@ -438,7 +438,7 @@ class _Scan:
             self._entries.append((start, offset, records))
 
     def entries(self, intact: Sequence[_Stretch]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return numbers and offsets of the entries in accepted stretches, and of the beginning of each stretch."""
+        """Return each accepted entry's number and offset, and where each stretch begins."""
         numbers = accumulate((each.records for each in intact), initial=0)
         firsts = dict(zip((each.start for each in intact), numbers, strict=False))
         ends = {each.start: each.end for each in intact}
@@ -493,14 +493,14 @@ def _lost_ranges(found: Sequence[_Stretch], tail: tuple[int, int], end: int, str
         if before.end == after.start:
             continue
         records = after.lost if after.root == before.end else None
-        lost.append(Lost(before.end, after.start, _reason(before, end), records))
+        lost.append(Lost(before.end, after.start, _damage_reason(before, end), records))
     if stream_error is not None:
         start = lost.pop().start if lost and lost[-1].stop == end else end
         lost.append(Lost(start, None, stream_error, None))
     return lost
 
 
-def _reason(before: _Stretch, end: int) -> str:
+def _damage_reason(before: _Stretch, end: int) -> str:
     """Describe the damage after a stretch."""
     left = end - before.end
     if left < HEADER:

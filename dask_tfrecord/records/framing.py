@@ -280,7 +280,7 @@ class Window:
         return not self.ensure()
 
     def close(self) -> None:
-        """Close the file, and keep the memory of a window of the usual size for the next one of this thread."""
+        """Close the file, and keep a usual window's memory for this thread's next one."""
         self._stream.close()
         if len(self.buffer) == limits().window_nbytes:
             _spares.memory = self.buffer

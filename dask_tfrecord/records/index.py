@@ -1,4 +1,4 @@
-"""Sparse index of a shard: its number of records, and the offsets of some of them.
+"""Sparse index of a shard: how many records it has, and where some begin.
 
 Index entries are at least one MiB apart, so the index of a billion records takes megabytes. A record between two
 entries is found by walking headers from the entry before it. A large shard without an index is divided into
@@ -221,7 +221,7 @@ def records_in_memory(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.uint8
 
 
 def _record_crcs(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Return the stored CRCs of the payloads of records that end at these bytes of an array, of shape (n, 4)."""
+    """Return the stored payload CRCs of records that end at these bytes, as (n, 4) bytes."""
     crcs = np.empty((len(ends), FOOTER), np.uint8)
     _native.record_crcs(data, ends, crcs.reshape(-1))
     return crcs
@@ -306,7 +306,7 @@ def index_shard(
     stale = None
     if sidecar is not None:
         try:
-            return _read(shard, sidecar, limits().entry_nbytes if apart is None else apart)
+            return _read_index(shard, sidecar, limits().entry_nbytes if apart is None else apart)
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
     index = scan_shard(shard, check_crc=check_crc)
@@ -323,7 +323,7 @@ class UnusableIndexError(Exception):
     """An index file is malformed or does not describe its shard; the message names the reason."""
 
 
-def _read(shard: Shard, sidecar: Sidecar, apart: int) -> ShardIndex:
+def _read_index(shard: Shard, sidecar: Sidecar, apart: int) -> ShardIndex:
     """Read an index file and compare it with the shard."""
     lines = _IndexLines(apart)
     try:
@@ -441,11 +441,11 @@ def read_index_lines(file: Shard) -> Iterator[NDArray[np.int64]]:
             if len(rest) > _MAX_LINE:
                 raise UnusableIndexError(_NOT_TWO_NUMBERS)
             if newline:
-                yield from _parse(head)
-        yield from _parse(rest)
+                yield from _parse_line(head)
+        yield from _parse_line(rest)
 
 
-def _parse(text: bytes) -> Iterator[NDArray[np.int64]]:
+def _parse_line(text: bytes) -> Iterator[NDArray[np.int64]]:
     if text.translate(None, b"0123456789 \t\r\n"):
         raise UnusableIndexError(_NOT_TWO_NUMBERS)
     numbers = np.fromstring(text.decode(), np.int64, sep=" ")
@@ -475,7 +475,7 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
         with written_or_discarded(open_sink(path, storage_options=shard.storage_options)) as sink:
             count = nbytes = 0
             for step in walk(window):
-                text = _text(window, step)
+                text = _index_lines(window, step)
                 sink.write(text)
                 nbytes += len(text)
                 count = step.first + step.count
@@ -485,7 +485,7 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
     return files, count
 
 
-def _text(window: Window, step: Step) -> bytes:
+def _index_lines(window: Window, step: Step) -> bytes:
     """Format the lines for the records of a step, whose headers are in view."""
     position, shift = window.begin, step.offset - window.begin
     lines = []
@@ -664,7 +664,7 @@ def _headers_follow(window: Window, stop: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class RecordRange:
     """Records of one shard that one task reads: consecutive records, or selected records close to each other."""
 
     shard: Shard
@@ -688,12 +688,14 @@ class Run:
         return self.first + index if self.selected is None else int(self.selected[index])
 
 
-def full_run(shard: Shard) -> Run:
+def full_run(shard: Shard) -> RecordRange:
     """Return the run of all records of a shard, whose number may be unknown."""
-    return Run(shard, first=0, count=None, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
+    return RecordRange(shard, first=0, count=None, entry_record=0, offset=0, stop_offset=shard.size, ends_shard=True)
 
 
-def iterate_payloads(runs: Iterable[Run], *, check_crc: bool = True) -> Generator[tuple[Location, bytes], None, None]:
+def iterate_payloads(
+    runs: Iterable[RecordRange], *, check_crc: bool = True
+) -> Generator[tuple[Location, bytes], None, None]:
     """Iterate over the locations and payloads of runs; one payload is in memory at a time.
 
     Raises CorruptRecordError if a record is damaged, or a shard has fewer or more records than were counted.
@@ -731,7 +733,7 @@ def _count_error(problem: str, shard: Shard, record: int) -> CorruptRecordError:
 
 
 class _KeptOffsets:
-    """Offsets of records of uncompressed shards, of the shards used last: item ``n`` is where record ``n`` begins.
+    """Record offsets in the uncompressed shards used last: item ``n`` is where record ``n`` begins.
 
     Reads of scattered rows fill them, and use those that are known. 0 is an unknown offset, except of record 0.
     """

@@ -107,7 +107,7 @@ def arrow_type(feature: Feature, *, tensors: bool = True) -> pa.DataType:
 
 
 def fixed_type(value: pa.DataType, shape: tuple[int, ...]) -> pa.DataType:
-    """Return the type of arrays of one shape: nested lists of fixed sizes, or lists if there are no values."""
+    """Return the type for arrays with one shape: nested fixed-size lists, or lists if they are empty."""
     if 0 in shape:
         return pa.large_list(value)
     for size in reversed(shape):
@@ -153,7 +153,7 @@ class BatchMaker:
     def from_blocks(self, blocks: Mapping[str, Block]) -> pa.RecordBatch:
         """Convert blocks of the same number of rows."""
         schema = self.arrow
-        arrays = [_array(blocks[field.name], field.type) for field in schema]
+        arrays = [_arrow_array(blocks[field.name], field.type) for field in schema]
         # pyarrow would cast arrays of other types.
         for field, array in zip(schema, arrays, strict=True):
             assert array.type == field.type, f"{field.name!r}: expected {field.type}; got {array.type}"
@@ -165,30 +165,30 @@ class BatchMaker:
             raise SchemaError("rows without a column cannot be record batches: select one column or more")
 
 
-def _array(block: Block, kind: pa.DataType) -> pa.Array:
+def _arrow_array(block: Block, kind: pa.DataType) -> pa.Array:
     """Convert a block to an array of a type."""
     if isinstance(block, RaggedBlock):
-        return _list_array(block.row_splits, _array(block.values, kind.value_type), kind)
+        return _list_array(block.row_splits, _arrow_array(block.values, kind.value_type), kind)
     if isinstance(block, ArraysBlock):
-        data = _list_array(block.row_splits, _array(block.values, kind[0].type.value_type), kind[0].type)
-        arrays = [data, _array(block.shapes, kind[1].type)]
+        data = _list_array(block.row_splits, _arrow_array(block.values, kind[0].type.value_type), kind[0].type)
+        arrays = [data, _arrow_array(block.shapes, kind[1].type)]
         return pa.StructArray.from_arrays(arrays, fields=[kind[0], kind[1]])
     if isinstance(kind, pa.BaseExtensionType):
         rows, size = block.shape[0], kind.storage_type.list_size
-        storage = pa.Array.from_buffers(kind.storage_type, rows, [None], children=[_values(block)])
+        storage = pa.Array.from_buffers(kind.storage_type, rows, [None], children=[_flat_dense_values(block)])
         assert len(storage.values) == rows * size
         return pa.ExtensionArray.from_storage(kind, storage)
-    return _nested(_values(block), len(block), kind)
+    return _fixed_lists(_flat_dense_values(block), len(block), kind)
 
 
-def _nested(values: pa.Array, rows: int, kind: pa.DataType) -> pa.Array:
+def _fixed_lists(values: pa.Array, rows: int, kind: pa.DataType) -> pa.Array:
     """Nest flat values in lists of fixed sizes."""
     if pa.types.is_large_list(kind):
         # Rows of no values.
         return _list_array(np.zeros(rows + 1, np.int64), values, kind)
     if not pa.types.is_fixed_size_list(kind):
         return values
-    inner = _nested(values, rows * kind.list_size, kind.value_type)
+    inner = _fixed_lists(values, rows * kind.list_size, kind.value_type)
     return pa.Array.from_buffers(kind, rows, [None], children=[inner])
 
 
@@ -196,7 +196,7 @@ def _list_array(splits: NDArray[np.int64], values: pa.Array, kind: pa.DataType) 
     return pa.Array.from_buffers(kind, len(splits) - 1, [None, _buffer(splits)], children=[values])
 
 
-def _values(block: NDArray[Any] | BytesBlock) -> pa.Array:
+def _flat_dense_values(block: NDArray[Any] | BytesBlock) -> pa.Array:
     """Return the values of a dense block as a flat array."""
     if isinstance(block, BytesBlock):
         count = math.prod(block.shape)
@@ -284,7 +284,7 @@ def to_dataframe(rows: Rows) -> Any:
         divisions = (*starts, int(borders[-1]) - 1)
     # A persisted data set has the names of the lazy one, and dask would take one DataFrame for the other.
     name = f"tfrecord-dataframe-{uuid.uuid4().hex}"
-    convert = dask.delayed(_partition, traverse=False)
+    convert = dask.delayed(_partition_table, traverse=False)
     shared = dask.delayed(make, name=f"{name}-schema", traverse=False)
     parts = [
         convert(chunk, shared, start, dask_key_name=(name, number))
@@ -294,7 +294,7 @@ def to_dataframe(rows: Rows) -> Any:
     return dask.dataframe.from_delayed(parts, meta=meta, divisions=divisions, prefix="tfrecord")
 
 
-def _partition(chunk: Chunk, make: BatchMaker, start: int) -> Any:
+def _partition_table(chunk: Chunk, make: BatchMaker, start: int) -> Any:
     return _frame(pa.Table.from_batches([make(chunk)]), start)
 
 

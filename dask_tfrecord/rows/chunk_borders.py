@@ -70,7 +70,7 @@ def borders_by_rows(nrows: int, rows: int) -> NDArray[np.int64]:
 def borders_by_bytes(
     collection: Collection, row_nbytes: NDArray[np.float64], size: float, *, coalesce: bool
 ) -> NDArray[np.int64]:
-    """Return borders of chunks of about `size` bytes; `row_nbytes` are the decoded bytes of a row of each shard.
+    """Cut chunks of about `size` bytes; `row_nbytes` has each shard's decoded bytes per row.
 
     Larger shards are split evenly. Neighbouring shards are joined up to `size` if `coalesce`, otherwise only to stay
     below `MOST_CHUNKS`, and never beyond `size`: many chunks are slow, but large chunks may exceed the memory.

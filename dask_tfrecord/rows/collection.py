@@ -1,7 +1,7 @@
 """Find the bytes and shards of the rows of a chunk, in NumPy arrays, without reading.
 
 A `Collection` has the record count of each shard and the offsets of some records. Chunks are borders between rows. Only
-the task that reads a chunk converts its rows to `Run` values.
+the task that reads a chunk converts its rows to `RecordRange` values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.errors import plural
 from dask_tfrecord.records.damage import ShardReport
-from dask_tfrecord.records.index import Run, ShardIndex, kept_offsets
+from dask_tfrecord.records.index import RecordRange, ShardIndex, kept_offsets
 from dask_tfrecord.rows.permutation import Permutation
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
@@ -104,7 +104,7 @@ class Collection:
         """Records of all shards."""
         return int(self.starts[-1])
 
-    def runs(self, start: int, stop: int) -> Iterator[Run]:
+    def runs(self, start: int, stop: int) -> Iterator[RecordRange]:
         """Yield the rows ``start`` to ``stop`` as runs of consecutive records of a shard."""
         shard = int(np.searchsorted(self.starts, start, side="right")) - 1
         while start < stop:
@@ -118,7 +118,7 @@ class Collection:
             start = past
             shard += past == end
 
-    def picks(self, rows: NDArray[np.int64]) -> Iterator[Run]:
+    def picks(self, rows: NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield ascending, distinct rows as runs; a run of a shard continues while it skips no index entry."""
         shards = np.searchsorted(self.starts, rows, side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(rows)]
@@ -126,7 +126,7 @@ class Collection:
             shard = int(shards[begin])
             yield from self._shard_picks(shard, rows[begin:end] - self.starts[shard])
 
-    def _shard_picks(self, shard: int, records: NDArray[np.int64]) -> Iterator[Run]:
+    def _shard_picks(self, shard: int, records: NDArray[np.int64]) -> Iterator[RecordRange]:
         """Yield ascending records of a shard as runs."""
         entries = slice(self.entry_splits[shard], self.entry_splits[shard + 1])
         positions = np.searchsorted(self.entry_records[entries], records, side="right") - 1
@@ -152,7 +152,7 @@ class Collection:
             wanted = records[begin:end] if kept is not None or stop - first > end - begin else None
             yield self._run(shard, int(positions[begin]), first, stop, wanted, kept)
 
-    def pick(self, row: int) -> Run:
+    def pick(self, row: int) -> RecordRange:
         """Return one row as a run."""
         number = int(self.starts.searchsorted(row, "right")) - 1
         record, shard = row - int(self.starts[number]), self.shards[number]
@@ -162,7 +162,7 @@ class Collection:
             return self._known_run(shard, number, records, kept[record : record + 1], kept[record + 1 : record + 2])
         return next(self._shard_picks(number, records))
 
-    def unordered(self, rows: NDArray[np.int64]) -> Iterator[Run] | None:
+    def unordered(self, rows: NDArray[np.int64]) -> Iterator[RecordRange] | None:
         """Return runs of rows in any order; None where another order is faster, or the bytes of a row are unknown."""
         numbers = self.starts.searchsorted(rows, "right") - 1
         records = rows - self.starts[numbers]
@@ -190,11 +190,11 @@ class Collection:
         records: NDArray[np.int64],
         begins: NDArray[np.int64],
         ends: NDArray[np.int64],
-    ) -> Run:
+    ) -> RecordRange:
         """Return a run of records whose bytes are known."""
         first, begin, end, spans = int(records[0]), int(begins[0]), int(ends[-1]), (begins, ends)
         total = int(self.starts[number + 1] - self.starts[number]) if self.counts_given else None
-        return Run(shard, first, len(records), first, begin, end, False, None, records, total, spans=spans)
+        return RecordRange(shard, first, len(records), first, begin, end, False, None, records, total, spans=spans)
 
     def _kept(self, number: int, shard: Shard) -> NDArray[np.int64] | None:
         """Return the known offsets of the records of a shard that lost no bytes."""
@@ -210,12 +210,12 @@ class Collection:
         stop: int,
         wanted: NDArray[np.int64] | None,
         kept: NDArray[np.int64] | None = None,
-    ) -> Run:
+    ) -> RecordRange:
         """Return a run of records that is read from an index entry of the shard."""
         entry += int(self.entry_splits[shard])
         total = int(self.starts[shard + 1] - self.starts[shard])
         ends = stop == total
-        return Run(
+        return RecordRange(
             shard=self.shards[shard],
             first=first,
             count=stop - first if wanted is None else len(wanted),
@@ -244,7 +244,7 @@ class Collection:
         return int(self.entry_offsets[entry] if entry < end else self.nbytes[shard])
 
     def stored_nbytes(self, rows: RowNumbers, spans: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the stored bytes of ranges of `rows`, of shape (n, 2), interpolated between index entries."""
+        """Estimate the stored bytes in (n, 2) row ranges, interpolated between index entries."""
         known, offsets = self._known_offsets()
 
         def nbytes(first: NDArray[np.int64], past: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -295,7 +295,7 @@ def row_numbers(rows: RowNumbers) -> NDArray[np.int64]:
     return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64) if isinstance(rows, range) else rows
 
 
-def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[Run]:
+def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[RecordRange]:
     """Yield ascending, distinct rows as runs."""
     if isinstance(rows, range) and rows.step == 1:
         return collection.runs(rows.start, rows.stop)

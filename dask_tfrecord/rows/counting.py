@@ -25,7 +25,7 @@ from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
-    Run,
+    RecordRange,
     ShardIndex,
     begins_with_header,
     even_splits,
@@ -124,10 +124,10 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            plain = _plain(shards[group.start])
+            plain = _is_plain(shards[group.start])
             calls += [partial(split_entries, plain, split, check_crc=check_crc) for split in splits[group.start]]
         else:
-            calls.append(partial(_count, shards[group], found[group], check_crc, _entries_apart(shards)))
+            calls.append(partial(_count_one, shards[group], found[group], check_crc, _entries_apart(shards)))
     began = time.monotonic()
     results = iter(compute_with_progress(calls, "Counting records"))
     indexes: list[ShardIndex] = []
@@ -137,7 +137,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             indexes += next(results)
         else:
             entries = [next(results) for _ in parts]
-            indexes.append(join_entries(_plain(shards[group.start]), parts, entries, check_crc=check_crc))
+            indexes.append(join_entries(_is_plain(shards[group.start]), parts, entries, check_crc=check_crc))
     if _log.isEnabledFor(logging.INFO):
         cached = len(found) - found.count(None) - sum(each.stale is not None for each in indexes)
         records, seconds = sum(each.count for each in indexes), time.monotonic() - began
@@ -167,7 +167,9 @@ def index_entries_of_shards(
     calls = []
     for group in group_by_size([side.file.size for _, side in found]):
         numbers, sides = zip(*found[group], strict=True)
-        calls.append(partial(_count, [shards[number] for number in numbers], sides, check_crc, _entries_apart(shards)))
+        calls.append(
+            partial(_count_one, [shards[number] for number in numbers], sides, check_crc, _entries_apart(shards))
+        )
     counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
     _warn(counted)
     kinds = [shards.compression] * len(shards)
@@ -196,18 +198,18 @@ def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]
     unsplittable = find_unsplittable(shards, 2 * limits().count_task_nbytes)
     numbers = numbers[~unsplittable[numbers]]
     # A damaged first header is reported at once; the tasks of splits would search all bytes first.
-    calls = [partial(begins_with_header, _plain(shards[number])) for number in numbers.tolist()]
+    calls = [partial(begins_with_header, _is_plain(shards[number])) for number in numbers.tolist()]
     held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
     return {
         number: even_splits(int(shards.sizes[number]), limits().count_task_nbytes) for number in numbers[held].tolist()
     }
 
 
-def _plain(shard: Shard) -> Shard:
+def _is_plain(shard: Shard) -> Shard:
     return replace(shard, compression=None)
 
 
-def _count(
+def _count_one(
     shards: Sequence[Shard], sidecars: Sequence[Sidecar | None], check_crc: bool, apart: int
 ) -> list[ShardIndex]:
     pairs = zip(shards, sidecars, strict=True)
@@ -361,16 +363,16 @@ def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) 
         _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
 
 
-def intact_runs(shards: Shards) -> Callable[[int], Iterator[Run]]:
+def intact_runs(shards: Shards) -> Callable[[int], Iterator[RecordRange]]:
     """Return a function that checks a shard, and returns the runs of its intact records."""
 
-    def runs_of(number: int) -> Iterator[Run]:
+    def runs_of(number: int) -> Iterator[RecordRange]:
         return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
 
     return runs_of
 
 
-def runs_of_shard(collection: Collection, number: int) -> Iterator[Run]:
+def runs_of_shard(collection: Collection, number: int) -> Iterator[RecordRange]:
     """Return the runs of the records of a shard."""
     return collection.runs(*collection.starts[number : number + 2].tolist())
 
@@ -378,11 +380,11 @@ def runs_of_shard(collection: Collection, number: int) -> Iterator[Run]:
 def check_shards(shards: Shards) -> list[ShardReport]:
     """Check all records of listed shards; see `verify`."""
     found = find_sidecars(shards, SUFFIX)
-    calls = [partial(_check, shards[part], found[part]) for part in group_by_size(shards.sizes.tolist())]
+    calls = [partial(_check_shard, shards[part], found[part]) for part in group_by_size(shards.sizes.tolist())]
     return list(chain.from_iterable(compute_with_progress(calls, "Checking records")))
 
 
-def _check(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardReport]:
+def _check_shard(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardReport]:
     reports = []
     for shard, sidecar in zip(shards, sidecars, strict=True):
         report = check_shard(shard)

@@ -41,7 +41,7 @@ def active_client() -> Any:
 
 
 def pool_threads() -> int | None:
-    """Return the number of threads of the pool in the configuration of dask; None without a pool.
+    """Return how many threads dask's configured pool has; None without a pool.
 
     `concurrent.futures` has no public attribute for it, and dask reads the same one:
     https://github.com/dask/dask/blob/main/dask/threaded.py (`get`).

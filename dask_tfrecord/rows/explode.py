@@ -52,16 +52,16 @@ def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ..
     token = tokenize(chunks.name, name)
     unknown = (np.nan,) * chunks.numblocks[0]
     shape = (unknown, *feature.item_shape)
-    arrays = [block_array(_values, chunks, name, column_key("values", name, token), shape, feature.item_dtype)]
+    arrays = [block_array(_chunk_values, chunks, name, column_key("values", name, token), shape, feature.item_dtype)]
     for level in range(feature.ragged_rank + bool(feature.own_shapes)):
-        arrays.append(_row_splits(chunks, name, level, rows.sizes if level == 0 else unknown))
+        arrays.append(_chunk_splits(chunks, name, level, rows.sizes if level == 0 else unknown))
     if feature.own_shapes:
         shape = (unknown if feature.ragged_rank else rows.sizes, feature.own_shapes)
         arrays.append(block_array(_shapes, chunks, name, column_key("shapes", name, token), shape, _INT))
     return tuple(arrays)
 
 
-def _row_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...]) -> da.Array:
+def _chunk_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...]) -> da.Array:
     option = (name, level)
     token = tokenize(chunks.name, option)
     # First value of each chunk. Chunks may be empty, so the last split of the previous chunk is not enough.
@@ -77,7 +77,7 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
     """Return a column with every row padded to `length`."""
     check_ragged(name, feature)
     dtype = feature.item_dtype
-    lengths, value = _lengths(length, name, feature), padding_value(value, dtype, name)
+    lengths, value = _checked_lengths(length, name, feature), padding_value(value, dtype, name)
     chunks = rows.chunks([name])
     option = (name, lengths, value, rows.source, rows.borders)
     key = column_key("padded", name, tokenize(chunks.name, option))
@@ -99,7 +99,7 @@ def check_ragged(name: str, feature: Feature) -> None:
         raise SchemaError(f"column {name!r} is {feature}, of arrays: {made}")
 
 
-def _lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:
+def _checked_lengths(length: int | Sequence[int], name: str, feature: Feature) -> tuple[int, ...]:
     """Check the padded lengths, the outermost first."""
     given = (length,) if not isinstance(length, Sequence) else length
     if not all(isinstance(each, int | np.integer) for each in given):
@@ -150,7 +150,7 @@ def _level(chunk: Chunk, name: str, level: int) -> Any:
     return block
 
 
-def _values(chunk: Chunk, name: str) -> NDArray[Any]:
+def _chunk_values(chunk: Chunk, name: str) -> NDArray[Any]:
     block = _level(chunk, name, 0)
     return as_chunk(block.flat_values if isinstance(block, RaggedBlock) else block.values, name)
 
@@ -228,7 +228,7 @@ def _columns_of_items(
     schema: Schema, names: tuple[str, ...], repeat: str | Sequence[str], number: str | None, *, counted: bool
 ) -> ItemColumns:
     """Check the arguments of `explode`, whose group has the columns `names`."""
-    repeated = _checked_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
+    repeated = _checked_item_names(schema, [repeat] if isinstance(repeat, str) else repeat, "repeat")
     if both := [name for name in repeated if name in names]:
         raise SchemaError(f"explode: column {both[0]!r} is in group and in repeat; give it once")
     features = {name: schema[name].item() for name in names} | {name: schema[name] for name in repeated}
@@ -301,7 +301,7 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
             )
             raise UnknownFeatureError(f"explode: no group or column {group!r}{near_misses(group, prefixes)}")
         raise SchemaError(_dense_message(schema, dense[0]))
-    names = _checked_names(schema, group, "group")
+    names = _checked_item_names(schema, group, "group")
     if not names:
         raise SchemaError("explode: group needs at least one column")
     for name in names:
@@ -326,7 +326,7 @@ def _dense_message(schema: Schema, name: str) -> str:
     )
 
 
-def _checked_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]:
+def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]:
     if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"explode: {argument} is a name or a list of names of columns; got {given!r:.100}")
     for name in given:

@@ -54,7 +54,7 @@ MaskFunction = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Comparison of a column with a value, or of the lengths, any or all of its values.
+    """Compare a column with a value: itself, its lengths, or any or all of its values.
 
     A comparison may begin with "not", which NaN makes differ from the opposite one.
     """
@@ -385,7 +385,7 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
     option = mask, tested, rows.sizes, files_of(rows.origin)
     if not count:
         stored = rows.stored_schema
-        chunks = each_chunk(_kept, option, rows.chunks(tuple(stored)))
+        chunks = each_chunk(_kept_rows, option, rows.chunks(tuple(stored)))
         uncounted = Rows.of_chunks(chunks, stored, (np.nan,) * rows.nchunks, rows.origin, rows.rechunked)
         return replace(uncounted, selected=rows.selected, backend=rows.backend)
     chunks = rows.chunks(tested)
@@ -404,7 +404,7 @@ def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[n
         return mask({name: frozen(chunk.blocks[name]) for name in tested})
 
 
-def _kept(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
+def _kept_rows(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
     kept = np.flatnonzero(_mask(chunk, option, np.array(block_id)))
     return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})
 
@@ -467,7 +467,7 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
     return f"{reduction}({name})" if reduction else name, after
 
 
-def _parse(tokens: Sequence[str]) -> tuple[str, str, Any]:
+def _parse_text(tokens: Sequence[str]) -> tuple[str, str, Any]:
     tokens = tokens[_after_space(tokens, 0) :]
     found = _quoted_column(tokens)
     if found is None:
@@ -670,11 +670,11 @@ def _alternatives(text: str) -> Alternatives | None:
             before, word, after = tokens[at - 1 : at + 2]
             # The space after one word does not stand before the next one as well.
             if word in ("and", "or") and at > start and before.isspace() and after.isspace():
-                alternatives[-1].append(_parse(tokens[start : at - 1]))
+                alternatives[-1].append(_parse_text(tokens[start : at - 1]))
                 start = at + 2
                 if word == "or":
                     alternatives.append([])
-        alternatives[-1].append(_parse(tokens[start:]))
+        alternatives[-1].append(_parse_text(tokens[start:]))
     except (ValueError, SyntaxError, MemoryError, RecursionError, StopIteration):
         return None
     return alternatives

@@ -225,7 +225,7 @@ _SPECIFY = (
 )
 
 
-def _unequal(rows: Mapping[str, float]) -> str:
+def _unequal_rows(rows: Mapping[str, float]) -> str:
     """Return the error about arrays of different numbers of rows."""
     if not rows:
         return "records need at least one array: write {name: array}"
@@ -236,7 +236,7 @@ def _unequal(rows: Mapping[str, float]) -> str:
 
 
 def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], *, exact: bool = False) -> Rows:
-    """Convert array-likes with one number of rows to columns, in the chunks of the first dask array or parts of them.
+    """Convert array-likes with equally many rows to columns, in chunks within the first dask array's.
 
     If `exact`, columns have the features `forms`. Otherwise a dense array may stay dense, and a writer applies its
     features.
@@ -246,7 +246,7 @@ def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], 
         found |= _exactly(forms, found)
     rows = {name: array.shape[0] for name, (_, array) in found.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
-        raise SchemaError(_unequal(rows))
+        raise SchemaError(_unequal_rows(rows))
     sizes = _sizes([array for _, array in found.values()])
     schema = Schema({name: feature for name, (feature, _) in found.items()})
     arrays = {name: array for name, (_, array) in found.items()}
@@ -394,11 +394,11 @@ def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, d
         text = np.dtypes.StringDType() if dtype.kind in "UT" else dtype
         starts = np.concatenate([[0.0], np.cumsum(array.chunks[0])])
         meta = np.empty((0,) * array.ndim, text)
-        array = da.map_blocks(_checked_block, array, owner=owner, starts=starts, dtype=text, meta=meta)
+        array = da.map_blocks(_checked_rows, array, owner=owner, starts=starts, dtype=text, meta=meta)
     return _specified(array, owner, form) if dtype.kind == "O" else feature_of(array, owner), array
 
 
-def _checked_block(block: Any, owner: str, starts: NDArray[Any], block_id: tuple[int, ...] = (0,)) -> Any:
+def _checked_rows(block: Any, owner: str, starts: NDArray[Any], block_id: tuple[int, ...] = (0,)) -> Any:
     """Return a block without its mask, and strings as text."""
     start = starts[block_id[0]]
     data = host_array(block, owner, 0 if np.isnan(start) else int(start))
@@ -430,7 +430,7 @@ def _eager(array: NDArray[Any], owner: str, form: Feature | None) -> tuple[Featu
         return FixedLenFeature(array.shape[1:], "bytes"), items.reshape(array.shape)
     rows = array.tolist()
     scalars = not any(isinstance(row, list | tuple | np.ndarray | bytes | bytearray | memoryview) for row in rows)
-    return _listed(rows, owner, form) if scalars else _ragged(rows, owner, form)
+    return _listed(rows, owner, form) if scalars else _ragged_feature(rows, owner, form)
 
 
 def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
@@ -445,15 +445,15 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
     try:
         array = np.asarray(rows)
     except ValueError:  # rows that differ in length
-        return _ragged(rows, owner, form)
+        return _ragged_feature(rows, owner, form)
     except OverflowError as error:
         raise SchemaError(f"{owner}: {error}") from None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
-        return _ragged(rows, owner, form)
+        return _ragged_feature(rows, owner, form)
     if array.ndim > 1 and _holds_buffers(rows):
-        return _ragged(rows, owner, form)
+        return _ragged_feature(rows, owner, form)
     if not array.size and form is not None and form.block_dtype.kind == "O":
-        return _ragged(rows, owner, form)
+        return _ragged_feature(rows, owner, form)
     if array.dtype.kind == "f":
         _refuse_rounded(rows, owner)
     # NumPy chooses these dtypes for numbers of Python.
@@ -499,7 +499,7 @@ def _refuse_missing(rows: Sequence[Any], owner: str) -> None:
         raise SchemaError(f"{owner} has missing values{in_rows(missing)}, which records do not have: {MISSING}")
 
 
-def _ragged(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
+def _ragged_feature(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
     """Find the feature of rows that are objects: bytes, text, or lists and arrays that may differ in length."""
     rows = list(map(as_bytes, rows))
     _refuse_missing(rows, owner)
@@ -523,7 +523,7 @@ def _ragged(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
 
 
 def _rows_feature(rows: list[Any], owner: str) -> Feature:
-    """Find the feature of rows that are lists and arrays; of rows of rows where lists differ in length within one."""
+    """Find the feature for rows that are lists and arrays; nested rows where lengths differ within one."""
     levels = 1
     while any(_is_uneven(row) for row in rows):
         for number, row in enumerate(rows):
@@ -600,7 +600,7 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
 
 
 def _rectilinear_rows(array: Any) -> tuple[int, ...]:
-    """Return the rows of each chunk of an array of Zarr with a rectilinear grid; none for other arrays."""
+    """Return the rows in each chunk of a Zarr array with a rectilinear grid; empty for others."""
     try:
         getattr(array, "chunks", None)
     except NotImplementedError:
@@ -631,7 +631,7 @@ class _RectilinearArray:
 
 
 def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the rows of each chunk: those of the first dask array, or of one that divides them; else up to 64 MiB."""
+    """Choose the rows in each chunk: as in the first dask array, or one that divides it; else up to 64 MiB."""
     lazy = [tuple(array.chunks[0]) for array in arrays if isinstance(array, da.Array)]
     if lazy:
         # Small columns of a store may have longer chunks than its large ones.
@@ -672,7 +672,7 @@ def rows_of_frame(frame: Any, forms: Mapping[str, Feature], *, exact: bool) -> R
     numbers = type(index).__name__ == "RangeIndex" and index.start == 0 and index.step == 1
     if len(frame) and (not numbers or any(name is not None for name in index.names)):
         raise SchemaError(_INDEX)
-    columns = {name: _column(frame[name], f"array {name!r}", 0) for name in names}
+    columns = {name: _arrow_column(frame[name], f"array {name!r}", 0) for name in names}
     return columns_from_arrays(columns, forms, exact=exact)
 
 
@@ -742,7 +742,7 @@ def _feature_of_dtype(dtype: Any, name: str, form: Feature | None) -> Feature:
                 f"features={{{name!r}: FixedLenFeature((), 'bytes')}} for bytes, or VarLenFeature(dtype) for lists"
             )
         return form
-    return column_from_array(_column(pandas.Series([], dtype=dtype), owner, 0), owner, form)[0]
+    return column_from_array(_arrow_column(pandas.Series([], dtype=dtype), owner, 0), owner, form)[0]
 
 
 def _partition_chunk(frame: Any, schema: Schema, start: int, stop: int) -> Chunk:
@@ -754,14 +754,14 @@ def _partition_chunk(frame: Any, schema: Schema, start: int, stop: int) -> Chunk
     blocks: dict[str, Block] = {}
     for name, feature in schema.items():
         owner = f"column {name!r}"
-        column = _column(frame[name], owner, start)
+        column = _arrow_column(frame[name], owner, start)
         if not isinstance(column, RaggedBlock | BytesBlock | ArraysBlock):
             column = column_from_array(column, owner, feature)[1]
         blocks[name] = conform(feature, column, owner, lossless=True)
     return Chunk(blocks)
 
 
-def _column(series: Any, owner: str, first: int) -> Any:
+def _arrow_column(series: Any, owner: str, first: int) -> Any:
     """Return a block for a column of an Arrow type, and other columns unchanged; `first` is the number of its row 0."""
     if getattr(series.dtype, "pyarrow_dtype", None) is None:
         refuse_missing_values(series, owner, first)
@@ -792,7 +792,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return np.array(array.to_pylist(), np.dtypes.StringDType())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return _bytes_block(array.cast(pa.large_binary()))
+        return _block_of_bytes(array.cast(pa.large_binary()))
     if pa.types.is_fixed_size_list(kind):
         return _fixed(_block(array.flatten(), owner, lambda: np.repeat(rows(), kind.list_size)), len(array), kind)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -816,7 +816,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
     return None
 
 
-def _bytes_block(array: Any) -> BytesBlock:
+def _block_of_bytes(array: Any) -> BytesBlock:
     """Return the values of a large_binary array, sharing memory."""
     _, offsets, data = array.buffers()
     if not len(array):

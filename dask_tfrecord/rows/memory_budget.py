@@ -63,7 +63,7 @@ class MemoryBudget:
     def from_units(
         cls, workers: Workers, tasks: int, units: Mapping[str, tuple[int, bool]], read_nbytes: int, *, together: bool
     ) -> MemoryBudget:
-        """Estimate the memory of a number of tasks from the sizes of the write units.
+        """Estimate how much memory some tasks take, from the sizes of write units.
 
         `units` holds the decoded bytes of each kind of unit, and whether it is a Zarr shard. A task has read rows of
         `read_nbytes` that are not yet written. It fills a unit of each kind `together`, or a single unit.

@@ -19,7 +19,7 @@ _HEADER_NBYTES = sys.getsizeof(np.empty(0))
 
 
 class ObjectArray(np.ndarray[Any, Any]):
-    """Chunk of a dask array of objects or text; slices keep this class, results of functions are plain arrays.
+    """Chunk with objects or text; slices keep this class, results of functions are plain arrays.
 
     Reducing rows that differ in length raises TypeError, because NumPy can't add arrays of different shapes. Comparing
     bytes with text does, too, because NumPy would find no equal row. Errors name the column where it is known.

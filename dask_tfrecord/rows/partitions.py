@@ -1,4 +1,4 @@
-"""Partitions of records of any type, read by bags and by surveys of their contents.
+"""Partitions with records of any type, for bags and surveys.
 
 Sizes are stored bytes, because the size of decoded payloads is unknown. Records are counted only if necessary.
 """
@@ -31,7 +31,7 @@ from dask_tfrecord.features.inference.survey import survey
 from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.framing import detected_compression
-from dask_tfrecord.records.index import Run, ShardIndex, full_run, iterate_payloads, scan_shard
+from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import Attempts, compute_with_progress, intact_runs, raise_first
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import dask.bag
 
 
-Runs = tuple[Run, ...]
+Runs = tuple[RecordRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: boo
     if wanted == "shard":
         return [(full_run(shard),) for shard in shards]
     if wanted == "auto":
-        return _joined(list(_split_large(shards, size, check_crc)))
+        return _joined_partitions(list(_split_large(shards, size, check_crc)))
     collection = count_records(shards, "auto", check_crc)
     if isinstance(wanted, int):
         borders = borders_by_rows(collection.nrows, wanted)
     else:
-        borders = _borders(collection, float(wanted), coalesce=True)
+        borders = _even_borders(collection, float(wanted), coalesce=True)
     return [tuple(collection.runs(start, stop)) for start, stop in pairwise(borders.tolist())]
 
 
@@ -94,7 +94,7 @@ def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]
             yield (full_run(shard),)
             continue
         collection = Collection.from_indexes(shards[number : number + 1], [index])
-        for start, stop in pairwise(_borders(collection, size, coalesce=False).tolist()):
+        for start, stop in pairwise(_even_borders(collection, size, coalesce=False).tolist()):
             yield tuple(collection.runs(start, stop))
 
 
@@ -103,7 +103,7 @@ def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
     return None if detected_compression(shard) is not None else scan_shard(shard, check_crc=check_crc)
 
 
-def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _even_borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     stored = collection.nbytes.astype(np.float64)
     # Each part of a shard without access points would decompress the shard from its start.
     unsplittable = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)
@@ -111,7 +111,7 @@ def _borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarr
     return borders_by_bytes(collection, stored / np.maximum(collection.counts, 1), size, coalesce=coalesce)
 
 
-def _joined(partitions: list[Runs]) -> list[Runs]:
+def _joined_partitions(partitions: list[Runs]) -> list[Runs]:
     """Join neighbouring partitions if there are more than `MOST_CHUNKS`."""
     step = math.ceil(len(partitions) / MOST_CHUNKS)
     if step <= 1:
@@ -190,11 +190,11 @@ def read_bag(
     parts = record_partitions(shards, chunks, check_crc)
     # dask materialises the values of a partition only when they leave a task.
     bag = from_sequence(parts, partition_size=1)
-    values: dask.bag.Bag = bag.map(_values, decode=decode, check_crc=check_crc).flatten()
+    values: dask.bag.Bag = bag.map(_partition_values, decode=decode, check_crc=check_crc).flatten()
     return values
 
 
-def _values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
+def _partition_values(part: RecordPartition, decode: Callable[[bytes], Any] | None, check_crc: bool) -> Iterator[Any]:
     """Yield the values of a partition."""
     with closing(iterate_payloads(part.runs, check_crc=check_crc)) as records:
         for location, payload in records:
@@ -372,7 +372,7 @@ def inspect_shards(
     ]
     while len(found) > 1:
         groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
-        found = [dask.delayed(_merged, pure=False)(group) for group in groups]
+        found = [dask.delayed(_merged_surveys, pure=False)(group) for group in groups]
     (whole,) = dask.compute(*found) if found else (take([]),)
     raise_first([whole])
     return report(whole, shards.paths)
@@ -383,7 +383,7 @@ def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:
         return take(records)
 
 
-def _merged(surveys: Sequence[Any]) -> Any:
+def _merged_surveys(surveys: Sequence[Any]) -> Any:
     """Merge surveys of consecutive partitions, or return the first error, which None may follow."""
     whole = None
     for part in surveys:

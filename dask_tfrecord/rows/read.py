@@ -26,7 +26,7 @@ from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collect
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.messages import DecodeError, SequenceExample
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run, iterate_payloads
+from dask_tfrecord.records.index import RecordRange, iterate_payloads
 from dask_tfrecord.rows.chunk_borders import (
     MOST_CHUNKS,
     ByteChunks,
@@ -89,7 +89,7 @@ def _longest(
     """Return the steps of the longest record of some rows, decoded `rows` at a time."""
     names = tuple(decoder.columns)
     longest = dict.fromkeys(names, 0)
-    blocks_of_runs: Iterator[tuple[Iterable[Run], int, dict[str, NDArray[Any]]]] = (
+    blocks_of_runs: Iterator[tuple[Iterable[RecordRange], int, dict[str, NDArray[Any]]]] = (
         (collection.runs(first, min(first + rows, stop)), min(rows, stop - first), {})
         for first in range(start, stop, rows)
     )
@@ -480,7 +480,7 @@ def _schema(
             if labels is not None and labels.schema:
                 schema = labels.schema
             else:
-                schema = found.with_classes(_inferred(found.shards, intact))
+                schema = found.with_classes(_inferred_schema(found.shards, intact))
         return schema if columns is None else features_of_columns(schema, columns)
     given = given if columns is None else features_of_columns(given, columns)
     # A missing Pillow is reported before anything is computed. Metadata may describe images that are not read.
@@ -493,7 +493,7 @@ def _schema(
     return given
 
 
-def _inferred(shards: Shards, intact: Collection | None) -> Schema:
+def _inferred_schema(shards: Shards, intact: Collection | None) -> Schema:
     # Imported here: inference loads protobuf, which a known schema does not need.
     from dask_tfrecord.features.inference.report import infer_examples, sample_records
 
@@ -558,11 +558,11 @@ def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> 
     if chunks == "shard":
         return distinct(collection.starts)
     if isinstance(chunks, float):
-        return borders_by_bytes(collection, _row_nbytes(source), chunks, coalesce=True)
-    return at_entries(collection, borders_by_bytes(collection, _row_nbytes(source), chunk_size(), coalesce=False))
+        return borders_by_bytes(collection, _shard_row_nbytes(source), chunks, coalesce=True)
+    return at_entries(collection, borders_by_bytes(collection, _shard_row_nbytes(source), chunk_size(), coalesce=False))
 
 
-def _row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
+def _shard_row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
     """Estimate decoded bytes per row of each shard: exact for dense columns, else by the ratio of the first rows."""
     collection = source.collection
     features = source.schema.values()

@@ -362,7 +362,7 @@ class Rows(HasRows):
 
     @classmethod
     def in_memory(cls, arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Sequence[int]) -> Rows:
-        """Divide arrays of NumPy into chunks of `sizes` rows; rows of objects are converted to flat buffers once."""
+        """Divide NumPy arrays into chunks of `sizes` rows; objects become flat buffers once."""
         borders = splits_of(sizes).tolist()
         name = f"tfrecord-arrays-{tokenize(list(arrays.items()), tuple(sizes))}"
         chunks: dict[Any, Any] = {
@@ -791,7 +791,7 @@ def _put(parts: Sequence[Chunk], order: NDArray[np.int64], schema: Schema) -> Ch
 
 
 def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
-    return _checked(
+    return _checked_block(
         {
             name: conform(schema[name], block, f"array {name!r}", lossless=True)
             for name, block in zip(schema, blocks, strict=True)
@@ -811,10 +811,10 @@ def _read_and_join(
 
 def _join(first: Chunk, second: Chunk, schema: Schema) -> Chunk:
     blocks = first.blocks | second.blocks
-    return _checked({name: blocks[name] for name in schema})
+    return _checked_block({name: blocks[name] for name in schema})
 
 
-def _checked(blocks: dict[str, Block]) -> Chunk:
+def _checked_block(blocks: dict[str, Block]) -> Chunk:
     rows = {name: len(block) for name, block in blocks.items()}
     if len(set(rows.values())) > 1:
         raise SchemaError(f"columns must have the same number of rows; a chunk has {rows}")
@@ -822,7 +822,7 @@ def _checked(blocks: dict[str, Block]) -> Chunk:
 
 
 def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64]:
-    """Return chunk borders of selected rows: those of their chunks if they ascend, else the mean rows of a chunk."""
+    """Cut selected rows into chunks: at their chunks' borders if they ascend, else evenly."""
     count = len(picked)
     if count == 0:
         return np.array([0, 0])
@@ -938,7 +938,7 @@ class _Unmasked:
 
 @dataclass(frozen=True, eq=False)
 class _ReadIntoResults:
-    """Reads of rows of a source, which decode into the results of all columns."""
+    """Read a source's rows straight into all result columns."""
 
     source: CountedRows
     borders: NDArray[np.int64]  # first row of each read, and the number of rows

@@ -80,7 +80,7 @@ from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
     ByteSplit,
-    Run,
+    RecordRange,
     SplitEntry,
     check_count,
     find_entry,
@@ -188,7 +188,7 @@ class CountedRows(Source, ABC):
 
     @abstractmethod
     def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read rows of some columns in one pass: those of a slice, a list of ints or a mask.
+        """Read rows of some columns in one pass, chosen by a slice, ints or a mask.
 
         Arrays of `out` are filled and returned for dense columns.
         """
@@ -205,7 +205,7 @@ class CountedRows(Source, ABC):
 
     def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
         """Read the rows of `key` that a mask of tested columns keeps."""
-        return _kept(partial(self.read, key=key), names, where)
+        return _kept_by(partial(self.read, key=key), names, where)
 
     @abstractmethod
     def select(self, key: Any) -> CountedRows:
@@ -220,7 +220,7 @@ class CountedRows(Source, ABC):
         return True
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
-        """Return those of some ragged columns from which the row lengths of all of them follow."""
+        """Choose ragged columns whose row lengths give the lengths of all."""
         return names
 
     def encoded(self, names: Sequence[str]) -> CountedRows:
@@ -253,7 +253,7 @@ class CountedRows(Source, ABC):
         return Location(self.origin.get("store", "rows in memory"), int(self.rows[start + row]), feature=feature)
 
     def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
-        """Return the stored bytes of ranges of rows, of shape (n, 2); None if they are not read from shards."""
+        """Return how many stored bytes (n, 2) row ranges take; None if shards aren't read."""
         return None if self.inner is None else self.inner.cost(spans)
 
 
@@ -272,7 +272,7 @@ class UncountedChunks(Source, ABC):
 
     def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
         """Read the rows of a chunk that a mask of tested columns keeps."""
-        return _kept(partial(self.read_chunk, number=number), names, where)
+        return _kept_by(partial(self.read_chunk, number=number), names, where)
 
     @abstractmethod
     def describe_chunk(self, number: int) -> str:
@@ -307,7 +307,7 @@ class DerivedRows(CountedRows):
 
 
 class SameRows(DerivedRows):
-    """Rows of another source by the numbers that they have there, by default made of all of its columns."""
+    """Base of sources that change columns and keep row numbers."""
 
     __slots__ = ()
 
@@ -354,7 +354,7 @@ class DerivedChunks(UncountedChunks):
 AnySource = CountedRows | UncountedChunks
 
 
-def _kept(read: Callable[[Sequence[str]], dict[str, Block]], names: Sequence[str], where: Where) -> dict[str, Block]:
+def _kept_by(read: Callable[[Sequence[str]], dict[str, Block]], names: Sequence[str], where: Where) -> dict[str, Block]:
     tested, mask = where
     blocks = read(tuple(dict.fromkeys([*tested, *names])))
     kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
@@ -580,7 +580,7 @@ class RecordSource(CountedRows):
         rows = pick_rows(self.rows, key)
         ascending: RowNumbers = rows
         order: NDArray[np.int64] | None = None
-        runs: Iterable[Run] | None = None
+        runs: Iterable[RecordRange] | None = None
         if len(rows) == 1:
             runs = [self.collection.pick(int(rows[0]))]
         elif not (isinstance(rows, range) and rows.step > 0) and (np.diff(rows) <= 0).any():
@@ -624,11 +624,11 @@ class RecordSource(CountedRows):
         limit = memory_limit(self.most_nbytes)
         return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
 
-    def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[Run]:
+    def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[RecordRange]:
         """Yield runs of ascending rows, and check them."""
         return self._checked(row_runs(self.collection, rows), everything=everything)
 
-    def _checked(self, runs: Iterable[Run], *, everything: bool = False) -> Iterator[Run]:
+    def _checked(self, runs: Iterable[RecordRange], *, everything: bool = False) -> Iterator[RecordRange]:
         """Yield runs; check counts of the user if no run reaches the end of the shard."""
         for run in runs:
             if run.total is not None and not everything:
@@ -742,7 +742,7 @@ class GrowingSpans:
 
 
 def memory_limit(most: int | None = None) -> MemoryLimit | None:
-    """Return the memory limit of one column of a block, at most that of the caller; None without limit."""
+    """Return how many bytes a block's column may take, at most as many as the caller's; None without limit."""
     given = read_setting(_SETTING)
     if given == "auto":
         memory = worker_memory() or _machine_memory()
@@ -781,7 +781,7 @@ _INFLATION = 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncountedSource(UncountedChunks):
-    """Rows of TFRecord shards that are not counted, in chunks of any number of rows."""
+    """Rows in uncounted TFRecord shards, in chunks with any number of rows."""
 
     chunks: ByteChunks
     decoder: Decoder
@@ -860,7 +860,7 @@ class UncountedSource(UncountedChunks):
                     if count == rows:
                         break
             if count:
-                runs.append(Run(shard, 0, count, 0, 0, shard.size, ends_shard=False))
+                runs.append(RecordRange(shard, 0, count, 0, 0, shard.size, ends_shard=False))
             rows -= count
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
 
@@ -897,10 +897,10 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
 
 
-def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> Run:
+def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> RecordRange:
     past = shard.size if split is None else min(shard.size, split.stop + _READ_PAST_SPLIT_NBYTES)
     record = entry.record or 0
-    return Run(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
+    return RecordRange(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1113,7 +1113,7 @@ class _Mapped(Source):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartitionedSource(SameRows):
-    """Rows of records, with columns of text that are the same for all records of a shard.
+    """Rows of records, with text columns that are constant within a shard.
 
     An example of shards with two and one records and the values "mon" and "tue": the rows are "mon", "mon" and "tue",
     and no shard is read for them.
@@ -1125,7 +1125,7 @@ class PartitionedSource(SameRows):
 
     @classmethod
     def from_values(cls, source: RecordSource | FilledSource, values: Mapping[str, Sequence[str]]) -> PartitionedSource:
-        """Add the values of each shard; a column of the records with one of these names is a SchemaError."""
+        """Add each shard's values; raise SchemaError if records have a column with one of the names."""
         for name in values:
             if name in source.schema:
                 raise SchemaError(
@@ -1157,7 +1157,7 @@ class PartitionedSource(SameRows):
         return replace(self, source=source, schema=self.schema.replaced({**self.schema, **source.schema}))
 
     def _joined(self, names: Sequence[str], blocks: Mapping[str, Block], key: Any) -> dict[str, Block]:
-        """Return the blocks of the records, and the text of the shards of the rows of `key`."""
+        """Return the records' blocks, and for `key` the text of each row's shard."""
         made = dict(blocks)
         if wanted := [name for name in names if name in self.partitions]:
             numbers = row_numbers(pick_rows(self.rows, key))
@@ -1190,7 +1190,7 @@ class PartitionedSource(SameRows):
         """Read the rows that a mask keeps; without columns of directories, the records test it."""
         if self.partitions.keys().isdisjoint([*names, *where[0]]):
             return self.source.read_where(names, key, where)
-        return _kept(partial(self.read, key=key), names, where)
+        return _kept_by(partial(self.read, key=key), names, where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1311,7 +1311,7 @@ class RenamedChunks(_Renamed, DerivedChunks):
         return self._renamed(self.source.read_chunk(self._own(names), number), names)
 
     def read_chunk_where(self, names: Sequence[str], number: int, where: Where) -> dict[str, Block]:
-        """Read the rows of a chunk of the source that a mask of tested columns keeps."""
+        """Read a chunk's rows that a mask over tested columns keeps."""
         return self._renamed(self.source.read_chunk_where(self._own(names), number, self._own_where(where)), names)
 
 
@@ -1452,7 +1452,7 @@ class UserBlocks(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class OnBackend:
-    """A function of `map_blocks`, called with arrays of a backend of dask, such as CuPy; None is NumPy."""
+    """A function for `map_blocks`, called with arrays from a dask backend (CuPy); None is NumPy."""
 
     function: BlockFunction
     backend: str | None = None
@@ -1529,7 +1529,7 @@ def unknown_column(error: Exception, columns: Iterable[str]) -> str:
 
 
 def mapped_schema(made: Any, own: Schema) -> Schema:
-    """Return the schema of the output of a function that is called with the columns of `own`, from a template.
+    """Derive a function's output schema from a template; it is called with the columns in `own`.
 
     An array states no class: if its dtype and shape match the column of the same name, the column keeps its class. A
     Schema also states groups and names of classes.
@@ -1594,7 +1594,7 @@ class ItemCounts:
         return self.splits(0, len(self.lengths))[records]
 
     def records_of(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the first record of a range of items, and the end of its records."""
+        """Find the first record in a range of items, and the end of its records."""
         first, last = self.locate(np.array([start, stop - 1]))[0].tolist()
         return first, last + 1
 

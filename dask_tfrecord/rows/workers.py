@@ -137,11 +137,11 @@ class WorkersReport:
                 found.setdefault(problem, []).append(worker.address)
         for path, sights in self._sights().items():
             if len(sights) > 1:
-                text = "; ".join(f"{sight} on {_some(workers)}" for sight, workers in sights.items())
+                text = "; ".join(f"{sight} on {_some_workers(workers)}" for sight, workers in sights.items())
                 found[f"workers find different content at {path}: {text}; tasks need a path that all share"] = []
         total = len(self.workers)
         return tuple(
-            f"{problem} ({'all workers' if len(on) == total else _some(on)})" if on else problem
+            f"{problem} ({'all workers' if len(on) == total else _some_workers(on)})" if on else problem
             for problem, on in found.items()
         )
 
@@ -260,7 +260,7 @@ def check_workers(
     elapsed = time.monotonic() - began
     secrets = tuple(_secrets(options))
     checks = [
-        _check(address, info, answers[address], own, _clean_paths(answers[address], urls, secrets), elapsed)
+        _check_worker(address, info, answers[address], own, _clean_paths(answers[address], urls, secrets), elapsed)
         for address, info in workers.items()
     ]
     return WorkersReport(tuple(checks), own["versions"], elapsed)
@@ -284,7 +284,7 @@ async def _ask(client: Any, call: Any, addresses: Sequence[str], seconds: float)
     return {address: answer(address, done) for address, done in calls.items()}
 
 
-def _check(
+def _check_worker(
     address: str,
     info: Mapping[str, Any],
     answer: Any,
@@ -355,7 +355,7 @@ def _secrets(options: object) -> Iterator[str]:
         yield options
 
 
-def _some(addresses: Sequence[str]) -> str:
+def _some_workers(addresses: Sequence[str]) -> str:
     more = f" and {len(addresses) - _SHOWN:,} more" if len(addresses) > _SHOWN else ""
     return ", ".join(addresses[:_SHOWN]) + more
 
@@ -410,7 +410,7 @@ def show_versions() -> None:
 
 
 def describe_software(packages: Sequence[str]) -> dict[str, Any]:
-    """Return versions, the import errors of the library and of its native core, and the clock of this process."""
+    """Return versions, import errors of the library and its native core, and this process's clock."""
     versions: dict[str, str | None] = {}
     for name in packages:
         try:

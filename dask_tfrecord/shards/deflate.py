@@ -30,7 +30,7 @@ TRAILER = 8
 
 
 class Inflater:
-    """Decompressor of one member, or of raw deflate data after the bytes of a window."""
+    """Decompress one member, or raw deflate data after a window's bytes."""
 
     def __init__(self, wbits: int, window: bytes = b"") -> None:
         self._inflater: Any = INFLATERS[0].decompressobj(wbits=wbits, **({"zdict": window} if window else {}))

@@ -364,7 +364,7 @@ class _Search:
         return files
 
     def _data_sets(self, folders: Sequence[str]) -> list[str]:
-        """Return the names of folders, and of folders within them, that have the metadata of TFDS."""
+        """Name the folders, one level deep, that have TFDS metadata."""
         found = []
         for folder in folders[:_MOST_LISTED]:
             for depth in ("", "*/"):

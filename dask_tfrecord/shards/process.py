@@ -1,4 +1,4 @@
-"""Identity of the machine and of its processes: whether the writer of an object has ended."""
+"""Which machine and process wrote an object, and whether that has ended."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def file_info(fs: Any, path: str, url: str) -> dict[str, Any] | None:
 
 
 def class_names(thing: object) -> set[str]:
-    """Return the names of the class of an object and of its base classes, of packages that are not imported here."""
+    """Name an object's class and base classes, whose packages aren't imported here."""
     return {kind.__name__ for kind in type(thing).__mro__}
 
 
@@ -255,7 +255,7 @@ def is_denied(error: BaseException) -> bool:
 
 
 def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error or of one of its causes."""
+    """Return the HTTP status in an error or one of its causes."""
     for link in _chain(error):
         response = getattr(link, "response", None)
         if isinstance(response, Mapping):
@@ -364,7 +364,7 @@ def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
 
 
 def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-    """Open the file system of a URL for calls of `with_retries`: short timeouts, no retries of the client.
+    """Open a URL's file system for `with_retries`: short timeouts, no retries by the client.
 
     The options of chained URLs are passed on unchanged. Errors contain no credentials.
     """
@@ -504,7 +504,7 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
 
 
 def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
-    """Run a request in the event loop of its file system, within the time limit of a call of `with_retries`."""
+    """Run a request in its file system's event loop, within the time limit of `with_retries`."""
     seconds = remaining_seconds()
 
     async def limited() -> bytes:

@@ -917,7 +917,7 @@ _EVEN_BLOCK, _EVEN_LENGTH = 0b0000000_01_0, 10
 
 
 def _odd_block() -> tuple[int, int]:
-    """Return an empty block of an odd number of bits, with dynamic codes, and its number of bits."""
+    """Make an empty block with dynamic codes and an odd number of bits, and count these."""
     # Lengths of the codes for code lengths, in the order of deflate, up to that for 1; 18 is a run of zeros.
     order = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)
     lengths = {18: 1, 1: 2, 0: 3, 16: 3}
@@ -1005,7 +1005,7 @@ def access_points(shard: Shard) -> AccessPoints | None:
 
 @functools.lru_cache(maxsize=512)
 def _cached_points(file: Shard, size: int, *_identity: int) -> AccessPoints | None:
-    """Read the access points of a file of `size` bytes; the identity is only a part of the cache key."""
+    """Read the access points for a file with `size` bytes; the identity only keys the cache."""
     try:
         points = read_access_points(file)
     except CorruptRecordError:

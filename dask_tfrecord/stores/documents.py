@@ -108,8 +108,8 @@ def parse(
 
 
 def checked(kind: type[Parsed], value: Any, name: str, place: Location | None = None) -> Parsed:
-    """Return a value of JSON, of a document or a part of one, as an instance of a dataclass, as by `parse`."""
-    found: Parsed = _checked(kind, value, _Reader(name, place), "")
+    """Make a dataclass from a JSON value within a document, as `parse` does."""
+    found: Parsed = _as_kind(kind, value, _DocumentReader(name, place), "")
     return found
 
 
@@ -130,7 +130,7 @@ def load(data: bytes, name: str, place: Location | None = None, *, max_nbytes: i
 
 def load_mapping(data: bytes, name: str, place: Location | None = None) -> dict[str, Any]:
     """Return the value of JSON text as by `load`; raise IncompleteStoreError unless it is a mapping."""
-    found: dict[str, Any] = _checked(dict[str, Any], load(data, name, place), _Reader(name, place), "")
+    found: dict[str, Any] = _as_kind(dict[str, Any], load(data, name, place), _DocumentReader(name, place), "")
     return found
 
 
@@ -155,7 +155,7 @@ def _check_depth(value: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _DocumentReader:
     """The document that is read, for errors."""
 
     name: str
@@ -174,13 +174,13 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _checked(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     """Return a value of a document as a type has it; `field` is its name, for errors."""
     if kind is Any:
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        found = _checked(arguments[0], value, reader, field)
+        found = _as_kind(arguments[0], value, reader, field)
         for limit in arguments[1:]:
             if found is not None and not limit.allows(found):
                 reader.refuse(field, value, str(limit))
@@ -189,7 +189,7 @@ def _checked(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
         if value is None and type(None) in arguments:
             return None
         (inner,) = (each for each in arguments if each is not type(None))
-        return _checked(inner, value, reader, field)
+        return _as_kind(inner, value, reader, field)
     if origin is Literal:
         if value not in arguments or isinstance(value, list | dict):
             reader.refuse(field, value, " or ".join(map(repr, arguments)))
@@ -198,7 +198,7 @@ def _checked(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
         if not isinstance(value, dict):
             reader.refuse(field, value, "a mapping")
         return {
-            _checked(arguments[0], key, reader, f"a name in {field}"): _checked(
+            _as_kind(arguments[0], key, reader, f"a name in {field}"): _as_kind(
                 arguments[1], each, reader, f"{field}[{key[:_SHOWN]!r}]"
             )
             for key, each in value.items()
@@ -207,20 +207,20 @@ def _checked(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
         if not isinstance(value, list) or len(value) != len(arguments):
             reader.refuse(field, value, f"a list of {len(arguments)}")
         return tuple(
-            _checked(each, own, reader, f"{field}[{number}]")
+            _as_kind(each, own, reader, f"{field}[{number}]")
             for number, (each, own) in enumerate(zip(arguments, value, strict=True))
         )
     if origin is not None and issubclass(origin, Sequence):
         if not isinstance(value, list):
             reader.refuse(field, value, "a list")
         made: Callable[[Any], Any] = tuple if origin is tuple else list
-        return made(_checked(arguments[0], each, reader, f"{field}[{number}]") for number, each in enumerate(value))
+        return made(_as_kind(arguments[0], each, reader, f"{field}[{number}]") for number, each in enumerate(value))
     if is_dataclass(kind):
         return _instance(kind, value, reader, field)
     return _scalar(kind, value, reader, field)
 
 
-def _instance(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     if not isinstance(value, dict):
         reader.refuse(field, value, "a mapping")
     before = f"{field}." if field else ""
@@ -229,7 +229,7 @@ def _instance(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
         if not each.init:
             continue
         if each.name in value:
-            found[each.name] = _checked(hints[each.name], value[each.name], reader, f"{before}{each.name}")
+            found[each.name] = _as_kind(hints[each.name], value[each.name], reader, f"{before}{each.name}")
         elif each.default is MISSING and each.default_factory is MISSING:
             raise IncompleteStoreError(f"{reader.name} has no {before}{each.name}", reader.place)
     return kind(**found)
@@ -239,7 +239,7 @@ def _instance(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
 
 
-def _scalar(kind: Any, value: Any, reader: _Reader, field: str) -> Any:
+def _scalar(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     if kind is float and type(value) is int and abs(value) <= 2**1023:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

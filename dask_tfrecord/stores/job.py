@@ -146,7 +146,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Division of the tasks of a conversion into slices: content of an object of the job."""
+    """How a job's tasks are divided into slices, as it is stored."""
 
     # Part of the names of its objects.
     token: Token
@@ -160,10 +160,10 @@ class JobPlan:
 
     @classmethod
     def divide(cls, ntasks: int, parts: int | None, units: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> JobPlan:
-        """Divide tasks evenly; `units` returns the borders of the units of each kind between borders of tasks."""
+        """Divide tasks evenly; `units` gives each kind's unit borders at task borders."""
         slices = parts or max(1, min(ntasks, _SLICES))
         tasks = np.arange(slices + 1) * ntasks // slices
-        return cls(uuid.uuid4().hex, _versions(), parts, tasks.tolist(), units(tasks).tolist())
+        return cls(uuid.uuid4().hex, _environment(), parts, tasks.tolist(), units(tasks).tolist())
 
     def to_json(self) -> bytes:
         """Return the content of the object."""
@@ -188,13 +188,13 @@ class JobPlan:
         return part * self.slices // parts, (part + 1) * self.slices // parts
 
     def unit_ranges(self, part: int, parts: int) -> list[tuple[int, int]]:
-        """Return the ranges of the numbers of the units of a part, one of each kind."""
+        """Return which units a part writes, as one range for each kind."""
         before = np.cumsum([0, *(borders[-1] for borders in self.units)]).tolist()
         ranges = self.ranges(*self.of_part(part, parts))
         return [(start + first, start + past) for start, (first, past) in zip(before, ranges, strict=False)]
 
     def count_written(self, part: int, parts: int, numbers: NDArray[np.int64]) -> tuple[int, int]:
-        """Return the number of units of a part, and how many of them are among ascending numbers of units."""
+        """Count a part's units, and how many are among ascending unit numbers."""
         units = written = 0
         for first, past in self.unit_ranges(part, parts):
             low, high = np.searchsorted(numbers, [first, past]).tolist()
@@ -442,10 +442,10 @@ class Job:
         return plan
 
     def _check_version(self, plan: JobPlan) -> None:
-        if plan.version != _versions():
+        if plan.version != _environment():
             raise ResumeError(
-                f"the plan was made by {plan.version}, and this is {_versions()}: write all parts with one version, or "
-                f"begin again with " + RESUME + ", which keeps what is written",
+                f"the plan was made by {plan.version}, and this is {_environment()}: write all parts with one "
+                f"version, or begin again with " + RESUME + ", which keeps what is written",
                 self._journal.location,
             )
 
@@ -527,7 +527,7 @@ def _in_this_process() -> AbstractContextManager[object]:
     return dask.config.set(scheduler=local or dask.threaded.get)
 
 
-def _versions() -> str:
+def _environment() -> str:
     """Return what has to be the same in all parts."""
     version = getattr(dask_tfrecord, "__version__", "from a source folder")
     return f"dask_tfrecord {version} on Python {'.'.join(platform.python_version_tuple()[:2])}"

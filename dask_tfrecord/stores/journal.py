@@ -259,7 +259,7 @@ class Journal:
             raise self._in_use(found)
 
     def _take(self, owner: Owner) -> str | None:
-        """Create the object of the owner, or take over that of a dead run; return the token of the dead run."""
+        """Create the owner's object, or take over a dead run's; return the dead run's token."""
         for _ in range(_TRIES):
             if self.objects.create(self.name, owner.to_json()):
                 return None
@@ -399,7 +399,7 @@ class Units:
         """Read records by name: units by name, or None if the record is missing or truncated."""
         paths = {name: self._path(name) for name in names}
         found = self.objects.get(paths.values())
-        return {name: _parse(found[path]) for name, path in paths.items()}
+        return {name: _parse_unit(found[path]) for name, path in paths.items()}
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete records."""
@@ -409,7 +409,7 @@ class Units:
         return f"{self.folder}{name}.json"
 
 
-def _parse(record: bytes | None) -> dict[str, Unit] | None:
+def _parse_unit(record: bytes | None) -> dict[str, Unit] | None:
     try:
         return {name: _unit(**document) for name, document in json.loads(record or b"").items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Write units of rows: tasks over the rows of a data set, their sizes, and flat arrays of ragged columns.
+"""Write units: tasks over rows, their sizes, and the flat arrays of ragged columns.
 
 A source reads rows within the task; rows in memory are taken from chunks that exist already.
 """
@@ -35,7 +35,7 @@ from dask_tfrecord.rows.rows import Chunk, Rows
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.settings import limits
 
-# Borders that are counted per unit of rows, and limit of all borders unless there are more units.
+# Items are counted at 8 borders in each unit of rows, but at most 16,384 in all, and at least once a unit.
 _UNIT_BORDERS, _MAX_BORDERS = 8, 1 << 14
 
 
@@ -158,8 +158,8 @@ class RowTasks:
             counts: BorderCounts = dask.compute(counting)[0]
         return counts
 
-    def held_rows(self, rows: int, threads: int) -> float:
-        """Return the rows that are in memory per thread besides those of tasks over that many rows.
+    def extra_rows_per_thread(self, rows: int, threads: int) -> float:
+        """Return how many rows a thread keeps beyond its task, which is over that many rows.
 
         These are rows of existing chunks, or the other items of the records that items are read from.
         """
@@ -251,7 +251,7 @@ def count_items(
 def _count_block(
     blocks: Mapping[str, Block], levels: Mapping[str, Levels], first: int, lead: int, every: tuple[int, ...]
 ) -> BorderCounts:
-    """Count the items of blocks: at the borders of units, within units, and at an interval of bytes."""
+    """Count items at unit borders, within units, and at intervals of bytes."""
     items = {name: each.items(blocks[name]) for name, each in levels.items()}
     sizes = reduce(np.add, [each.nbytes(items[name]) for name, each in levels.items()])
     count = len(sizes) - 1
@@ -283,7 +283,7 @@ class Levels:
 
     @property
     def shapes(self) -> str | None:
-        """Suffix of the array of shapes: ``"shapes"`` of rows, ``"item_shapes"`` of their items; None without."""
+        """Suffix of the shapes' array: ``"shapes"`` for rows, ``"item_shapes"`` for items, or None."""
         return None if not self.axes else "item_shapes" if self.shapes_level else "shapes"
 
     @classmethod
@@ -305,7 +305,7 @@ class Levels:
         return 8.0 * self.strides[0], 0.0 if self.shapes_level else 8.0 * self.axes
 
     def level_and_stride(self, suffix: str) -> tuple[int, int]:
-        """Return the level of an array of the column, and its entries per item of that level."""
+        """Return an array's level in its column, and its entries per item there."""
         if suffix in self.splits:
             level = self.splits.index(suffix)
             return level, self.strides[level]
@@ -370,7 +370,7 @@ def flatten_block(block: Block) -> tuple[list[_Ints], NDArray[Any]]:
 
 
 def shapes_of(block: Block) -> _Ints:
-    """Return the shapes of the arrays of a block, rows or items of rows."""
+    """List the shapes of a block's arrays: rows, or their items."""
     arrays = block.values if isinstance(block, RaggedBlock) else block
     assert isinstance(arrays, ArraysBlock)
     return arrays.shapes
@@ -440,7 +440,7 @@ class BorderCounts:
         return cls(rows, items, _join_cumulative([each.sizes for each in counts], ()))
 
     def after(self, items: Mapping[str, Sequence[int]]) -> BorderCounts:
-        """Return the counts of rows that follow on these items of each feature; the numbers of the rows stay."""
+        """Shift counts so that they follow on each feature's items; row numbers stay."""
         return replace(self, items={name: each + np.array(items[name]) for name, each in self.items.items()})
 
     def at(self, border: int, names: Iterable[str]) -> dict[str, tuple[int, ...]]:

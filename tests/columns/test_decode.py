@@ -34,7 +34,7 @@ from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, TFRecordError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Sampling, Schema
-from dask_tfrecord.records.index import Run, full_run, scan_shard
+from dask_tfrecord.records.index import RecordRange, full_run, scan_shard
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.shards.listing import find_shards
 
@@ -345,7 +345,7 @@ def test_blocks_of_any_size(tmp_path: Path, block: int, set_limits: Callable[...
     [shard] = find_shards(tmp_path / "x")
     expected = oracle.expected_columns(payloads, schema)
     assert_blocks_equal(read(tmp_path / "x", schema, 12), expected)
-    runs = [Run(shard, first, 3, 0, 0, shard.size, ends_shard=False) for first in (2, 8)]
+    runs = [RecordRange(shard, first, 3, 0, 0, shard.size, ends_shard=False) for first in (2, 8)]
     rows = [2, 3, 4, 8, 9, 10]
     blocks = decode(runs, Decoder(Schema(schema)), ["t"], rows=6)
     assert_blocks_equal(blocks, {"t": expected["t"][rows]})

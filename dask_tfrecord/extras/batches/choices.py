@@ -1,4 +1,4 @@
-"""Order of the rows of a mixture of data sets: a function of weights, sizes, seeds and the number of the epoch."""
+"""How a mixture orders rows: a function of weights, sizes, seeds and epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHOICE_ROWS, _CHOICE_BITS = 4096, 53
 
 
 class Choices:
-    """Data set of each row of a mixture, and the row of this data set: functions of weights, sizes and a seed.
+    """Which data set each row in a mixture comes from, and which row there.
 
     Each row of the mixture is a random number, and weights divide the range of these numbers among the data sets. Where
     a data set ends, a phase begins, in which the remaining data sets divide the range. The numbers of a block of rows
@@ -66,7 +66,7 @@ class Choices:
         return Choices(self.sizes.tolist(), self.weights.tolist(), seed, self.stop_on_empty, seed_given=self.seed_given)
 
     def locate(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the data set of each row of the mixture, and the number of the row in the data set."""
+        """Find each row's data set, and its number there."""
         sources, rows = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         blocks = positions // _CHOICE_ROWS
         for block in union(blocks).tolist():
@@ -106,7 +106,7 @@ def _ranks(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Rows of one data set of a mixture, in the order of an epoch: ranges of rows, or single rows."""
+    """One data set's rows in an epoch's order, as ranges or single rows."""
 
     starts: NDArray[np.integer]
     ends: NDArray[np.int64] | None  # positions after each range; None for single rows
@@ -122,7 +122,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedOrder(RowOrder):
-    """Order of the rows of a mixture: a unit is a range of the mixture, whose rows follow the order of each data set.
+    """How a mixture orders rows: a unit is a range whose rows follow each data set's order.
 
     Rows are numbered as if the data sets followed each other. Units of equal size keep the memory of a mixture that of
     one data set. `borders` are those of all data sets.
@@ -150,7 +150,7 @@ class MixedOrder(RowOrder):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedUnits(EpochUnits):
-    """Units of one epoch of a shard of a mixture; `starts` and `stops` are rows of the mixture."""
+    """Units that one shard reads in an epoch; `starts` and `stops` count the mixture's rows."""
 
     choices: Choices
     streams: tuple[Stream, ...]

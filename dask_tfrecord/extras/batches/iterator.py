@@ -273,11 +273,11 @@ class BatchIterator(Iterator[Batch]):
                 raise ValueError(f"{what} needs the number of rows: open with counts='auto', not counts=None")
             chunks = np.arange(rows.nchunks + 1)
             return RowOrder(None, chunks, shuffle, (given or _UNCOUNTED_WINDOW) if shuffle else 1, 1, seed, shard)
-        sizes = [_row_nbytes(each) for each in mixed]
+        sizes = [_estimated_row_nbytes(each) for each in mixed]
         nbytes = sizes[0] if choices is None else float(np.average(sizes, weights=choices.weights))
         together = given or min(max(int(_WINDOW_NBYTES / nbytes), 2), _MAX_WINDOW)
         mixing = together if shuffle == "window" else 1
-        parts = tuple(map(_unit_borders, mixed, sizes))
+        parts = tuple(map(_batch_unit_borders, mixed, sizes))
         if choices is None:
             return RowOrder(rows.nrows, parts[0], shuffle, mixing, together, seed, shard)
         unit_rows = together if shuffle == "full" else max(int(_MIXED_UNIT_NBYTES / nbytes), 1)
@@ -415,7 +415,7 @@ class BatchIterator(Iterator[Batch]):
             "options": self._options,
             "data": self._data,
         }
-        return {**json.loads(json.dumps(parts)), "digest": _digest(parts)}
+        return {**json.loads(json.dumps(parts)), "digest": _digest_of(parts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of a state.
@@ -474,7 +474,7 @@ class BatchIterator(Iterator[Batch]):
 
     @cached_property
     def _data(self) -> dict[str, str]:
-        """Digests of the parts of the fingerprints of the data sets."""
+        """Digests that identify each data set, part by part."""
         found = []
         for rows in self._mixed:
             attributes = Fingerprint.from_rows(rows, rows.schema, {}).to_attributes()
@@ -483,8 +483,8 @@ class BatchIterator(Iterator[Batch]):
             attributes["source"] = canonical_source(attributes["source"])
             found.append(attributes)
         borders = self._mixer.order.borders.tolist()
-        digests = {part: _digest([each[part] for each in found]) for part in _PARTS if part != "chunks"}
-        return {**digests, "chunks": _digest(borders)}
+        digests = {part: _digest_of([each[part] for each in found]) for part in _PARTS if part != "chunks"}
+        return {**digests, "chunks": _digest_of(borders)}
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy starts threads of its own.
@@ -497,7 +497,7 @@ def _join_torch() -> None:
         torch.IterableDataset.register(BatchIterator)
 
 
-def _row_nbytes(rows: Rows) -> float:
+def _estimated_row_nbytes(rows: Rows) -> float:
     """Estimate the decoded bytes of a row from the first rows."""
     if not rows.nrows:
         return 1.0
@@ -510,8 +510,8 @@ def _row_nbytes(rows: Rows) -> float:
         return _UNKNOWN_ROW_NBYTES
 
 
-def _unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
-    """Return the borders of the units of a data set: those of existing chunks, or parts of chunks that are read."""
+def _batch_unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
+    """Find unit borders: those of existing chunks, or parts of chunks that are read."""
     borders = rows.borders
     assert borders is not None
     source = rows.counted_source
@@ -519,13 +519,13 @@ def _unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
     if source is None:
         return borders
     most = max(int(_UNIT_NBYTES / row_nbytes), 1)
-    units = _units(borders, most)
+    units = _even_units(borders, most)
     # A record of many items is read again for each unit that holds some of them: fewer units read it less often.
     first = units[: _SAMPLED_UNITS + 1]
     each, whole = source.cost(np.stack([first[:-1], first[1:]], axis=1)), source.cost(first[[0, -1]][None])
     if each is None or whole is None or not whole.sum():
         return units
-    return _units(borders, int(most * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
+    return _even_units(borders, int(most * np.clip(each.sum() / whole.sum(), 1, _MOST_LARGER)))
 
 
 def _batches_per_epoch(order: RowOrder, size: int, drop_remainder: bool) -> int | None:
@@ -551,12 +551,12 @@ def _checked_state(state: object) -> dict[str, Any]:
         raise ValueError(f"{made_by}, which holds JSON values; {error}") from error
     # A position that was changed would skip or repeat rows.
     parts: dict[str, Any] = json.loads(text)
-    if type(digest) is not str or digest != _digest(parts):
+    if type(digest) is not str or digest != _digest_of(parts):
         raise ValueError(f"{made_by}; this one was changed since: its digest is not {digest!r:.100}")
     return parts
 
 
-def _digest(value: Any) -> str:
+def _digest_of(value: Any) -> str:
     return digest(value)[:16]
 
 
@@ -568,6 +568,6 @@ def _shard(shard: Any) -> tuple[int, int]:
     return checked_integer("the index of a shard", shard[0], 0, number - 1), number
 
 
-def _units(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+def _even_units(borders: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """Divide chunks evenly into units of at most `rows` rows."""
     return divided(borders, np.maximum(-(-np.diff(borders) // rows), 1))

@@ -106,7 +106,7 @@ class ColumnPadding:
         rows: NDArray[np.int64],
         describe: Callable[[int], str],
     ) -> NDArray[Any]:
-        """Gather the rows of a batch, of ragged blocks or of blocks of arrays, and pad them."""
+        """Gather a batch's rows, ragged or arrays, and pad them."""
         if isinstance(blocks[0], ArraysBlock):
             return self._gather_arrays(gather_rows(blocks, owners, rows), describe)
         values, length = blocks[0].values, self.lengths[0]
@@ -142,10 +142,10 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
         feature = schema[name]
         option = given if isinstance(given, Pad) else Pad(given)
         if feature.own_shapes and not feature.ragged_rank:
-            lengths = _sizes(option.length, name, feature.own_shapes)
+            lengths = _padded_sizes(option.length, name, feature.own_shapes)
         else:
             check_ragged(name, feature)
-            lengths = _lengths(option.length, name, feature.ragged_rank)
+            lengths = _row_lengths(option.length, name, feature.ragged_rank)
         if not isinstance(option.truncate, bool):
             raise TypeError(f"pad: truncate of {name!r} is True or False; got {option.truncate!r:.100}")
         value = padding_value(option.value, feature.item_dtype, name)
@@ -153,15 +153,15 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
     return found
 
 
-def _sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:
-    """Return the sizes of all axes of arrays; those that are not given are the largest of the batch."""
+def _padded_sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:
+    """Fix all axis sizes; the ones not given become the batch's largest."""
     given = () if length is None else (*length,) if isinstance(length, Sequence) else (length,)
     if len(given) > axes:
         raise ValueError(f"pad: the arrays of column {name!r} have {axes} axes; got the sizes {length!r:.100}")
-    return _lengths((*given, *(None,) * (axes - len(given))), name, axes)
+    return _row_lengths((*given, *(None,) * (axes - len(given))), name, axes)
 
 
-def _lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
+def _row_lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
     if length is None:
         return (None,) * levels
     given = tuple(length) if isinstance(length, Sequence) and not isinstance(length, str) else (length,)
@@ -348,7 +348,7 @@ class BatchMixer:
             padding = self.paddings.get(name)
             batch[name] = gather_rows(*gathered) if padding is None else padding.gather(*gathered, describe)
         made = dict(UserBlocks(batch))
-        decoding = [pool.submit(_decode, files[part :: self.ahead]) for part in range(min(self.ahead, len(files)))]
+        decoding = [pool.submit(_decode_into, files[part :: self.ahead]) for part in range(min(self.ahead, len(files)))]
 
         def finish() -> Batch:
             try:
@@ -369,7 +369,7 @@ class BatchMixer:
 _File = tuple[ImageFeature, BytesBlock, int, int, NDArray[Any]]
 
 
-def _decode(files: Sequence[_File]) -> None:
+def _decode_into(files: Sequence[_File]) -> None:
     """Decode images to their places."""
     for image, block, row, place, out in files:
         start, stop = block.splits[row : row + 2].tolist()

@@ -229,7 +229,7 @@ def _common_columns(schemas: Mapping[int, Schema], columns: Literal["common"] | 
     if columns is None:
         for number, schema in others:
             if set(schema) != set(own):
-                differing = [_only(first, own, schema), _only(number, schema, own)]
+                differing = [_only_in_one(first, own, schema), _only_in_one(number, schema, own)]
                 raise SchemaError(
                     f"the data sets have different columns: {'; '.join(filter(None, differing))}. Give "
                     f'columns="common" for those of all data sets, a list of names, or add columns by map_blocks'
@@ -244,7 +244,7 @@ def _common_columns(schemas: Mapping[int, Schema], columns: Literal["common"] | 
     if not names:
         raise SchemaError("the data sets have no common column: rename columns by map_blocks")
     differing = [
-        f"{name!r} is {_form(own[name])} in data set {first} and {_form(schema[name])} in data set {number}"
+        f"{name!r} is {_form_of(own[name])} in data set {first} and {_form_of(schema[name])} in data set {number}"
         for number, schema in others
         for name in names
         if not same_form(own[name], schema[name])
@@ -257,12 +257,12 @@ def _common_columns(schemas: Mapping[int, Schema], columns: Literal["common"] | 
     return names
 
 
-def _only(number: int, schema: Schema, other: Schema) -> str:
+def _only_in_one(number: int, schema: Schema, other: Schema) -> str:
     """Describe the columns that only one of two data sets has."""
     names = ", ".join(repr(name) for name in schema if name not in other)
     return f"only data set {number} has {names}" if names else ""
 
 
-def _form(feature: Feature) -> str:
+def _form_of(feature: Feature) -> str:
     shape = (*(None,) * (feature.ragged_rank + feature.own_shapes), *feature.item_shape)
     return f"{dtype_name(feature.item_dtype)} of shape ({', '.join(map(str, ('n', *shape)))})".replace("None", "?")

@@ -56,7 +56,7 @@ class RowOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpochUnits:
-    """Units of one epoch of a shard, in the order of the stream."""
+    """The units that one shard reads in an epoch, in stream order."""
 
     order: RowOrder
     epoch: int
@@ -77,7 +77,7 @@ class EpochUnits:
         return ascending_rows(self.rows[start:stop].astype(np.int64))
 
     def places(self, unit: int, start: int, size: int) -> NDArray[np.int64]:
-        """Return distinct, sorted keys of the rows of a unit, in the order of delivery.
+        """Draw a unit's row keys: distinct, and sorted in delivery order.
 
         A key is ``(position + distance) * window + window - 1 - distance`` for a row at a position of the stream that
         moves by a distance below the window.

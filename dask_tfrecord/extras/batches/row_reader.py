@@ -151,7 +151,7 @@ class RowSequence:
         columns = {name: to_array(block) for name, block in blocks.items()}
         # Large rows, and one row, are views.
         most = (limits().large_row_nbytes if number > 1 else 0) if self._reader.reads_records else math.inf
-        return ({name: _value(column, row, most) for name, column in columns.items()} for row in range(number))
+        return ({name: _row_value(column, row, most) for name, column in columns.items()} for row in range(number))
 
     def _number(self, index: Any) -> int:
         """Return a row number that is not negative."""
@@ -166,7 +166,7 @@ class RowSequence:
         return f"<RowSequence of {plural(self._length, 'row')}: {printable(', '.join(self._reader.names))}>"
 
 
-def _value(column: NDArray[Any], row: int, most: float) -> Any:
+def _row_value(column: NDArray[Any], row: int, most: float) -> Any:
     """Return one row of a column; a copy below `most` bytes, so that it does not keep the other rows in memory."""
     value = column[row]
     return value.copy() if isinstance(value, np.ndarray) and column.dtype.kind != "O" and value.nbytes < most else value

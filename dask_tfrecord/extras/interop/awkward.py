@@ -88,11 +88,11 @@ def _content(block: Any) -> Any:
     if isinstance(block, ArraysBlock):
         data = ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _content(block.values))
         return ak.contents.RecordArray([data, _content(block.shapes)], ["data", "shape"])
-    flat = _bytes_content(block.values, block.splits, "byte") if isinstance(block, BytesBlock) else _flat(block)
-    return _nested(flat, block.shape)
+    flat = _bytes_content(block.values, block.splits, "byte") if isinstance(block, BytesBlock) else _flat_values(block)
+    return _regular_lists(flat, block.shape)
 
 
-def _nested(flat: Any, shape: tuple[int, ...]) -> Any:
+def _regular_lists(flat: Any, shape: tuple[int, ...]) -> Any:
     """Nest flat values in lists of fixed sizes."""
     import awkward as ak
 
@@ -103,7 +103,7 @@ def _nested(flat: Any, shape: tuple[int, ...]) -> Any:
     return flat
 
 
-def _flat(block: NDArray[Any]) -> Any:
+def _flat_values(block: NDArray[Any]) -> Any:
     """Convert the values of a dense block."""
     import awkward as ak
 

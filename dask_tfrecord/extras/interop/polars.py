@@ -45,11 +45,11 @@ def to_polars(rows: Rows) -> pl.LazyFrame:
     """Return a LazyFrame; `Dataset.to_polars` documents it."""
     make = BatchMaker(rows.schema, tensors=False)
     make.check_columns(rows.nrows)
-    schema = _frame(make.arrow.empty_table()).schema
-    return register_io_source(partial(_read, rows), schema=schema, is_pure=True)
+    schema = _polars_frame(make.arrow.empty_table()).schema
+    return register_io_source(partial(_read_frames, rows), schema=schema, is_pure=True)
 
 
-def _read(
+def _read_frames(
     rows: Rows, columns: list[str] | None, predicate: pl.Expr | None, most: int | None, batch_size: int | None
 ) -> Iterator[pl.DataFrame]:
     """Yield the frames of a query: the four arguments are those that polars passes to a source."""
@@ -68,7 +68,7 @@ def _read(
         rows = filter_rows(rows, filters, filters.columns, count=False)
     with closing(ArrowBatches(rows.select_columns(needed), tensors=False)) as batches:
         for batch in batches:
-            frame = _frame(batch)
+            frame = _polars_frame(batch)
             if most is not None:
                 frame = frame.head(most)
                 most -= len(frame)
@@ -80,7 +80,7 @@ def _read(
                 return
 
 
-def _frame(batch: Any) -> pl.DataFrame:
+def _polars_frame(batch: Any) -> pl.DataFrame:
     """Return a record batch or a table of pyarrow as a DataFrame."""
     names = batch.column_names
     # polars would give a column without a name another one.
@@ -97,7 +97,7 @@ def _slices(frame: pl.DataFrame, batch_size: int | None) -> Iterator[pl.DataFram
 def _conditions(predicate: pl.Expr, schema: Schema) -> Alternatives | None:
     """Return conditions that all rows meet for which a predicate holds; None if all rows have to be read."""
     try:
-        return _alternatives(_tree(predicate), _literals(predicate), schema, negated=False)
+        return _any_of(_tree(predicate), _literals(predicate), schema, negated=False)
     except (LookupError, TypeError, ValueError, RecursionError, pl.exceptions.PolarsError):
         # Another release of polars may write expressions in another way, and some are too deep for JSON.
         return None
@@ -125,26 +125,26 @@ def _node(tree: Any) -> tuple[str, Any]:
     return kind, body
 
 
-def _function(tree: Any) -> tuple[str, Any]:
+def _called_function(tree: Any) -> tuple[str, Any]:
     """Return the namespace and the name of a function; the name may be a mapping from it to options."""
     kind, body = _node(tree)
     return _node(body["function"]) if kind == "Function" else ("", "")
 
 
-def _alternatives(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negated: bool) -> Alternatives | None:
+def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negated: bool) -> Alternatives | None:
     kind, body = _node(tree)
-    namespace, name = _function(tree)
+    namespace, name = _called_function(tree)
     if kind == "Ternary":
         test = body["predicate"]
-        if _function(test) != ("Boolean", "IsNull") or _node(test["Function"]["input"][0])[0] != "Column":
+        if _called_function(test) != ("Boolean", "IsNull") or _node(test["Function"]["input"][0])[0] != "Column":
             return None
         # No column has null values.
-        return _alternatives(body["falsy"], literals, schema, negated=negated)
+        return _any_of(body["falsy"], literals, schema, negated=negated)
     if (namespace, name) == ("Boolean", "Not"):
-        return _alternatives(body["input"][0], literals, schema, negated=not negated)
+        return _any_of(body["input"][0], literals, schema, negated=not negated)
     if namespace == "Boolean" and "IsIn" in name:
         column, listed = body["input"]
-        return _condition(column, "in", literals.get(json.dumps(listed)), schema, negated=negated)
+        return _comparison(column, "in", literals.get(json.dumps(listed)), schema, negated=negated)
     if kind != "BinaryExpr":
         return None
     operator, sides = body["op"], (body["left"], body["right"])
@@ -152,10 +152,10 @@ def _alternatives(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *,
     if operator in _COMPARISONS:
         if json.dumps(first) in literals:
             first, second, operator = second, first, _MIRRORED.get(operator, operator)
-        return _condition(first, _COMPARISONS[operator], literals.get(json.dumps(second)), schema, negated=negated)
+        return _comparison(first, _COMPARISONS[operator], literals.get(json.dumps(second)), schema, negated=negated)
     if operator not in ("And", "Or", "LogicalAnd", "LogicalOr"):
         return None
-    known = [found for side in sides if (found := _alternatives(side, literals, schema, negated=negated)) is not None]
+    known = [found for side in sides if (found := _any_of(side, literals, schema, negated=negated)) is not None]
     if not known[1:]:
         return known[0] if known and operator.endswith("And") != negated else None
     if operator.endswith("And") != negated:
@@ -165,11 +165,11 @@ def _alternatives(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *,
     return made if len(made) <= _MOST_ALTERNATIVES else None
 
 
-def _condition(
+def _comparison(
     tree: Any, comparison: str, literal: pl.Expr | None, schema: Schema, *, negated: bool
 ) -> Alternatives | None:
-    """Return a comparison of a column, or of the length of a list, with a literal."""
-    is_length = _function(tree) in (("ListExpr", "Length"), ("ArrayExpr", "Length"))
+    """Translate a comparison with a literal: the column itself, or a list's length."""
+    is_length = _called_function(tree) in (("ListExpr", "Length"), ("ArrayExpr", "Length"))
     kind, column = _node(tree["Function"]["input"][0] if is_length else tree)
     if kind != "Column" or literal is None:
         return None

@@ -86,13 +86,13 @@ def variable_specs(
     specs = {}
     for column, name in names.items():
         feature = schema[column]
-        axes = given[column] if column in given else _axes(column, feature, taken, labels)
+        axes = given[column] if column in given else _axis_names(column, feature, taken, labels)
         dims = (rows, *_checked_axes(column, axes, feature, rows))
         shape, attributes = (nrows, *feature.block_shape), column_attributes(column, schema)
         if labels is not None:
             # Those of an xarray Dataset that was written.
             attributes = dict(labels.attributes.get(column, {}))
-        dtype = _dtype(column, feature, labels)
+        dtype = _variable_dtype(column, feature, labels)
         specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
     check_axis_lengths((spec.column, spec.dims, spec.shape) for spec in specs.values())
     return specs
@@ -126,7 +126,7 @@ def _check_distinct(names: Mapping[str, str]) -> None:
             )
 
 
-def _dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any]:
+def _variable_dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any]:
     """Return the dtype of a variable: that of the labels for text, bytes and dates."""
     own = feature.block_dtype
     if labels is None or column not in labels.dtypes or feature.ragged_rank or feature.own_shapes:
@@ -136,7 +136,7 @@ def _dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any
     return dtype if dtype.kind in fits and labels.schema.get(column) == feature else own
 
 
-def _axes(column: str, feature: Feature, taken: Iterable[str], labels: Labels | None) -> Sequence[str]:
+def _axis_names(column: str, feature: Feature, taken: Iterable[str], labels: Labels | None) -> Sequence[str]:
     """Return names for the axes of a row; made names differ from those of all variables."""
     if labels is not None and len(labels.dims.get(column, ())) == len(feature.block_shape):
         return labels.dims.get(column, ())
@@ -289,7 +289,7 @@ def _flat_array(given: Rows, spec: ArraySpec, items: NDArray[np.int64]) -> da.Ar
     name = column_key(spec.part, spec.feature, tokenize(chunks.name, option, starts))
     first = np.arange(len(starts)) == 0
     array = block_array(
-        _part,
+        _chunk_part,
         chunks,
         option,
         name,
@@ -306,7 +306,7 @@ def _flat_array(given: Rows, spec: ArraySpec, items: NDArray[np.int64]) -> da.Ar
     return equal
 
 
-def _part(
+def _chunk_part(
     chunk: Chunk,
     option: tuple[str, str, int | None],
     start: NDArray[np.int64],
@@ -346,7 +346,7 @@ def to_xarray(
     variables = {
         name: xarray.Variable(
             spec.dims,
-            _array(given, spec, arrays.get(spec.column)),
+            _variable_array(given, spec, arrays.get(spec.column)),
             dict(spec.attributes),
             written_as(given.schema[spec.column], spec.dtype),
         )
@@ -361,7 +361,7 @@ def to_xarray(
     return found.assign_coords(found.coords.variables)
 
 
-def _array(given: Rows, spec: VariableSpec, array: da.Array | None) -> da.Array:
+def _variable_array(given: Rows, spec: VariableSpec, array: da.Array | None) -> da.Array:
     """Return the array of a variable: decoded on its own, if it is not given."""
     if given.schema[spec.column].block_dtype == spec.dtype and spec.dtype.kind in "OT":
         return boxed_column(given, spec.column, array)

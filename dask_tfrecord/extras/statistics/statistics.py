@@ -110,8 +110,8 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return len(self.columns)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """List the columns as table rows of text, in the order of the header of the table."""
-        return [_cells(column, self.classes.get(column.name, ())) for column in self.columns]
+        """Write each column as a table row, in the header's order."""
+        return [_statistics_cells(column, self.classes.get(column.name, ())) for column in self.columns]
 
     def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[int]]:
         """Return header and rows without empty columns, and the numbers of the columns to align to the right."""
@@ -148,7 +148,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
             ``mean``, ``std``, ``nan``, ``infinite``, ``zeros``, ``quantiles`` and, along a last axis, ``means``,
             ``stds``, ``minima`` and ``maxima``. Those of times are nanoseconds.
         """
-        return {"nrows": self.nrows, "columns": {column.name: _values(column) for column in self.columns}}
+        return {"nrows": self.nrows, "columns": {column.name: _statistics_values(column) for column in self.columns}}
 
     def to_json(self) -> str:
         """Return the values of `to_dict` as JSON text; NaN and infinities are strings, as in the JSON of protobuf."""
@@ -176,7 +176,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
             import pandas as pd
         rows = []
         for column in self.columns:
-            row = _values(column)
+            row = _statistics_values(column)
             numbers, sizes, lengths = (row.pop(part) or {} for part in ("numbers", "sizes", "lengths"))
             del row["shape"], row["frequent"]
             row |= {name: value for name, value in numbers.items() if not isinstance(value, dict | list)}
@@ -220,7 +220,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         extent: float = 0.1,
         distribution: float = 0.1,
     ) -> Drift:
-        """List the differences of other statistics, for example those of another split or of newer shards.
+        """List how other statistics differ, for example another split's or newer shards'.
 
         Parameters
         ----------
@@ -356,7 +356,7 @@ def _differences(
         found = [(abs(olds.get(number, 0) - news.get(number, 0)), text, number) for number, text in texts.items()]
         distance, text, number = max(found, default=(0.0, b"", 0))
         if distance > distribution:
-            was, now = (f"{_text(text)} {each.get(number, 0):.1%}" for each in (olds, news))
+            was, now = (f"{_value_text(text)} {each.get(number, 0):.1%}" for each in (olds, news))
             yield Difference(old.name, "distribution", was, now, distance)
 
 
@@ -367,7 +367,7 @@ def _relative(distance: float, unit: float) -> float:
     return distance / unit if unit else math.inf
 
 
-def _cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple[str, ...]:
+def _statistics_cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple[str, ...]:
     numbers, distinct = column.numbers, column.distinct
     sizes = []
     if column.lengths is not None and column.lengths.count:
@@ -392,7 +392,7 @@ def _cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple[str, ...]:
         "" if distinct is None else f"{'' if column.is_exact else '~'}{distinct:,}",
         *measured,
         "; ".join(sizes),
-        ", ".join(f"{_text(value)} ({times:,})" for value, times in shown) or _frequent_classes(numbers, classes),
+        ", ".join(f"{_value_text(value)} ({times:,})" for value, times in shown) or _frequent_classes(numbers, classes),
     )
 
 
@@ -429,7 +429,7 @@ def _extent(numbers: Numbers, dtype: str = "") -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _text(value: bytes) -> str:
+def _value_text(value: bytes) -> str:
     """Return a short text, or the hexadecimal digits of the first bytes."""
     text = _utf8(value)
     if text is None or not (text.isprintable() or text.isspace()):
@@ -446,7 +446,7 @@ def _pictures(column: ColumnStatistics, classes: Sequence[str]) -> str:
             show = partial(_number, dtype=column.dtype) if is_time and not label else "{:,}".format
             if classes and not label:
                 show = partial(_class_name, classes)
-            short = float if is_time else _short
+            short = float if is_time else _short_value
             bins = [(short(low), short(high), count) for low, high, count in numbers.bars(_BINS)]
             drawn.append(f"{bins_svg(bins, text=show)}{label}")
     return "".join(drawn)
@@ -456,12 +456,12 @@ def _class_name(classes: Sequence[str], value: float) -> str:
     return f"{classes[int(value)]} ({value:,})" if 0 <= value < len(classes) else f"{value:,}"
 
 
-def _short(value: float) -> float:
+def _short_value(value: float) -> float:
     short = float(f"{value:.4g}")
     return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
-def _values(column: ColumnStatistics) -> dict[str, Any]:
+def _statistics_values(column: ColumnStatistics) -> dict[str, Any]:
     """Return the statistics of a column as JSON values."""
     frequencies = column.frequencies
     frequent = (

@@ -357,7 +357,7 @@ class Frequencies:
         """Count the values of a block."""
         ordered = np.sort(hashes)
         starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-        kept, counts, error = _reduced(ordered[starts], np.diff(np.append(starts, len(ordered))))
+        kept, counts, error = _reduced_counters(ordered[starts], np.diff(np.append(starts, len(ordered))))
         at = np.searchsorted(kept, hashes).clip(0, max(0, len(kept) - 1))
         places = np.zeros(len(kept), np.int64)
         if len(kept):
@@ -377,7 +377,7 @@ class Frequencies:
         counts = np.zeros(len(hashes), np.int64)
         np.add.at(counts, inverse, np.concatenate([part.counts for part in parts]))
         texts = {number: text for part in parts for number, text in zip(part.hashes.tolist(), part.values, strict=True)}
-        kept, counts, error = _reduced(hashes, counts)
+        kept, counts, error = _reduced_counters(hashes, counts)
         values = tuple(texts[number] for number in kept.tolist())
         return cls(kept, counts, values, error + sum(part.error for part in parts))
 
@@ -387,7 +387,7 @@ class Frequencies:
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:n]
 
 
-def _reduced(hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64], int]:
+def _reduced_counters(hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64], int]:
     """Reduce all counters by the largest one that is too many, and return those that are left, and the reduction."""
     if len(counts) <= _COUNTERS:
         return hashes, counts, 0

@@ -95,7 +95,7 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
     """Return the columns of a schema, whose kinds follow from features and from the first rows."""
     groups = groups_of(schema)
     kinds = {
-        name: _kind(name, feature, [row[name] for row in first if not isinstance(row[name], str)])
+        name: _column_kind(name, feature, [row[name] for row in first if not isinstance(row[name], str)])
         for name, feature in schema.items()
     }
     masks = {name for name, kind in kinds.items() if kind == "image" and _MASK.search(name)}
@@ -103,7 +103,7 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
     columns = []
     for name, feature in schema.items():
         group = next((group for group, names in groups.items() if name in names), None)
-        over = _nearest(name, images) if kinds[name] == "boxes" or name in masks else None
+        over = _nearest_image(name, images) if kinds[name] == "boxes" or name in masks else None
         columns.append(Column(name, feature, kinds[name], group, tuple(schema.classes.get(name, ())), over))
     return (*columns, *_combined(columns, images))
 
@@ -124,15 +124,15 @@ def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Colu
             name += " boxes"
         first = sides["xmin"]
         parts = tuple(sides[side].name for side in _SIDES)
-        yield Column(name, first.feature, "boxes", first.group, (), _nearest(name, images), parts)
+        yield Column(name, first.feature, "boxes", first.group, (), _nearest_image(name, images), parts)
 
 
-def _nearest(name: str, images: Sequence[str]) -> str | None:
+def _nearest_image(name: str, images: Sequence[str]) -> str | None:
     """Return the image whose name has the longest common prefix."""
     return max(images, key=lambda each: sum(accumulate(map(eq, each, name), and_)), default=None)
 
 
-def _kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
+def _column_kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
     dtype, shape = feature.item_dtype, feature.item_shape
     several = feature.ragged_rank or feature.own_shapes or shape
     if dtype.kind == "T":
@@ -190,20 +190,20 @@ def cell(column: Column, blocks: Mapping[str, Block | str], *, whole: bool = Fal
         return {"value": as_json(value)}
     if column.kind in ("text", "bytes"):
         is_text = column.kind == "text" and (isinstance(value, str) or is_probably_text(value) or not value)
-        return _text(value, whole) if is_text else _bytes(value, whole)
+        return _shown_text(value, whole) if is_text else _bytes(value, whole)
     if column.kind == "image":
-        return _images(row)
+        return _shown_images(row)
     array = np.asarray(value)
     if array.dtype.kind in "OT":
-        return _objects(array, whole)
+        return _object_cells(array, whole)
     if column.kind == "boxes":
         return {"boxes": as_json(array.reshape(-1, 4)[: _NUMBERS[whole]])}
     if array.ndim > 1:
-        return _steps(array, whole) if column.kind == "sequence" else _tensor(array)
+        return _shown_steps(array, whole) if column.kind == "sequence" else _shown_tensor(array)
     return {"values": as_json(array[: _NUMBERS[whole]]), "length": len(array), "range": extent_text(array)}
 
 
-def _text(value: bytes | str, whole: bool) -> dict[str, Any]:
+def _shown_text(value: bytes | str, whole: bool) -> dict[str, Any]:
     text = value.decode() if isinstance(value, bytes) else value
     return {"value": str(text[: _LETTERS[whole]]), "length": len(text)}
 
@@ -214,7 +214,7 @@ def _bytes(value: bytes, whole: bool) -> dict[str, Any]:
     return {"hex": value[: _HEX[whole]].hex(" "), "length": len(value), "content": content}
 
 
-def _objects(array: NDArray[Any], whole: bool) -> dict[str, Any]:
+def _object_cells(array: NDArray[Any], whole: bool) -> dict[str, Any]:
     """Return texts, bytes, or rows of rows."""
     flat = array.ravel()[: _NUMBERS[whole]].tolist()
     if flat and isinstance(flat[0], np.ndarray):
@@ -228,21 +228,21 @@ def _short(value: Any, whole: bool) -> Any:
         return f"array of shape {value.shape}"
     if isinstance(value, bytes) and not is_probably_text(value):
         return f"0x{value[:16].hex()}{'…' if len(value) > 16 else ''}"
-    return _text(value, whole)["value"] if isinstance(value, bytes | str) else as_json(value)
+    return _shown_text(value, whole)["value"] if isinstance(value, bytes | str) else as_json(value)
 
 
-def _steps(array: NDArray[Any], whole: bool) -> dict[str, Any]:
-    """Return steps of several components: all of them if there are few, else means of neighbours."""
+def _shown_steps(array: NDArray[Any], whole: bool) -> dict[str, Any]:
+    """Return all steps if there are few, else means of neighbours."""
     if array.shape[1:] and array[0].size <= MOST_CURVES and array.dtype.kind != "c":
         flat = array.reshape(len(array), -1)
         if not whole and len(flat):
             flat = averaged(flat[..., None].astype(np.float64), min(_DRAWN, len(flat)), flat.shape[1])[..., 0]
         rows = flat[: _NUMBERS[True]]
         return {"rows": as_json(rows), "shape": list(array.shape), "length": len(array), "range": extent_text(array)}
-    return _tensor(array) | {"length": len(array)}
+    return _shown_tensor(array) | {"length": len(array)}
 
 
-def _tensor(array: NDArray[Any]) -> dict[str, Any]:
+def _shown_tensor(array: NDArray[Any]) -> dict[str, Any]:
     """Reduce an array to a matrix that is drawn: means of neighbours along the first axis and the others."""
     flat = array.reshape(len(array), -1) if array.size else np.zeros((0, 0))
     flat = np.abs(flat) if flat.dtype.kind == "c" else flat
@@ -251,7 +251,7 @@ def _tensor(array: NDArray[Any]) -> dict[str, Any]:
     return {"rows": as_json(drawn), "shape": list(array.shape), "range": extent_text(array)}
 
 
-def _images(row: Block) -> dict[str, Any]:
+def _shown_images(row: Block) -> dict[str, Any]:
     found = _image_values(row)
     sizes: list[Any] = []
     for value in found[:_IMAGES]:
@@ -261,7 +261,7 @@ def _images(row: Block) -> dict[str, Any]:
 
 
 def _image_values(row: Block) -> Sequence[Any]:
-    """Return the images of a row: encoded, or arrays of pixels of shape (height, width, channels)."""
+    """Return a row's images: encoded, or pixels as (height, width, channels)."""
     value = to_array(row)[0]
     if isinstance(value, bytes):
         return [value] if value else []
@@ -301,7 +301,7 @@ def record_json(blocks: Mapping[str, Block | str]) -> Any:
 def curves_of(
     columns: Sequence[Column], blocks: Mapping[str, Block | str]
 ) -> tuple[int, dict[str, list[list[Any]]], dict[str, dict[str, Any]]]:
-    """Return the number of steps of a row, the numbers of each component of the columns of a group, and heat maps.
+    """Count a row's steps, and return each component's numbers in a group, and heat maps.
 
     A column of many components is a heat map of means: a row per component, and a column per step.
     """
@@ -315,5 +315,5 @@ def curves_of(
         if steps and name in drawn and array.dtype.kind in "biuf" and not array.size % steps
     }
     curves = {name: as_json(array) for name, array in shown.items() if len(array) <= MOST_CURVES}
-    maps = {name: _tensor(array) for name, array in shown.items() if name not in curves}
+    maps = {name: _shown_tensor(array) for name, array in shown.items() if name not in curves}
     return min(steps, _STEPS), curves, maps

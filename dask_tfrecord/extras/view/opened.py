@@ -351,7 +351,7 @@ def open_path(
         return _open_where(rows_from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
     known = wanted_schema(features, message=message)
     found = resolve_collection(path, split, compression=compression, storage_options=None)
-    report, found_damage = _report(found.shards)
+    report, found_damage = _inspected_report(found.shards)
     known = found.schema() if known is None else known
     if known is None and isinstance(report, Report):
         try:
@@ -371,7 +371,7 @@ def open_path(
 
         rows = read_rows(path, known, split=split, compression=compression, errors=errors)
         return _open_where(rows, cache, name, code, where)
-    viewed = None if known is None else _with_encoded_images(known)
+    viewed = None if known is None else _with_image_bytes(known)
     return Opened(name, code, cache, viewed, found.shards, (report, found_damage))
 
 
@@ -396,15 +396,15 @@ def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Al
 
 
 def open_rows(rows: Rows, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
-    """Open the rows of a `Dataset`. Records of whole shards are opened as shards, for the page of bytes."""
+    """Open a `Dataset`'s rows; whole shards are opened as shards, so that the page shows their bytes."""
     source = rows.source
     if (
         isinstance(source, UncountedSource | RecordSource)
         and _is_whole(source)
         and set(source.schema) == set(rows.names)
     ):
-        schema = _with_encoded_images(source.decoder.schema)
-        return Opened(name, code, cache, schema, source.shards, _report(source.shards))
+        schema = _with_image_bytes(source.decoder.schema)
+        return Opened(name, code, cache, schema, source.shards, _inspected_report(source.shards))
     return Opened(name, code, cache, rows.schema, rows)
 
 
@@ -415,7 +415,7 @@ def _is_whole(source: UncountedSource | RecordSource) -> bool:
     return is_every and source.collection.tails is None
 
 
-def _report(shards: Shards) -> tuple[Report | str, bool]:
+def _inspected_report(shards: Shards) -> tuple[Report | str, bool]:
     """Inspect the first records of some shards, or return the reason if they are no Examples; and if any is damaged."""
     is_damaged = False
     sample = _SAMPLE
@@ -432,7 +432,7 @@ def _report(shards: Shards) -> tuple[Report | str, bool]:
         return describe_error(error), is_damaged
 
 
-def _with_encoded_images(schema: Schema) -> Schema:
+def _with_image_bytes(schema: Schema) -> Schema:
     """Return a schema that reads images as bytes, so that each is decoded at the size that is shown."""
     changed = {
         name: FixedLenFeature((), "bytes", default_value=b"") if feature.count is None else VarLenFeature("bytes")

@@ -158,7 +158,7 @@ def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
         return []
     labels, is_text = [value.decode("utf-8", "backslashreplace") for value, _ in found], column.dtype == "text"
     return [
-        {"label": label, "count": count, "expression": _condition(column, ("==", label if is_text else value))}
+        {"label": label, "count": count, "expression": _bar_condition(column, ("==", label if is_text else value))}
         for label, (value, count) in zip(labels, found, strict=True)
     ]
 
@@ -172,7 +172,7 @@ def _bins(column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any
             low, high = _literal(column, first), _literal(column, last)
             is_open = isinstance(last, float) and place + 1 < len(bars)
             pairs = [("==", low)] if low == high else [(">=", low), ("<" if is_open else "<=", high)]
-            expression = _condition(column, *pairs)
+            expression = _bar_condition(column, *pairs)
         yield {"low": shown(first), "high": shown(last), "count": count, "expression": expression}
 
 
@@ -182,7 +182,7 @@ def _literal(column: ColumnStatistics, value: Any) -> Any:
     return _time(column, value) if column.dtype.startswith(("datetime64", "timedelta64")) else value
 
 
-def _condition(column: ColumnStatistics, *parts: tuple[str, Any]) -> str | None:
+def _bar_condition(column: ColumnStatistics, *parts: tuple[str, Any]) -> str | None:
     """Return the expression of a bar of a column with one value per row."""
     if column.lengths is not None or column.shape:
         return None

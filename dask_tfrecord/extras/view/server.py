@@ -64,7 +64,7 @@ class BadRequestError(ValueError):
     """A parameter of a request is missing or out of bounds."""
 
 
-class Guard:
+class RequestGuard:
     """ASGI application that answers only requests with the token, by pages of this server."""
 
     def __init__(self, app: Any, token: str, frames: str) -> None:
@@ -203,7 +203,7 @@ class View:
         }
 
     def rows(self, request: Request) -> Any:
-        """Answer cells of rows: of a range, of those that a filter finds, or of a sample."""
+        """Answer the cells of rows in a range, found by a filter, or sampled."""
         data = self._data(request)
         names = request.query_params.getlist("column")
         columns = [self._column(data, name) for name in names] if names else self.columns(data)
@@ -231,7 +231,7 @@ class View:
         return {"rows": list(chosen), "cells": cells}
 
     def _row(self, request: Request, data: Opened, names: Sequence[str]) -> tuple[int, dict[str, Block | str]]:
-        """Return the row of a request, and the blocks of some of its features."""
+        """Find a request's row, and read blocks for some features."""
         row = _integer(request, "row", None, 1 << 53)
         known = data.wait(row + 1, _FIRST)
         if row >= known.rows:
@@ -265,7 +265,7 @@ class View:
         return Response(content, media_type=kind)
 
     def episode(self, request: Request) -> Any:
-        """Answer the steps of a row: numbers of the columns of a group, names of those with images, a text."""
+        """Answer a row's steps: a group's numbers, which columns are images, and a text."""
         data, group = self._data(request), request.query_params.get("group", "")
         names = groups_of(data.schema).get(group) if data.schema is not None else None
         if names is None:
@@ -371,8 +371,8 @@ def _stream(request: Request, step: Callable[[threading.Event], dict[str, Any] |
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def make_app(view: View, token: str, frames: str = "'none'") -> Guard:
-    """Return the application of a view. Files of the page are listed now: no path of a request reaches the disk."""
+def make_app(view: View, token: str, frames: str = "'none'") -> RequestGuard:
+    """Make a view's application. Page files are listed now, so that no request names a path on disk."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.is_file()}
 
     def page(request: Request) -> Response:
@@ -395,7 +395,7 @@ def make_app(view: View, token: str, frames: str = "'none'") -> Guard:
     names += ["statistics", "filter", "changes"]
     routes = [Route(f"/api/{name}", partial(answer, getattr(view, name))) for name in names]
     routes += [Route("/", page), Route("/{name}", page)]
-    return Guard(Starlette(routes=routes), token, frames)
+    return RequestGuard(Starlette(routes=routes), token, frames)
 
 
 class Server(AbstractContextManager["Server"]):

@@ -1,4 +1,4 @@
-"""Records of one shard as bytes: their map, the fields of one of them, and what a repair would keep."""
+"""A shard's records as bytes: their map, one record's fields, and what a repair would keep."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
         found = record_state(window)
     assert found is not None
     _, size, state = found
-    fields = _fields(payload) if state in (RecordState.INTACT, RecordState.PAYLOAD) else []
+    fields = _record_fields(payload) if state in (RecordState.INTACT, RecordState.PAYLOAD) else []
     return {"offset": offset, "length": size or None, "state": state, "hex": text, "fields": fields}
 
 
-def _fields(payload: bytes) -> list[dict[str, Any]]:
+def _record_fields(payload: bytes) -> list[dict[str, Any]]:
     """Return the features of an Example or SequenceExample, or the fields of another message by its wire format."""
     from dask_tfrecord.features.inference.wire import WireField, wire_fields
 
@@ -155,7 +155,7 @@ def _feature_line(name: str, depth: int, feature: Any) -> dict[str, Any]:
     """Describe a feature of a record: its key, its kind, and its first values."""
     kind = feature.WhichOneof("kind")
     values = [] if kind is None else getattr(feature, kind).value
-    shown = joined([_value_text(value) for value in values[: _SHOWN_VALUES + 1]], _SHOWN_VALUES)
+    shown = joined([_field_text(value) for value in values[: _SHOWN_VALUES + 1]], _SHOWN_VALUES)
     number = plural(len(values), "value")
     return {"name": name, "depth": depth, "kind": f"{kind or 'no list'}, {number}", "value": shown}
 
@@ -167,7 +167,7 @@ def _list_lines(name: str, steps: Any) -> Iterator[dict[str, Any]]:
         yield _feature_line(f"step {step}", 1, feature)
 
 
-def _value_text(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if not isinstance(value, bytes):
         return f"{value:.9g}" if isinstance(value, float) else str(value)
     if is_probably_text(value):

@@ -284,7 +284,7 @@ class JPEG(ImageFormat):
             raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
         found = channels or min(header.components, 3)
         whole = (header.height, header.width)
-        size = _reduced(whole, least) if least else whole
+        size = _reduced_size(whole, least) if least else whole
         if inks:
             return EncodedImage("JPEG", *size, found, partial(_decode_inks, data, fast, header, size))
         return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
@@ -300,8 +300,8 @@ class JPEG(ImageFormat):
         return pixels, SHOWN_PIXELS
 
 
-def _reduced(whole: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest of libjpeg's sizes, of 1/8, 1/4, 1/2 of each side or the whole, that covers `least`."""
+def _reduced_size(whole: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
+    """Choose libjpeg's smallest size (1/8, 1/4, 1/2 or whole) that covers `least`."""
     for ratio in (8, 4, 2):
         height, width = (-(-side // ratio) for side in whole)
         if height >= least[0] and width >= least[1]:

@@ -98,7 +98,7 @@ class PNG(ImageFormat):
         weighted for gray as libpng does, in linear light if the file has a gamma. Bytes after the last chunk are
         ignored.
         """
-        chunks = list(_chunks(data))
+        chunks = list(_png_chunks(data))
         header = _parse_header(*chunks[0])
         colours = _parse_colours(header, chunks)
         check_pixel_count(self.name, header.height, header.width)
@@ -112,14 +112,14 @@ class PNG(ImageFormat):
             header.height,
             header.width,
             found,
-            partial(_decode, header, colours, stream, found),
+            partial(_decode_pixels, header, colours, stream, found),
             factor_to_uint16=257,
-            decode_into=partial(_decode_into, header, stream) if is_stored else None,
+            decode_into=partial(_fill_pixels, header, stream) if is_stored else None,
             depth=16 if header.depth == 16 else 8,
         )
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield kind and content of each chunk. As in libpng, an ancillary chunk whose CRC does not match is skipped."""
     at = 8
     while True:
@@ -178,7 +178,7 @@ def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Col
     return _Colours(palette, key, _SRGB_GAMMA if b"sRGB" in bodies else gamma)
 
 
-def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wide: bool) -> Pixels:
+def _decode_pixels(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wide: bool) -> Pixels:
     """Return pixels of `channels` channels; of 16 bits if `wide` and the file has them."""
     is_keyed = channels == 4 and bool(extra.key)
     samples = _samples(header, stream)
@@ -206,7 +206,7 @@ def _decode(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wi
 
 
 def _samples(header: PNGHeader, stream: bytes) -> Pixels:
-    """Decode the samples of the file, one channel each: of uint16 if they have 16 bits, otherwise of uint8."""
+    """Decode the file's samples, one channel each, as uint16 for 16 bits, otherwise uint8."""
     inflated, offset = _inflate(header, stream), 0
     if not header.interlaced:
         return _unfilter(header, inflated, (header.height, header.width), 0)
@@ -220,7 +220,7 @@ def _samples(header: PNGHeader, stream: bytes) -> Pixels:
     return samples
 
 
-def _decode_into(header: PNGHeader, stream: bytes, out: Pixels) -> None:
+def _fill_pixels(header: PNGHeader, stream: bytes, out: Pixels) -> None:
     """Decode samples of 8 or 16 bits, not interlaced, to a contiguous array of their shape and depth."""
     _unfilter_bytes(header, _inflate(header, stream), out.view(np.uint8).reshape(header.height, -1))
 
@@ -238,7 +238,7 @@ def _unfilter(header: PNGHeader, inflated: NDArray[np.uint8], size: tuple[int, i
 
 
 def _unfilter_bytes(header: PNGHeader, filtered: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Undo the filters of rows; samples of 16 bits become little-endian, the byte order of the native core."""
+    """Undo the row filters; 16-bit samples become little-endian, as the native core expects."""
     rows = _native.unfilter_png(filtered, max(header.bits // 8, 1), header.depth == 16, out)
     if rows < len(out):
         raise ImageError(f"a damaged PNG image: unknown filter {filtered[rows * (1 + out.shape[1])]} of a row")
@@ -297,7 +297,7 @@ def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
 
 
 def _curve(bits: int, gamma: int, shift: int) -> Pixels:
-    """Table of values raised to ``gamma / 100000``: of all, or of their bits from `shift` on."""
+    """Tabulate values raised to ``gamma / 100000``, or their bits from `shift` on."""
     top, last = (1 << bits) - 1, (1 << (bits - shift)) - 1
     kind = np.uint8 if bits == 8 else np.uint16
     return np.floor(top * np.power(np.arange(last + 1) / last, gamma * 1e-5) + 0.5).astype(kind)

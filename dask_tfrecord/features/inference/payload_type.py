@@ -220,7 +220,7 @@ def detect_payload_type(payload: bytes) -> str:
     if is_probably_example(payload):
         return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
     fields = _fields(memoryview(payload), _steps())
-    first, second, steps = _contents(fields, 1), _contents(fields, 2), _steps()
+    first, second, steps = _contents_of(fields, 1), _contents_of(fields, 2), _steps()
     if any(_is_example(each, steps) for each in (*first, *second)):
         return "an ExampleListWithContext"
     if second and (
@@ -263,7 +263,7 @@ def _fields(data: memoryview, steps: Iterator[int]) -> list[tuple[int, int, memo
         return []
 
 
-def _contents(fields: Fields, number: int, wire_type: int = DELIMITED) -> list[memoryview]:
+def _contents_of(fields: Fields, number: int, wire_type: int = DELIMITED) -> list[memoryview]:
     """Return the contents of the fields of a number and wire type."""
     return [data for *key, data in fields if key == [number, wire_type]]
 
@@ -329,18 +329,18 @@ _SCENARIO = {(1, FIXED64), (4, VARINT), (6, VARINT), (10, VARINT)} | {
 _STATE = {(2, FIXED64), (3, FIXED64), (4, FIXED64), (11, VARINT)} | {(number, FIXED32) for number in range(5, 11)}
 
 
-def _keys(fields: Fields) -> set[tuple[int, int]]:
+def _key_names(fields: Fields) -> set[tuple[int, int]]:
     return {(number, wire_type) for number, wire_type, _ in fields}
 
 
 def _doubles(fields: Fields, number: int) -> list[float]:
-    return [struct.unpack("<d", data)[0] for data in _contents(fields, number, FIXED64)]
+    return [struct.unpack("<d", data)[0] for data in _contents_of(fields, number, FIXED64)]
 
 
 def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
     """Return whether the fields are a time and the version of the file, or a time and a summary with tags."""
-    times, versions, summaries = _doubles(fields, 1), _contents(fields, 3), _contents(fields, 5)
-    if len(times) != 1 or not _WALL_TIMES[0] <= times[0] < _WALL_TIMES[1] or not _keys(fields) <= _EVENT:
+    times, versions, summaries = _doubles(fields, 1), _contents_of(fields, 3), _contents_of(fields, 5)
+    if len(times) != 1 or not _WALL_TIMES[0] <= times[0] < _WALL_TIMES[1] or not _key_names(fields) <= _EVENT:
         return False
     if len(versions) + len(summaries) != 1:
         return False
@@ -351,26 +351,26 @@ def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
 
 def _is_summary_value(data: memoryview, steps: Iterator[int]) -> bool:
     fields = _fields(data, steps)
-    tags = _contents(fields, 1)
-    return len(tags) == 1 and bool(tags[0]) and text_of(bytes(tags[0])) is not None and _keys(fields) <= _SUMMARY
+    tags = _contents_of(fields, 1)
+    return len(tags) == 1 and bool(tags[0]) and text_of(bytes(tags[0])) is not None and _key_names(fields) <= _SUMMARY
 
 
 def _is_variant(fields: Fields, _: Iterator[int]) -> bool:
     """Return whether the interval of the fields is as long as the reference bases."""
-    names, bases = _contents(fields, 14), _contents(fields, 6)
-    if len(names) != 1 or len(bases) != 1 or not _keys(fields) <= _VARIANT or not _BASES.fullmatch(bases[0]):
+    names, bases = _contents_of(fields, 14), _contents_of(fields, 6)
+    if len(names) != 1 or len(bases) != 1 or not _key_names(fields) <= _VARIANT or not _BASES.fullmatch(bases[0]):
         return False
-    start, end = (sum(varint(data, 0)[0] for data in _contents(fields, number, VARINT)[-1:]) for number in (16, 13))
+    start, end = (sum(varint(data, 0)[0] for data in _contents_of(fields, number, VARINT)[-1:]) for number in (16, 13))
     return text_of(bytes(names[0])) is not None and end - start == len(bases[0])
 
 
 def _is_scenario(fields: Fields, steps: Iterator[int]) -> bool:
     """Return whether the first track has a state for each of the ascending timestamps."""
-    times, tracks = _doubles(fields, 1), _contents(fields, 2)
-    if len(times) < 2 or not tracks or times != sorted(set(times)) or not _keys(fields) <= _SCENARIO:
+    times, tracks = _doubles(fields, 1), _contents_of(fields, 2)
+    if len(times) < 2 or not tracks or times != sorted(set(times)) or not _key_names(fields) <= _SCENARIO:
         return False
-    states = _contents(_fields(tracks[0], steps), 3)
-    return len(states) == len(times) and any(_keys(_fields(state, steps)) == _STATE for state in states)
+    states = _contents_of(_fields(tracks[0], steps), 3)
+    return len(states) == len(times) and any(_key_names(_fields(state, steps)) == _STATE for state in states)
 
 
 _WELL_KNOWN = {"a tf.Event": _is_event, "a nucleus Variant": _is_variant, "a Waymo Scenario": _is_scenario}
@@ -486,10 +486,10 @@ def detect_foreign(value: bytes) -> ForeignContent | None:
         return _base64_picture(value)
     if value.startswith(_PICKLES) and value.endswith(b"."):
         return ForeignContent(PICKLE)
-    return ForeignContent(ZLIB) if _is_zlib(value) else None
+    return ForeignContent(ZLIB) if _looks_zlib(value) else None
 
 
-def _is_zlib(value: bytes) -> bool:
+def _looks_zlib(value: bytes) -> bool:
     """Return whether a value begins with the header of zlib, and can be inflated."""
     if value[:1] != b"\x78" or int.from_bytes(value[:2], "big") % 31:
         return False

@@ -30,7 +30,7 @@ from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.metadata.labels import feature_code, python_code
 from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.markup import bins_svg, fragment, html_table, presence_bar, table
-from dask_tfrecord.records.index import Run, full_run, iterate_payloads
+from dask_tfrecord.records.index import RecordRange, full_run, iterate_payloads
 from dask_tfrecord.shards.shard import Shard, Shards
 
 # Default value in a suggestion, by dtype.
@@ -91,9 +91,9 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
         found.append(_booleans(counts, feature, optional=optional))
     if optional:
         number = f"{plural(low, 'value')} in every record that sets it; choose a default"
-        found.append(Suggestion(number, _fixed(low, kind, default=True), _units(counts), "record"))
+        found.append(Suggestion(number, _fixed_length(low, kind, default=True), _units(counts), "record"))
     if isinstance(feature, VarLenFeature) and kind != "bytes" and not in_lists:
-        found.append(_rows(counts, kind))
+        found.append(_row_guesses(counts, kind))
     return tuple(suggestion for suggestion in found if suggestion is not None)
 
 
@@ -132,18 +132,18 @@ def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:
     return Suggestion("integers and floats", feature_code(feature), _units(counts), of)
 
 
-def _fixed(number: int, dtype: str, *, default: bool) -> str:
+def _fixed_length(number: int, dtype: str, *, default: bool) -> str:
     shape = () if number == 1 else (number,)
     return f'dtf.FixedLenFeature({shape}, "{dtype}"' + (f", default_value={_DEFAULTS[dtype]})" if default else ")")
 
 
 def _units(counts: FeatureCounts) -> int:
-    """Return the number of records, or of steps of a feature list, that set a kind."""
+    """Count the records, or a feature list's steps, that set a kind."""
     return sum(times for _, _, times in counts.value_counts.bins())
 
 
-def _rows(counts: FeatureCounts, kind: str) -> Suggestion | None:
-    """Suggest rows of a fixed length, for example of boxes or points, if every value count is a multiple of it."""
+def _row_guesses(counts: FeatureCounts, kind: str) -> Suggestion | None:
+    """Suggest rows with a fixed length (boxes, points) if it divides every value count."""
     length = counts.value_counts.common_divisor()
     if length < 2:
         return None
@@ -154,7 +154,7 @@ def _rows(counts: FeatureCounts, kind: str) -> Suggestion | None:
 def _booleans(counts: FeatureCounts, feature: Feature, *, optional: bool) -> Suggestion:
     low, _ = counts.value_counts.extent()
     fixed = optional or isinstance(feature, FixedLenFeature)
-    code = _fixed(low, "bool", default=optional) if fixed else None
+    code = _fixed_length(low, "bool", default=optional) if fixed else None
     return Suggestion("only 0 and 1", code, _units(counts), "step" if counts.steps.bins() else "record")
 
 
@@ -177,15 +177,15 @@ def suggested_content(
         return _foreign(seen, seen.foreign, feature, several=not scalar and not in_lists, optional=optional)
     if seen.text:
         several = not scalar and not optional
-        argument = f"count={_count(feature)}" if several else 'default_value=""' if optional else ""
+        argument = f"count={_values_per_record(feature)}" if several else 'default_value=""' if optional else ""
         code = None if several and in_lists else f"dtf.TextFeature({argument})"
         return Suggestion("text", code, seen.values, "value")
     if seen.low == seen.high and seen.values > 1:
-        return Suggestion(f"{seen.low:,} bytes each", None, seen.values, "value", _arrays(seen.low))
+        return Suggestion(f"{seen.low:,} bytes each", None, seen.values, "value", _array_guesses(seen.low))
     return None
 
 
-def _count(feature: Feature) -> int:
+def _values_per_record(feature: Feature) -> int:
     """Return the number of bytes values per record; -1 if it differs."""
     return math.prod(feature.shape) if isinstance(feature, FixedLenFeature) else -1
 
@@ -198,9 +198,9 @@ def _foreign(
         return Suggestion(contents, None, seen.values, "value")
     shape = "…" if content.shape is None else str(content.shape)
     dtype = "…" if content.dtype is None else f'"{content.dtype}"'
-    count = f", count={_count(feature)}" if several else ""
+    count = f", count={_values_per_record(feature)}" if several else ""
     # A fixed number of arrays needs a known shape, and each record one array.
-    known = content.shape is None or None not in content.shape or not several or _count(feature) == -1
+    known = content.shape is None or None not in content.shape or not several or _values_per_record(feature) == -1
     code = f"dtf.FunctionFeature(lambda value: {decoded}, {shape}, {dtype}{count})" if known and not optional else None
     return Suggestion(contents, code, seen.values, "value")
 
@@ -216,7 +216,7 @@ def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: 
     return Suggestion(f"{content.format} images of {sizes}".removeprefix("image "), code, seen.values, "value")
 
 
-def _arrays(nbytes: int) -> tuple[str, ...]:
+def _array_guesses(nbytes: int) -> tuple[str, ...]:
     """List flat arrays and square images of this size."""
     flat = [f"{item} ({nbytes // size},)" for item, size in _ITEM_SIZES.items() if nbytes % size == 0]
     square = []
@@ -319,7 +319,7 @@ class FeatureReport:
     def from_counts(
         cls, name: str, counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None = None
     ) -> FeatureReport:
-        """Return the report of one feature from its counts over a number of records, or of items."""
+        """Report one feature from what was counted over records or items."""
         of_values = counts.kinds_of_values()
         kinds = sorted(of_values.items(), key=lambda item: -item[1].records)
         feature, suggested = None, tuple[Suggestion, ...]()
@@ -351,7 +351,7 @@ class FeatureReport:
 
     @property
     def values(self) -> str:
-        """Range of the number of values, and of steps, as text."""
+        """How many values and steps there are, as text."""
         values = span(*self.extent)
         if not self.in_lists or not self.steps:
             return values
@@ -392,7 +392,7 @@ class FeatureReport:
 
 
 def _inferred(kind: str, counts: FeatureCounts, records: int, *, in_lists: bool, items: int | None) -> Feature:
-    """Infer a feature of a dtype, of records or of a number of items, without a default value."""
+    """Infer a feature with a dtype, for records or for items, without a default value."""
     low, high = counts.value_counts.extent()
     shape = () if low == 1 else (low,)
     if low != high or low == 0:
@@ -438,7 +438,7 @@ class PathReport:
 
     @classmethod
     def from_survey(cls, survey: Survey) -> Iterator[PathReport]:
-        """Yield the reports of paths in order of their numbers. Omit fields of values that do not parse as messages."""
+        """Yield reports in the order of field numbers, without fields of values that are no messages."""
         order = sorted(survey.paths, key=lambda key: (*(map(int, key[0].split("."))),))
         messages = {""}
         for path, wire_type in order:
@@ -659,7 +659,7 @@ class Report:
         ]
 
     def table(self) -> tuple[tuple[str, ...], Sequence[tuple[str, ...]]]:
-        """Return the header and the rows of the table: of features, or of the fields of other messages."""
+        """Make the table's header and rows: features, or fields of other messages."""
         return (HEADER, self.rows()) if self.refusal is None else (FIELDS_HEADER, self.field_rows())
 
     def notes(self) -> list[str]:
@@ -755,13 +755,13 @@ def _line(feature: FeatureReport) -> str:
 
 Records = Iterable[tuple[Location, bytes]]
 # Runs of the records of a shard, by its number.
-RunsOf = Callable[[int], Iterable[Run]]
+RunsOf = Callable[[int], Iterable[RecordRange]]
 # Number of shards that a sample is spread over.
 _SAMPLED_SHARDS = 8
 
 
 def infer_examples(records: Generator[tuple[Location, bytes], None, None], shards: Shards) -> Schema:
-    """Infer the features of Examples from some records of shards, and close the generator of the records.
+    """Infer the features of Examples from some records, and close their generator.
 
     Raises FeatureError for a record that is not an Example; SequenceExamples are read with `infer_schema` instead.
     """

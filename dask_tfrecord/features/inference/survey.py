@@ -1,4 +1,4 @@
-"""Survey of records: presence, kinds and value counts of every feature, and the detected content of its bytes.
+"""Survey records: how often each feature is present, its kinds and value counts, and what its bytes are.
 
 A `Survey` adds one record after the other in bounded memory. Workers survey parts of a collection independently, and
 the surveys are merged in order; `report.py` turns the result into a `Report`. Records are parsed by the protobuf
@@ -168,11 +168,11 @@ class BytesSummary:
             if self.text:
                 self.text = is_probably_text(value)
             if self.image is not False:
-                self.image = _common(self.image, detect_image(value) or False)
+                self.image = _common_content(self.image, detect_image(value) or False)
             if self.tensor is not False:
-                self.tensor = _common(self.tensor, detect_tensor(value) or False)
+                self.tensor = _common_content(self.tensor, detect_tensor(value) or False)
             if self.foreign is not False:
-                self.foreign = _common(self.foreign, detect_foreign(value) or False)
+                self.foreign = _common_content(self.foreign, detect_foreign(value) or False)
 
     def merge(self, other: BytesSummary) -> None:
         """Restrict to the properties that hold for both."""
@@ -182,12 +182,12 @@ class BytesSummary:
         self.high = max(self.high, other.high)
         self.values += other.values
         self.text = self.text and other.text
-        self.image = _common(self.image, other.image)
-        self.tensor = _common(self.tensor, other.tensor)
-        self.foreign = _common(self.foreign, other.foreign)
+        self.image = _common_content(self.image, other.image)
+        self.tensor = _common_content(self.tensor, other.tensor)
+        self.foreign = _common_content(self.foreign, other.foreign)
 
 
-def _common(known: Any, found: Any) -> Any:
+def _common_content(known: Any, found: Any) -> Any:
     """Return the content or format of both operands, where None means no values yet and False that they share none."""
     if known is None or found is None:
         return found if known is None else known
@@ -343,7 +343,7 @@ class PathCounts:
 
 @dataclass(slots=True)
 class Survey:
-    """Counts over the records of a collection or of a part of it."""
+    """What was counted over a collection's records, or a part's."""
 
     records: int = 0
     sequences: int = 0  # records with feature lists, which are SequenceExamples for certain
@@ -389,7 +389,7 @@ class Survey:
         self.shards[location.file] = self.shards.get(location.file, 0) + 1
 
     def _add_sizes(self, features: Mapping[str, Feature]) -> None:
-        """Keep the keys of sizes whose product is the number of items in the bytes of another key, in every record."""
+        """Keep size keys whose product counts the items in another key's bytes, in every record."""
         numbers = {
             key: feature.int64_list.value[0]
             for key, feature in features.items()
@@ -470,7 +470,7 @@ _SIZE_AXES = tuple(re.compile(rf"(?:^|[/_.-])(?:{names})$") for names in _SIZE_N
 
 
 def _fitting_sizes(nbytes: int, numbers: Mapping[str, int]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the keys of height, width and so on that explain a number of bytes, and the bytes of an item."""
+    """Yield keys (height, width and so on) that explain how many bytes there are, and an item's bytes."""
     axes = [next((key for key in numbers if name.search(key)), None) for name in _SIZE_AXES]
     for first, last in ((0, 4), (1, 4), (1, 3), (0, 3)):
         keys = tuple(key for key in axes[first:last] if key is not None)

@@ -50,7 +50,7 @@ class NoMessageError(Exception):
 
 
 class Span(NamedTuple):
-    """Offsets of a field: of its tag, of its content, and the ends of both."""
+    """Where a field's tag and content begin and end."""
 
     number: int
     wire_type: int
@@ -218,9 +218,9 @@ def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tup
     if wire_type == VARINT:
         return _integers(varint(content, 0)[0])
     if wire_type == FIXED32:
-        return _fixed(content, "<I", "<f", "fixed32", "float")
+        return _fixed_width(content, "<I", "<f", "fixed32", "float")
     if wire_type == FIXED64:
-        return _fixed(content, "<Q", "<d", "fixed64", "double")
+        return _fixed_width(content, "<Q", "<d", "fixed64", "double")
     if wire_type == GROUP:
         return (Candidate("group", plural(nfields or 0, "field")),)
     size, start = len(content), bytes(content[:_LOOKED_AT])
@@ -258,7 +258,7 @@ def _integers(value: int) -> tuple[Candidate, ...]:
     return (*found, Candidate("sint", str((value >> 1) ^ -(value & 1))))
 
 
-def _fixed(content: memoryview, integer: str, real: str, name: str, real_name: str) -> tuple[Candidate, ...]:
+def _fixed_width(content: memoryview, integer: str, real: str, name: str, real_name: str) -> tuple[Candidate, ...]:
     (number,), (value,) = struct.unpack(integer, content), struct.unpack(real, content)
     found = [Candidate(name, str(number))]
     if number >> (8 * len(content) - 1):
@@ -280,7 +280,7 @@ def _packed(start: bytes, size: int) -> Iterator[Candidate]:
     for code, width, name in (("<d", 8, "packed double"), ("<f", 4, "packed float")):
         values = [value for (value,) in struct.iter_unpack(code, start[: len(start) // width * width])]
         if size % width == 0 and all(map(_is_likely, values)):
-            yield Candidate(name, _array([_real(value, code) for value in values], size // width))
+            yield Candidate(name, _array_of([_real(value, code) for value in values], size // width))
     view, position = memoryview(start), 0
     numbers = []
     try:
@@ -289,10 +289,10 @@ def _packed(start: bytes, size: int) -> Iterator[Candidate]:
             numbers.append(str(number - (number >> 63 << 64)))
     except NoMessageError:
         return
-    yield Candidate("packed varint", _array(numbers, len(numbers) if size == len(start) else None))
+    yield Candidate("packed varint", _array_of(numbers, len(numbers) if size == len(start) else None))
 
 
-def _array(values: list[str], number: int | None) -> str:
+def _array_of(values: list[str], number: int | None) -> str:
     more = number is None or number > _SHOWN_NUMBERS
     end = ", …" * more + "]" + (f" ({number:,} numbers)" if more and number is not None else "")
     return f"[{', '.join(values[:_SHOWN_NUMBERS])}{end}"

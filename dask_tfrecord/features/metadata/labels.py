@@ -121,8 +121,8 @@ class Labels:
                 {name: tuple(map(str, axes)) for name, axes in document["dims"].items()},
                 tuple(map(str, document["coords"])),
                 {name: str(np.dtype(dtype)) for name, dtype in document["dtypes"].items()},
-                {name: _decode({"dict": each}) for name, each in document["attributes"].items()},
-                _decode({"dict": document["collection_attributes"]}),
+                {name: _from_json({"dict": each}) for name, each in document["attributes"].items()},
+                _from_json({"dict": document["collection_attributes"]}),
                 {name: _constant(each["dims"], each["values"]) for name, each in document["constants"].items()},
                 Schema.from_json(json.dumps(document["schema"])),
             )
@@ -152,7 +152,7 @@ def read_labels(shard: Shard) -> Labels | None:
 
 
 def _constant(dims: list[str], values: Any) -> tuple[tuple[str, ...], NDArray[Any]]:
-    array = np.asarray(_decode(values))
+    array = np.asarray(_from_json(values))
     if len(set(dims)) != array.ndim:
         raise ValueError(f"dimensions {dims!r:.100} of an array of {array.ndim} axes")
     return tuple(map(str, dims)), array
@@ -199,16 +199,16 @@ def _encode(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not stored")
 
 
-def _decode(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """Convert JSON values of `_encode` back."""
     if isinstance(value, list):
-        return [_decode(item) for item in value]
+        return [_from_json(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "dict" in value:
-        return {name: _decode(item) for name, item in value["dict"].items()}
+        return {name: _from_json(item) for name, item in value["dict"].items()}
     if "tuple" in value:
-        return tuple(_decode(item) for item in value["tuple"])
+        return tuple(_from_json(item) for item in value["tuple"])
     if "bytes" in value:
         return base64.b64decode(value["bytes"])
     if "float" in value:
@@ -258,7 +258,7 @@ def schema_code(schema: Schema) -> str:
         arguments.append(f"example_features={_features(schema.example_features)}")
     for option, names in (("classes", schema.classes), ("groups", schema.groups)):
         if names:
-            arguments.append(f"{option}={_names(names)}")
+            arguments.append(f"{option}={_label_names(names)}")
     lines = [f"{_INDENT}{argument},".replace("\n", f"\n{_INDENT}") for argument in arguments]
     # A Schema orders context features before those of steps; columns keep that of this schema.
     order = [*schema.context_features, *filter(schema.has_steps, schema)]
@@ -271,7 +271,7 @@ def _features(features: Mapping[str, Feature]) -> str:
     return "\n".join(["{", *lines, "}"]) if lines else "{}"
 
 
-def _names(names: Mapping[str, Sequence[str]]) -> str:
+def _label_names(names: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(
         ["{", *(f"{_INDENT}{python_code(name)}: {python_code(list(each))}," for name, each in names.items()), "}"]
     )

@@ -1,4 +1,4 @@
-"""Shards of a path, and of the splits of a TFDS data set: their files and record counts.
+"""Find shards at a path, and TFDS splits with their files and record counts.
 
 `dataset_info.json` lists splits, shards and counts. This module opens no shard.
 """
@@ -56,7 +56,7 @@ class TFDSSelection:
 
 @dataclass(frozen=True, slots=True)
 class TFDSFolder:
-    """Directory of one version of a TFDS data set, with all of its splits."""
+    """Directory with one version of a TFDS data set and all its splits."""
 
     directory: str
     splits: tuple[TFDSSplit, ...]
@@ -133,23 +133,23 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
         info = json.loads(text or "")
         if isinstance(info, dict) and isinstance(info.get("splits"), dict):
             return None
-        splits = _splits(info, directory)
+        splits = _known_splits(info, directory)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = error.message if isinstance(error, SchemaError) else repr(error)
         raise SchemaError(f"can't be read: {reason}", Location(join(directory, INFO))) from error
     return TFDSFolder(directory, splits, {} if storage_options is None else storage_options)
 
 
-def _splits(info: Mapping[str, Any], directory: str) -> tuple[TFDSSplit, ...]:
+def _known_splits(info: Mapping[str, Any], directory: str) -> tuple[TFDSSplit, ...]:
     formats = [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", ())]
     if "tfrecord" not in formats:
         raise SchemaError(f"the records are in the format {formats[0]!r}, not in TFRecord files")
     splits = []
     for split in info.get("splits", ()):
-        counts = tuple(_count(count, "shardLengths") for count in split.get("shardLengths", ())) or None
+        counts = tuple(_json_count(count, "shardLengths") for count in split.get("shardLengths", ())) or None
         if counts and sum(counts) > _MAX_RECORDS:
             raise SchemaError(f"the shardLengths of split {split['name']!r} add up to {sum(counts):,} records")
-        shards = len(counts) if counts else _count(split.get("numShards", 0), "numShards")
+        shards = len(counts) if counts else _json_count(split.get("numShards", 0), "numShards")
         template = split.get("filepathTemplate") or TEMPLATE
         prefix, _, suffix = join(directory, "\0").partition("\0")
         files = tuple(prefix + name + suffix for name in _shard_names(template, info["name"], split["name"], shards))
@@ -181,7 +181,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _count(value: Any, field: str) -> int:
+def _json_count(value: Any, field: str) -> int:
     """Read a count, which protobuf writes to JSON as a string."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise SchemaError(f"{field} holds counts; got {value!r:.100}")
@@ -240,7 +240,7 @@ def _parse_split(spec: str, lengths: Mapping[str, Sequence[int] | None]) -> list
     parts = [part for term in terms for part in _term(term, spec, lengths)]
     kept = [(name, start, stop) for name, start, stop in parts if stop is None or start < stop]
     if not kept:
-        raise SchemaError(f"split {spec!r} holds no records; {_sizes(lengths)}")
+        raise SchemaError(f"split {spec!r} holds no records; {_split_sizes(lengths)}")
     return kept
 
 
@@ -255,7 +255,7 @@ def _term(term: str, spec: str, lengths: Mapping[str, Sequence[int] | None]) -> 
             raise SchemaError(f"split {spec!r}: 'all' can't be sliced; slice each split")
         return [(each, 0, None) for each in lengths]
     if name not in lengths:
-        raise SchemaError(f"split {name!r} does not exist; {_sizes(lengths)}")
+        raise SchemaError(f"split {name!r} does not exist; {_split_sizes(lengths)}")
     if sliced is None:
         return [(name, 0, None)]
     counts = lengths[name]
@@ -299,7 +299,7 @@ def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
     return first + total if first < 0 else first, end + total if end < 0 else end
 
 
-def _sizes(lengths: Mapping[str, Sequence[int] | None]) -> str:
+def _split_sizes(lengths: Mapping[str, Sequence[int] | None]) -> str:
     """Return the end of an error message, which lists the existing splits."""
     sizes = (
         f"{name!r} (" + ("? records" if n is None else plural(sum(n), "record")) + ")" for name, n in lengths.items()

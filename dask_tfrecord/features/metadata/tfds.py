@@ -133,7 +133,7 @@ def _camel(key: str) -> str:
     return first + "".join(part.title() for part in rest)
 
 
-def _shape(value: Any, otherwise: tuple[int, ...] = ()) -> tuple[int, ...]:
+def _tfds_shape(value: Any, otherwise: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Read a shape in either format; -1 stands in for an unknown size."""
     if value is None:
         return otherwise
@@ -203,15 +203,15 @@ class _FeatureCollector:
         elif kind == "text":
             self._text(content, name, lengths)
         elif kind == "image":
-            self._image(content, name, _shape(content.get("shape"), (-1, -1, 3)), lengths)
+            self._image(content, name, _tfds_shape(content.get("shape"), (-1, -1, 3)), lengths)
         elif kind == "video":
-            frames, *frame = _shape(content.get("shape")) or (-1, -1, -1, 3)
+            frames, *frame = _tfds_shape(content.get("shape")) or (-1, -1, -1, 3)
             self._image(content, name, tuple(frame), (*lengths, frames))
         elif kind == "audio" and content.get("lazyDecode"):
             # The encoded audio file: FLAC, MP3 or another format.
             self._values(name, "bytes", (), lengths)
         else:
-            shape = _shape(content.get("shape"), (-1,) if kind == "audio" else ())
+            shape = _tfds_shape(content.get("shape"), (-1,) if kind == "audio" else ())
             self._tensor(content, name, shape, lengths)
 
     def _text(self, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
@@ -248,7 +248,7 @@ class _FeatureCollector:
             self._values(f"{name}/shape", "int32", (len(shape),), lengths)
             name = f"{name}/value"
         if encoding == "none":
-            self._values(name, dtype, shape, lengths, _default(dtype) if content.get("optional") else None)
+            self._values(name, dtype, shape, lengths, _tfds_default(dtype) if content.get("optional") else None)
         elif dtype == "bytes" or len(lengths) > 1 or 0 in lengths or (lengths not in ((), (-1,)) and -1 in shape):
             self._values(name, "bytes", (), lengths)
         else:
@@ -297,7 +297,7 @@ class _FeatureCollector:
                 self.classes[name] = tuple(names)
 
 
-def _default(dtype: str) -> Any:
+def _tfds_default(dtype: str) -> Any:
     """Return the value TFDS reads for a missing optional tensor: the minimum of the dtype, b"" or False."""
     if dtype == "bytes":
         return b""
@@ -312,7 +312,7 @@ _NAME_SYNTAX = {"name": r"[a-zA-Z_]\w*", "version": r"\d+\.\d+\.\d+", "split": r
 
 @dataclass(frozen=True, slots=True)
 class TFDSNames:
-    """Name of a TFDS data set, its version of three numbers, and one of its splits."""
+    """Name of a TFDS data set, its version (three numbers), and one split."""
 
     name: str
     version: str
@@ -460,7 +460,7 @@ class TFDSMetadata:
                 split.get("name") != self.names.split or self.listed is not None
                 for split in json.loads(before).get("splits", ())
             )
-            if others and existing is not None and _value(existing) != _value(text):
+            if others and existing is not None and _json_value(existing) != _json_value(text):
                 which = "shards of this split" if self.listed else "other splits"
                 raise SchemaError(
                     f"the {which} hold other features: expected {text:.300}", Location(join(self.directory, name))
@@ -519,7 +519,7 @@ class TFDSMetadata:
         return json.dumps(info, indent=2, sort_keys=True)
 
 
-def _value(text: str) -> Any:
+def _json_value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -96,7 +96,9 @@ class _TFMDReader:
             each.name: _feature(each) for each in message.feature if each.name != SEQUENCE
         }
         self.sequences: dict[str, Feature] = {
-            each.name: VarLenFeature(_kind(each)) for struct in self._structs for each in struct.struct_domain.feature
+            each.name: VarLenFeature(_stored_type(each))
+            for struct in self._structs
+            for each in struct.struct_domain.feature
         }
         self._domains = {each.name: each.int_domain for each in message.feature if each.HasField("int_domain")}
         # Columns that are parts of a sparse or ragged tensor, and those that are also a feature of their own.
@@ -129,7 +131,7 @@ class _TFMDReader:
             dense = tensor.dense_tensor
             column, kind = dense.column_name, self._kind(dense.column_name)
             default = getattr(dense.default_value, DEFAULTS[kind]) if dense.HasField("default_value") else None
-            self.context[column] = FixedLenFeature(_sizes(dense.shape), kind, default)
+            self.context[column] = FixedLenFeature(_domain_sizes(dense.shape), kind, default)
             self._kept.add(column)
         elif tensor.HasField("varlen_sparse_tensor"):
             column = tensor.varlen_sparse_tensor.column_name
@@ -211,10 +213,10 @@ def feature_errors(name: str) -> Iterator[None]:
 
 def _feature(message: Any) -> Feature:
     """Return the feature of one column."""
-    kind, sizes = _kind(message), None
+    kind, sizes = _stored_type(message), None
     count = message.value_count
     if message.HasField("shape") and all(dim.HasField("size") and dim.size >= 0 for dim in message.shape.dim):
-        sizes = _sizes(message.shape)
+        sizes = _domain_sizes(message.shape)
     elif not message.HasField("shape") and count.min == count.max > 0:
         sizes = () if count.min == 1 else (count.min,)
     if sizes is None or message.presence.min_fraction < 1 or _optional(message):
@@ -222,7 +224,7 @@ def _feature(message: Any) -> Feature:
     return FixedLenFeature(sizes, kind)
 
 
-def _kind(message: Any) -> str:
+def _stored_type(message: Any) -> str:
     name = TYPES[message.type]
     if name not in _KINDS:
         raise SchemaError(
@@ -237,7 +239,7 @@ def _optional(message: Any) -> bool:
     return bool(message.deprecated) or message.lifecycle_stage in _OPTIONAL_STAGES
 
 
-def _sizes(shape: Any) -> tuple[int, ...]:
+def _domain_sizes(shape: Any) -> tuple[int, ...]:
     return tuple(dim.size for dim in shape.dim)
 
 

@@ -77,7 +77,7 @@ class _FileJob(Job):
             files = replace(files, mode=before.mode or "w-")
         if files.directory != _home(names):
             raise ValueError("the directory of the files of a job has no {shards} in its name")
-        differences = [] if before is None else _fingerprint(before).differences(fingerprint)
+        differences = [] if before is None else _job_fingerprint(before).differences(fingerprint)
         if differences:
             raise ResumeError(
                 f"cannot resume: inputs or options changed: {'; '.join(differences)}. " + OVERWRITE + " starts over",
@@ -226,7 +226,7 @@ class _FileJob(Job):
 
     def _changes_of_files(self, shards: Shards) -> list[str]:
         record = self._stored_record()
-        return [] if record is None else _fingerprint(record).changes_of_files(shards)
+        return [] if record is None else _job_fingerprint(record).changes_of_files(shards)
 
 
 class TFRecordJob(_FileJob):
@@ -514,7 +514,7 @@ def _tfrecord_names(
 
 
 def _home(names: ShardNames) -> str:
-    """Return the directory of the record of a job: it does not depend on the number of files."""
+    """Return where a job's record is, however many files it has."""
     return directory_of(names.template.format(shard=0, shards=1))
 
 
@@ -538,7 +538,7 @@ def _json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
 
 
-def _fingerprint(record: JobRecord) -> Fingerprint:
+def _job_fingerprint(record: JobRecord) -> Fingerprint:
     return Fingerprint.from_attributes(record.fingerprint)
 
 

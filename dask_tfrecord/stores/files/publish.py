@@ -185,8 +185,8 @@ class ShardNames:
         return replace(self, first=max(map(self._number, self.existing(self.paths(1))), default=-1) + 1), "w-"
 
     def hidden_name(self, suffix: str) -> str:
-        """Return the name of an object that belongs to all files of the template, in the directory of the first one."""
-        return f"{RUN_PREFIX}{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}{suffix}"
+        """Name an object that belongs to all of a template's files, next to the first."""
+        return f"{RUN_PREFIX}{_digest_of_names(self.pattern.pattern.rpartition('/')[2])[:16]}{suffix}"
 
     def unfinished_job(self, directory: str) -> JobRecord | None:
         """Return the record of the job that writes these files in parts, if one does; else None."""
@@ -210,7 +210,7 @@ class ShardNames:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Pattern of all shards of this template, for any number of shards."""
+        """Match all shards that this template names, however many."""
         numbers = {None: "", "shard": "(?P<shard>[0-9]+)"}
         found = ""
         for text, name, _, _ in Formatter().parse(self.template):
@@ -220,7 +220,7 @@ class ShardNames:
         return re.compile(found)
 
     def existing(self, paths: Sequence[str]) -> list[str]:
-        """List existing files of this template in the directories of `paths`, for any number of shards."""
+        """List existing files that this template names, in the directories of `paths`."""
         if not self.allows_many and not is_local(self.template):
             # The directory may have many other files. Local ones are listed: a lookup misses links without a target.
             return [path for path in paths if file_identity(path, self.storage_options) is not None]
@@ -268,7 +268,7 @@ class ShardNames:
     @property
     def digits(self) -> str:
         """Digits of the template in the names of its run folders, with a separator."""
-        return f"{_digest(self.pattern.pattern.rpartition('/')[2])[:16]}-"
+        return f"{_digest_of_names(self.pattern.pattern.rpartition('/')[2])[:16]}-"
 
     def is_published(self, name: str) -> bool:
         """Return whether a name below `base` is one of these files, or of those that describe them."""
@@ -327,7 +327,7 @@ class UnitNames(ShardNames):
         return [path for unit in range(shards) for path in self.of_unit(unit)]
 
     def existing(self, paths: Sequence[str]) -> list[str]:
-        """List the existing files of outputs of this kind, of any number of units."""
+        """List existing files of such outputs, however many units they had."""
         fs, inside = url_to_fs(self.root, **self.storage_options)
         fs.invalidate_cache()
         found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
@@ -454,7 +454,7 @@ class Files:
 
     @property
     def _directories(self) -> list[str]:
-        """Directories of the files, of the metadata and of the journal."""
+        """Directories with files, metadata and the journal."""
         return [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
 
     @property
@@ -530,7 +530,7 @@ class Files:
                 self._take_over(list_files(self.directory, self.names.storage_options))
 
     def _run_folders(self, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return the folders of runs of these files, from a list of the directory."""
+        """List the run folders for these files, from a listing of the directory."""
         pattern = re.compile(re.escape(f"{RUN_PREFIX}{self.names.digits}") + r"[0-9a-f]{32}(\.gone)?")
         return [
             join(self.directory, name)
@@ -863,7 +863,7 @@ class Files:
         raise AssertionError("the last attempt returns or raises")
 
     def _check_writing(self) -> None:
-        """Raise unless the run of this task goes on: that of its client, or the program that writes a part of a job."""
+        """Raise unless this task's run still writes: its client, or the program that writes a part."""
         if self.compute:
             own = self.journal if self.part is None else replace(self.journal, objects=self._objects, name=self.part)
             own.check_writing(self.token)
@@ -979,7 +979,7 @@ class UnitReport(WriteReport):
 
 @dataclass(frozen=True, slots=True)
 class UnitFiles(Files):
-    """Files of an output of `UnitNames`: of each unit several, which one task publishes."""
+    """Files named by `UnitNames`: one task publishes the several files of a unit."""
 
     names: UnitNames
 
@@ -1014,7 +1014,7 @@ class UnitFiles(Files):
         return False
 
     def publish_unit(self, unit: int, write: Callable[[Sequence[BinaryIO]], tuple[int, int]]) -> UnitReport:
-        """Write the files of a unit, unless this run has written all of them, and report the end of the task.
+        """Write a unit's files, unless this run has written them all, and report the task's end.
 
         `write` writes their contents, and returns the number of rows and their decoded bytes.
         """
@@ -1046,10 +1046,10 @@ def _copied(content: BinaryIO, amount: tuple[int, int]) -> Callable[[ByteSink], 
 
 
 def _record_name(path: str) -> str:
-    return _digest(path)[:32]
+    return _digest_of_names(path)[:32]
 
 
-def _digest(path: str) -> str:
+def _digest_of_names(path: str) -> str:
     # The locale may lack bytes for the path.
     return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()
 

@@ -53,7 +53,7 @@ def write_blocks(
     with tempfile.TemporaryDirectory(prefix="dask_tfrecord-") as folder:
         rows = 0
         for number, block in enumerate(_blocks(samples)):
-            write(_columns(block, rows), Path(folder) / f"{number:08d}.tfrecord", rows)
+            write(_columns_of_samples(block, rows), Path(folder) / f"{number:08d}.tfrecord", rows)
             rows += len(block)
         if not rows:
             raise SchemaError("the iterator has no rows: nothing is known of their features")
@@ -70,7 +70,7 @@ def _blocks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
                 f"the iterator yields a mapping of names to values for each row; got {type(sample).__name__}"
             )
         block.append(sample)
-        nbytes += sum(map(_nbytes, sample.values()))
+        nbytes += sum(map(_sample_nbytes, sample.values()))
         # The features of all rows are those of the first block.
         is_known = not is_first or len(block) >= limits().probe_rows or nbytes >= _FIRST_BLOCKS * limits().read_nbytes
         if (nbytes >= limits().read_nbytes and is_known) or len(block) >= _MOST_ROWS:
@@ -80,13 +80,13 @@ def _blocks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
         yield block
 
 
-def _nbytes(value: Any) -> int:
+def _sample_nbytes(value: Any) -> int:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return sum(map(_nbytes, value))
+        return sum(map(_sample_nbytes, value))
     return int(value.nbytes) if isinstance(value, np.ndarray) else sys.getsizeof(value)
 
 
-def _columns(block: Sequence[Sample], first: int) -> dict[str, list[Any]]:
+def _columns_of_samples(block: Sequence[Sample], first: int) -> dict[str, list[Any]]:
     """Return the values of each name; all rows have the names of the first one."""
     names = list(block[0])
     for row, sample in enumerate(block, first):

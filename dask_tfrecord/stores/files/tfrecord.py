@@ -43,7 +43,7 @@ from dask_tfrecord.features.inference.payload_type import parse_record, payload_
 from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
-from dask_tfrecord.features.schema import Schema, given_features
+from dask_tfrecord.features.schema import Schema, schema_from_arguments
 from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.records.framing import write_record
@@ -153,7 +153,7 @@ def plan_tfrecord(
 ) -> FileWrite:
     """Plan what `to_tfrecord` writes, or the job of a token."""
     compression, tfds, storage_options = check_options(options), options["tfds"], options["storage_options"]
-    given = given_features(
+    given = schema_from_arguments(
         options["features"], options["sequence_features"], options["example_features"], options["message"]
     )
     rows, schema, labels = _rows_and_schema(arrays, given, keeps_float64=tfds is None)
@@ -222,7 +222,7 @@ def _write_samples(
     def write(columns: dict[str, list[Any]], path: Path, first: int) -> None:
         try:
             if not first and not any(given[name] for name in features[1:]):
-                known = given_features(given["features"], None, None, None)
+                known = schema_from_arguments(given["features"], None, None, None)
                 inferred = {name: values for name, values in columns.items() if name not in known}
                 given["features"] = known
                 if inferred:
@@ -596,7 +596,7 @@ def copy_shard(
 
 
 def _labels(partition: RecordPartition, columns: frozenset[str] | None) -> str | None:
-    """Return the text of the labels of a new shard: those next to the shard of its first record."""
+    """Return a new shard's labels, copied from the shard that has its first record."""
     labels = read_labels(partition.runs[0].shard) if partition.runs else None
     if labels is None:
         return None

@@ -440,7 +440,7 @@ class VirtualZarr:
             )
 
     def _extend(self, target: TargetGroup) -> dict[str, int]:
-        """Extend the arrays of a group by those of this one; return the number of chunks that each had."""
+        """Append to a group's arrays; return how many chunks each had."""
         group = target.open("r+")
         old, new = target.own_attributes(group), values_of_attribute(self.attributes)
         if "chunk_rows" not in old or any(_form(old, part) != _form(new, part) for part in ("columns", "records")):
@@ -485,7 +485,7 @@ class VirtualZarr:
 
 
 def _form(attributes: Mapping[str, Any], part: str) -> Any:
-    """Return the schema of the columns or of the records of a group."""
+    """Return a group's schema: its columns', or its records'."""
     return attributes["schema"] if part == "columns" else attributes["source"]["schema"]
 
 
@@ -626,7 +626,7 @@ def virtual_zarr(
     check_storable(schema)
     _check_files(shards)
     files = tuple(map(redact_url, shards.paths))
-    _check_distinct(files, shards.paths)
+    _check_distinct_urls(files, shards.paths)
     scans = scan_records(shards)
     kinds = {scan.compression for scan in scans if len(scan.ends)}
     if len(kinds) > 1:
@@ -634,7 +634,7 @@ def virtual_zarr(
     pieces = row_pieces(source, scans)
     chunks = Chunks.plan(pieces, scans, shards, rows or choose_rows(pieces, scans, size or 0))
     measured = measure_rows(shards, decoder, chunks)
-    arrays, stored, known = _arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
+    arrays, stored, known = _group_arrays(decoder, chunks, measured, next(iter(kinds), None), check_crc)
     sources = {name: column.source for name, column in decoder.decoders.items()}
     _check_grids(arrays, sources, math.gcd(*(stop - first for _, first, stop in pieces[:-1])))
     own = {
@@ -651,7 +651,7 @@ def virtual_zarr(
     return VirtualZarr(files, chunks.nrecords, arrays, stored, known, stored_attribute(own))
 
 
-def _arrays(
+def _group_arrays(
     decoder: Decoder,
     chunks: Chunks,
     measured: Sequence[Mapping[str, Sizes]],
@@ -736,7 +736,7 @@ def _check_files(shards: Shards) -> None:
         raise ValueError(f"readers of references have one file system; the shards are in {sorted(protocols)}")
 
 
-def _check_distinct(files: Sequence[str], paths: Sequence[str]) -> None:
+def _check_distinct_urls(files: Sequence[str], paths: Sequence[str]) -> None:
     """Raise if URLs differ only in user info or query, which references do not store."""
     known: dict[str, str] = {}
     for file, path in zip(files, paths, strict=True):

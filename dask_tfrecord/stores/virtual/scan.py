@@ -1,4 +1,4 @@
-"""Chunks of a virtual group: the ends of records, the records of each chunk, and the lengths of their rows.
+"""How a virtual group is cut: where records end, which ones a chunk has, and how long their rows are.
 
 A shard of three records of 40, 50 and 60 bytes, in chunks of two rows: chunk 0 is its bytes 0 to 90, and chunk 1 is its
 bytes 90 to 150. A column with 1, 0 and 4 values in these records has one value in chunk 0, and four in chunk 1.
@@ -20,7 +20,7 @@ from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
 from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode_blocks
 from dask_tfrecord.errors import Location, SchemaError, plural
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run, record_ends
+from dask_tfrecord.records.index import RecordRange, record_ends
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.collection import row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
@@ -37,7 +37,7 @@ _LEAST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Ends of the records of a shard in its decompressed stream, and the CRCs of their payloads, of shape (n, 4)."""
+    """Where a shard's records end in its decompressed stream, and their payload CRCs as (n, 4) bytes."""
 
     compression: str | None
     ends: NDArray[np.int64]
@@ -86,7 +86,7 @@ def row_pieces(source: RecordSource | UncountedSource, scans: Sequence[Scan]) ->
 
 
 def choose_rows(pieces: Sequence[tuple[int, int, int]], scans: Sequence[Scan], size: int) -> int:
-    """Return the rows of a chunk of at most `size` stored bytes: a divisor of the records of shards, unless small."""
+    """Choose rows per chunk: about `size` bytes, dividing the shards evenly where possible."""
     lengths = [stop - first for _, first, stop in pieces]
     nbytes = sum(int(scans[number].ends[stop - 1] - scans[number].begins[first]) for number, first, stop in pieces)
     most = max(1, min(size * sum(lengths) // max(nbytes, 1), max(lengths, default=1)))
@@ -106,7 +106,7 @@ def _largest_divisor(number: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunks:
-    """Chunks of consecutive records of a shard, in the order of rows."""
+    """Chunks with consecutive records of a shard, in row order."""
 
     files: NDArray[np.int64]  # number of the shard
     first: NDArray[np.int64]  # number of the first record in its shard
@@ -146,10 +146,10 @@ class Chunks:
         """Return what the codec knows of each chunk."""
         return np.stack([self.checksums, self.files, self.first, self.begins], axis=1).astype(np.uint64)
 
-    def run(self, shards: Shards, number: int) -> Run:
+    def run(self, shards: Shards, number: int) -> RecordRange:
         """Return the run of the records of a chunk."""
         first, begin, end = int(self.first[number]), int(self.begins[number]), int(self.ends[number])
-        return Run(
+        return RecordRange(
             shards[int(self.files[number])], first, int(self.counts[number]), first, begin, end, ends_shard=False
         )
 

@@ -245,7 +245,7 @@ class AddedColumns:
         source = dict(stored.get("source", {}))
         if "schema" in source and "schema" in now["source"]:
             # Rows that are appended later are read with all features.
-            source["schema"] = _joined(source["schema"], now["source"]["schema"])
+            source["schema"] = _both(source["schema"], now["source"]["schema"])
         attributes = {
             "schema": json.loads(schema.to_json()),
             "source": source,
@@ -325,8 +325,8 @@ def _opened(target: TargetGroup) -> ZarrSource:
     return source
 
 
-def _joined(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a schema with the features of two; those of the first come first."""
+def _both(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Join two schemas' features as JSON, the first one's first."""
     names = {each["name"] for each in stored["features"]}
     new = [each for each in given["features"] if each["name"] not in names]
     joined = {**stored, "features": [*stored["features"], *new]}
@@ -340,7 +340,7 @@ def _joined(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         else:
             joined[key] = {**given[key], **stored[key]}
     if "records" in given:
-        joined["records"] = _joined(stored["records"], given["records"]) if "records" in stored else given["records"]
+        joined["records"] = _both(stored["records"], given["records"]) if "records" in stored else given["records"]
     return joined
 
 
@@ -353,7 +353,7 @@ def _joined_schema(stored: Mapping[str, Any], given: Mapping[str, Any], target: 
             f"group another name with groups=",
             target.location,
         )
-    return Schema.from_json(json.dumps(_joined(stored, given)))
+    return Schema.from_json(json.dumps(_both(stored, given)))
 
 
 def _check_names(target: TargetGroup, group: zarr.Group, schema: Schema, layout: ZarrLayout) -> None:
@@ -424,7 +424,7 @@ def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
 
 
 def _items(target: TargetGroup, group: Any, schema: Schema, rows: int) -> dict[str, list[int]]:
-    """Return the items of each level of the flat features of a group, by its last splits."""
+    """Count a group's items at each level, by its last splits."""
     found: dict[str, list[int]] = {}
     for feature, levels in flat_levels(schema).items():
         items = found[feature] = [rows]

@@ -1,4 +1,4 @@
-"""Names of the arrays of a Zarr group: those of features, and of the flat arrays of ragged ones."""
+"""How arrays in a Zarr group are named, flat arrays of ragged features included."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def array_name(feature: str) -> str:
     *parents, leaf = feature.split("/")
     # "x/values" must differ from the values of a ragged "x".
     joined = "%2F" if _SUFFIX.fullmatch(leaf) else "."
-    head = ".".join(map(_quoted, parents))
-    name = f"{head}{joined}{_quoted(leaf)}" if parents else _quoted(leaf)
+    head = ".".join(map(_quoted_name, parents))
+    name = f"{head}{joined}{_quoted_name(leaf)}" if parents else _quoted_name(leaf)
     if name.startswith("__"):  # reserved by Zarr
         name = "%5F" + name[1:]
     if set(name) == {"."} or name == "zarr.json":
@@ -35,11 +35,11 @@ def array_name(feature: str) -> str:
 
 
 def splits_name(feature: str, schema: Schema) -> str:
-    """Return the name of the outermost splits of a flat feature: those of its group, or its own."""
+    """Name a flat feature's outermost splits: its group's, or its own."""
     return f"{array_name(schema.group_of(feature) or feature)}.row_splits"
 
 
-def _quoted(text: str) -> str:
+def _quoted_name(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _FORBIDDEN else char for char in text)
 
 

@@ -56,7 +56,7 @@ def _array_encoder(array: Any) -> Encode | None:
     if len(codecs) == 1 and isinstance(codecs[0], zarr.codecs.ShardingCodec):
         encode = _sharded(codecs[0], whole, dtype)
     else:
-        encode = _plain(codecs, dtype)
+        encode = _plain_encoder(codecs, dtype)
     if encode is None:
         return None
 
@@ -72,7 +72,7 @@ def _array_encoder(array: Any) -> Encode | None:
     return encode_filled
 
 
-def _plain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
+def _plain_encoder(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
     """Return the encoder of a chunk by a codec of bytes, and compressors after it."""
     first, *rest = codecs
     steps = [_step(codec) for codec in rest]
@@ -98,7 +98,7 @@ def _plain(codecs: Sequence[Any], dtype: np.dtype[Any]) -> Encode | None:
 
 
 def _name(option: Any) -> str:
-    """Return the name of an option of a codec, which later versions of zarr keep as a string."""
+    """Name a codec's option, which later versions of zarr keep as a string."""
     return str(getattr(option, "value", option))
 
 
@@ -130,8 +130,8 @@ def _with_checksum(data: Any) -> bytes:
 def _sharded(codec: Any, whole: tuple[int, ...], dtype: np.dtype[Any]) -> Encode | None:
     """Return the encoder of a shard whose chunks follow each other along the first axis."""
     inner, rows = tuple(codec.chunk_shape), codec.chunk_shape[0]
-    encode = _plain(codec.codecs, dtype)
-    index = _plain(codec.index_codecs, np.dtype("<u8"))
+    encode = _plain_encoder(codec.codecs, dtype)
+    index = _plain_encoder(codec.index_codecs, np.dtype("<u8"))
     if encode is None or index is None or inner[1:] != whole[1:] or whole[0] % rows or sys.byteorder != "little":
         return None
     at_start = _name(codec.index_location) == "start"

@@ -1,4 +1,4 @@
-"""Chunk grids of the arrays of a Zarr group: the rows and entries of chunks and shards that are requested or chosen."""
+"""Chunk grids in a Zarr group: how many rows and entries chunks and shards get."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class GridOverrides:
     defaults: frozenset[str] = frozenset()
 
     def units(self, grid: RowGrid) -> list[int]:
-        """Return the rows of each kind of unit of rows."""
+        """Return how many rows each kind of unit has."""
         return sorted({grid.unit, *(unit_rows(grid, unit) for _, unit in self.rows.values())})
 
     def flat_grid(self, name: str, item_nbytes: int, length: int, units: float, sharded: bool) -> tuple[int, int]:
-        """Return the entries of a chunk and of a write unit of a flat array.
+        """Return how many entries a flat array's chunk and write unit have.
 
         The array has `length` entries, in `units` units of rows.
         """
@@ -209,7 +209,7 @@ def _default_shard_nbytes(schema: Schema, nrows: int, sizes: RowSizes) -> int | 
 
 
 def _largest_row(name: str, feature: Feature, sizes: RowSizes) -> float:
-    """Return the decoded bytes of a row of a feature in the largest of its arrays that are chunked along rows."""
+    """Return how many decoded bytes a row takes in a feature's largest row-chunked array."""
     levels = Levels.from_feature(feature)
     strings = STRING_NBYTES if feature.item_dtype.kind == "T" else 0
     return max(1.0, *levels.row_nbytes()) if levels.splits else max(1.0, sizes.columns[name] + strings)
@@ -222,14 +222,14 @@ def least_tasks(nbytes: float) -> int:
 
 
 def _longest_chunk(unit: int, nbytes: float, target: float, given: int | None, shard_rows: int | None) -> int:
-    """Return the most rows of a chunk of an array: `target` bytes, or, of larger rows, an object worth a request."""
+    """Return how many rows a chunk has at most: `target` bytes, or with larger rows an object worth a request."""
     if 2 * unit * nbytes > target and given is None and shard_rows is None:
         target = limits().chunk_nbytes
     return int(target / nbytes)
 
 
 def _longer_units(unit: int, most: int, arrays: Sequence[tuple[float, int]]) -> list[int]:
-    """Return the rows of the units of arrays of small rows: multiples of a unit, so that one task writes all of them.
+    """Choose longer units for small rows: multiples of a unit, so that one task writes each.
 
     `arrays` are the bytes of a row and the most rows of a chunk of each, and `most` the most units. The task fills the
     units of these arrays together, so that their sum is limited.
@@ -293,7 +293,7 @@ def _shared_unit(
     most_rows: int,
     nbytes: Mapping[str, float],
 ) -> int:
-    """Return the rows of a unit: a multiple of the chunk or shard of each feature, if its rows are not small.
+    """Choose rows per unit: a multiple of each feature's chunk or shard, except for small rows.
 
     `nbytes` are the bytes of a row of each feature. A unit has at most `most_rows` for the sake of small rows.
     """

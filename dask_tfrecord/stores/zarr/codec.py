@@ -1,4 +1,4 @@
-"""The Zarr codec `tfrecord`: a chunk is a byte range of whole records of a shard, and decodes to rows of one column.
+"""The Zarr codec `tfrecord`: a chunk is a byte range of whole records, and decodes to one column's rows.
 
 The chunk of rows 20 to 29 is the bytes from the header of record 20 to the end of record 29. Its checksum is the CRC
 of the ten CRCs that follow the payloads. It fits no other records, and no smaller number of them, so a shard that was
@@ -31,7 +31,7 @@ from dask_tfrecord.features import Feature, ImageFeature, TextFeature
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.framing import Window
-from dask_tfrecord.records.index import Run, records_in_memory
+from dask_tfrecord.records.index import RecordRange, records_in_memory
 from dask_tfrecord.rows.sources import memory_limit
 from dask_tfrecord.shards.shard import Shard
 from dask_tfrecord.stores.zarr.array_names import array_name
@@ -49,7 +49,7 @@ _CHUNKS_BEFORE = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u
 
 
 def records_checksum(crcs: NDArray[np.uint8]) -> int:
-    """Return the checksum of a chunk from the stored CRCs of the payloads of its records."""
+    """Compute a chunk's checksum from its records' stored payload CRCs."""
     import crc32c
 
     return int(crc32c.crc32c(crcs.tobytes()))
@@ -83,7 +83,7 @@ class _ReadOnlyCodec(ArrayBytesCodec):
 
 
 class _StoredChunks:
-    """What a store knows of the chunks of an array; read in parts, when the first chunk of a part is decoded."""
+    """What a store knows about an array's chunks; a part is read when its first chunk is decoded."""
 
     def __init__(self) -> None:
         self.parts: dict[int, NDArray[np.uint64]] = {}
@@ -246,14 +246,14 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
         rows, *inner = selection or (slice(None),)
         picked = None
         if self.part == "rows":
-            picked, rows = _picked(rows, min(len(ends), chunk_spec.shape[0]))
+            picked, rows = _picked_rows(rows, min(len(ends), chunk_spec.shape[0]))
         decoder = _decoder(self.feature)
         if self.column not in decoder.columns:
             raise SchemaError(f"codec tfrecord: the feature has columns {list(decoder.columns)}, not {self.column!r}")
-        run = _run(shard, ends, picked)
+        run = _record_range(shard, ends, picked)
         names = (self.column,)
         blocks = decode([run], decoder, names, rows=run.count, check_crc=self.check_crc, limit=memory_limit())
-        array = _values(blocks[self.column], self.part)
+        array = _encoded_values(blocks[self.column], self.part)
         dtype, shape = chunk_spec.dtype.to_native_dtype(), chunk_spec.shape
         if len(array) > shape[0] or (array.size and array.shape[1:] != shape[1:]):
             raise CorruptRecordError(
@@ -317,7 +317,7 @@ class ImageCodec(_ReadOnlyCodec):
 
 
 def check_images(name: str, feature: Feature, files: Any, first: int) -> None:
-    """Raise FeatureError unless the headers of images, those of rows from `first` on, have the shape of the feature."""
+    """Raise FeatureError unless image headers, from row `first` on, have the feature's shape."""
     assert isinstance(feature, ImageFeature)
     try:
         sizes = replace(feature, shape=None).sizes(Decoded.of(files))
@@ -373,7 +373,7 @@ async def _shard_name(store: Any, group: str, number: int) -> str | None:
         return None
 
 
-def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
+def _picked_rows(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
     """Return the rows to decode for a selection of rows, None for all of them, and the selection among those."""
     if isinstance(rows, slice):
         start, stop, step = rows.indices(count)
@@ -386,17 +386,19 @@ def _picked(rows: Any, count: int) -> tuple[NDArray[np.int64] | None, Any]:
     return picked, int(place) if place.ndim == 0 else place
 
 
-def _run(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int64] | None) -> Run:
+def _record_range(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int64] | None) -> RecordRange:
     """Return the run of the records to decode."""
     begins = np.append(0, ends[:-1])[: len(ends)]
     if picked is not None:
         begins, ends = begins[picked], ends[picked]
     first, stop = (int(begins[0]), int(ends[-1])) if len(ends) else (0, 0)
     number = 0 if picked is None or not len(picked) else int(picked[0])
-    return Run(shard, number, len(ends), number, first, stop, ends_shard=False, selected=picked, spans=(begins, ends))
+    return RecordRange(
+        shard, number, len(ends), number, first, stop, ends_shard=False, selected=picked, spans=(begins, ends)
+    )
 
 
-def _values(block: Block, part: str) -> NDArray[Any]:
+def _encoded_values(block: Block, part: str) -> NDArray[Any]:
     """Return a part of a column as an array; text as bytes: zarr accepts only its own codec for strings."""
     while part == "values" and isinstance(block, RaggedBlock | ArraysBlock):
         block = block.values
@@ -424,7 +426,7 @@ def group_objects(
     *,
     consolidated: bool,
 ) -> dict[str, bytes]:
-    """Return the objects of a group by key: metadata of its arrays, and the chunks of those with entries.
+    """Return a group's objects by key: array metadata, and chunks where there are entries.
 
     `arguments` are those of `zarr.Group.create_array`, by the name of the array.
     """

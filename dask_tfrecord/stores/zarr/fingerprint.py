@@ -58,7 +58,7 @@ class Fingerprint:
     @classmethod
     def from_rows(cls, given: Rows, schema: Schema, options: Mapping[str, Any]) -> Fingerprint:
         """Compute the fingerprint of a data set whose rows are counted, with the groups of `schema`."""
-        rows, functions = _rows(given)
+        rows, functions = _rows_token(given)
         own, nrows = json.loads(schema.to_json()), given.nrows or 0
         return cls(dict(given.origin), own, nrows, dict(options), rows, functions, class_digests(schema.values()))
 
@@ -151,11 +151,11 @@ def _files(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         if old != size
     ]
     rewritten = [new_names[key] for key, (old, size) in sizes.items() if old == size and before[key] != after[key]]
-    yield from _listed(changed, "files changed")
+    yield from _some_of(changed, "files changed")
     again = [f"{file} was written again or replaced since" for file in rewritten]
-    yield from _listed(again, "files were written again or replaced")
-    yield from _listed([f"{file} is missing from the files" for file in removed], "files are missing")
-    yield from _listed([f"{file} was added" for file in new], "files are new")
+    yield from _some_of(again, "files were written again or replaced")
+    yield from _some_of([f"{file} is missing from the files" for file in removed], "files are missing")
+    yield from _some_of([f"{file} was added" for file in new], "files are new")
     if before == after and list(map(key_of, then["files"])) != list(map(key_of, now["files"])):
         yield "the files come in another order"
 
@@ -196,7 +196,7 @@ def schema_differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Itera
         for name in before
         if name in after and before[name] != after[name]
     ]
-    yield from _listed(changes, "features")
+    yield from _some_of(changes, "features")
     # The sampled records of schema inference, and the features of the records, do not affect what is written.
     for key in sorted({*then, *now} - {"features", "sampling", "records"}):
         if then.get(key) != now.get(key):
@@ -208,7 +208,7 @@ def _arguments(feature: Mapping[str, Any]) -> str:
     return f"{feature['class']}({', '.join(arguments)})"
 
 
-def _listed(changes: list[str], subject: str) -> Iterator[str]:
+def _some_of(changes: list[str], subject: str) -> Iterator[str]:
     yield from changes[:_LISTED]
     if len(changes) > _LISTED:
         yield f"… {len(changes):,} {subject} in all"
@@ -224,11 +224,11 @@ def _functions(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str
             "a function passed to map_blocks" if len(now) == 1 else f"function {len(now) - number} passed to map_blocks"
         )
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-        yield from _listed([f"{name} of {which} has changed" for name in changed], "parts of functions have changed")
+        yield from _some_of([f"{name} of {which} has changed" for name in changed], "parts of functions have changed")
 
 
-def _rows(given: Rows) -> tuple[str, list[dict[str, str]]]:
-    """Return a token of the rows of a data set, and digests of their functions, equal in every process."""
+def _rows_token(given: Rows) -> tuple[str, list[dict[str, str]]]:
+    """Identify a data set's rows and functions, equally in every process."""
     source: Source | None = given.source
     functions: list[dict[str, str]] = []
     columns: list[object] = []

@@ -35,7 +35,7 @@ from dask_tfrecord.stores.zarr.layout import (
     ConversionRequest,
     WriteTask,
     ZarrLayout,
-    counts_of_units,
+    border_counts_for,
     divide_units,
     plan_tasks,
     plan_units,
@@ -314,7 +314,7 @@ def _write_plan(folder: RunFolder, layout: ZarrLayout, schema: Schema, parts: in
         len(row_tasks_of(layout)) - 1, parts, lambda tasks: divide_units(layout, schema, tasks, kinds)
     )
     for number in range(plan.slices):
-        counts = counts_of_units(layout, schema, plan.ranges(number, number + 1))
+        counts = border_counts_for(layout, schema, plan.ranges(number, number + 1))
         folder.write_counts(_counts_name(plan, number), counts)
     folder.objects.put(folder.path(f"{PARTS}/{SHARED}-{plan.token}"), rows)
     folder.objects.put(folder.path(f"{PARTS}/{PLAN}"), plan.to_json())

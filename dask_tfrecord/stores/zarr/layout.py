@@ -210,7 +210,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
         arguments = request.create_arguments(layout)
         created = run_uninterrupted(lambda: array_metadata(arguments))
     rechunks = rows.merged().rechunked
-    read_nbytes = _read_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
+    read_nbytes = _held_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
     ntasks = len(row_tasks_of(layout)) - 1 - layout.first_row // _task_rows(layout) if shares_reads else layout.nunits
     memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
@@ -231,14 +231,14 @@ def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bo
     return units
 
 
-def _read_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threads: int) -> int:
+def _held_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threads: int) -> int:
     """Return the decoded bytes of rows that a task holds: the block that it reads, and a copy of it."""
     block = min(layout.grid.most, layout.nrows) * sizes.read
     counts = layout.border_counts
     if counts.items:
         # A row is never split, so the rows between two borders may exceed the size of a block.
         block = max(block, min(limits().read_nbytes, int(counts.sizes[-1])), int(np.diff(counts.sizes).max(initial=0)))
-    return int(2 * block + row_tasks.held_rows(layout.grid.unit, threads) * sizes.read)
+    return int(2 * block + row_tasks.extra_rows_per_thread(layout.grid.unit, threads) * sizes.read)
 
 
 def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: str) -> dict[str, Any]:
@@ -310,7 +310,7 @@ _BY_ROWS = ("dense", "row_splits", "shapes")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dimensions:
-    """Names of dimensions: of rows, and of other axes by feature. Axes without a name are named after their array."""
+    """Names of the row dimension and other axes; an axis without a name is named after its array."""
 
     given: Mapping[str, Sequence[str]] | None = None
     rows: str = "record"
@@ -374,7 +374,7 @@ def check_axis_lengths(arrays: Iterable[tuple[str, Sequence[str], Sequence[int]]
 
 
 def check_axis_names(option: str, axes: Any, shape: tuple[int, ...], unit: str) -> None:
-    """Refuse names of the axes of rows or items unless they are strings, one for each axis of a shape, and differ."""
+    """Refuse axis names unless they are different strings, one for each axis."""
     if isinstance(axes, str) or not all(isinstance(axis, str) and axis for axis in axes):
         raise ValueError(f"{option} must be a tuple of names, one for each axis; got {axes!r}")
     if len(axes) != len(shape):
@@ -447,7 +447,7 @@ class ArraySpec:
         return self.unit * self.entry_nbytes({}) >= limits().read_nbytes // _UNITS_PER_READ
 
     def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
-        """Return the decoded bytes of an entry along the first axis, by the decoded bytes of a row of each feature."""
+        """Return how many decoded bytes an entry along the first axis takes, from each feature's per row."""
         if self.dtype == "string":
             return column_nbytes[self.feature]
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
@@ -500,13 +500,13 @@ class ZarrLayout:
 
     @property
     def row_kinds(self) -> list[int]:
-        """Rows of each kind of units of rows, ascending: arrays of small rows have longer units."""
+        """Rows in each kind of row unit, ascending: arrays with small rows have longer units."""
         return sorted({spec.rows for spec in self.arrays if spec.by_rows}) or [self.grid.unit]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStrings(Feature):
-    """Column whose bytes values are single values of arrays, as text is, instead of parts of a flat array."""
+    """Column whose bytes are single array values, like text, not parts of a flat array."""
 
     original: Feature
 
@@ -530,7 +530,7 @@ class StoredStrings(Feature):
 
     @property
     def own_shapes(self) -> int:
-        """Axes of rows of the column that have shapes of their own."""
+        """How many axes a row has where shapes differ."""
         return self.original.own_shapes
 
 
@@ -590,7 +590,7 @@ class _FlatLayout:
     items_grids: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def arrays(self, feature_name: str) -> Iterator[ArraySpec]:
-        """Yield the arrays of a feature; those of the first feature of a group include the splits of the group."""
+        """Yield a feature's arrays; a group's first feature includes the group's splits."""
         feature, name, group = self.schema[feature_name], array_name(feature_name), self.schema.group_of(feature_name)
         levels, items = Levels.from_feature(feature), self._items(feature_name)
 
@@ -641,14 +641,14 @@ class _FlatLayout:
         return self.overrides.rows.get(feature_name, (self.grid.chunk, self.grid.unit))
 
     def _flat_grid(self, feature_name: str, part: str, item_nbytes: int) -> tuple[int, int]:
-        """Return the entries of a chunk and of a unit of an array of one feature."""
+        """Return how many entries a chunk and a unit have, in a feature's array."""
         levels, (chunk, unit) = Levels.from_feature(self.schema[feature_name]), self._rows(feature_name)
         length = levels.entries(part, self._items(feature_name)) + (part in levels.splits)
         name, units = f"{array_name(feature_name)}.{part}", self.nrows / self.grid.unit
         return self.overrides.flat_grid(name, item_nbytes, length, units, chunk != unit)
 
     def _items_grid(self, group: str) -> tuple[int, int]:
-        """Return the items of a chunk and of a unit of all arrays along the items of a group: that of the largest."""
+        """Return how many items a chunk and a unit have in a group, by its largest array."""
         levels = {name: Levels.from_feature(self.schema[name]) for name in self.schema.groups[group]}
         along = {name: each for name, each in levels.items() if len(each.splits) == 1}
         first, sharded = next(iter(along)), any(chunk != unit for chunk, unit in map(self._rows, along))
@@ -705,7 +705,7 @@ class WriteUnit:
 
 
 def features_by_rows(arrays: Iterable[ArraySpec], schema: Schema) -> dict[int, frozenset[str]]:
-    """Return the features that units of rows read, by the rows of a unit: those of its arrays, and whole groups."""
+    """List which features each kind of unit reads: its arrays', and whole groups."""
     found: dict[int, set[str]] = {}
     for spec in arrays:
         if spec.by_rows:
@@ -744,7 +744,7 @@ UnitKind = int | ArraySpec
 
 
 def unit_kinds(layout: ZarrLayout) -> list[tuple[UnitKind, int]]:
-    """Return the kinds of write units and their numbers: units of rows, the shortest first, then of each flat array.
+    """Count write units by kind: row units, shortest first, then each flat array's.
 
     Units that hold only rows before the first one that is read are counted, and not written.
     """
@@ -792,8 +792,8 @@ def divide_units(
     return np.array(found)
 
 
-def counts_of_units(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]]) -> BorderCounts:
-    """Return the counts that units in a range of each kind need."""
+def border_counts_for(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]]) -> BorderCounts:
+    """Cut the counts of items down to what the units in these ranges need."""
     ends = [
         _unit_borders(layout, schema, kind, np.array([first, past - 1]))
         for (kind, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True)
@@ -840,13 +840,13 @@ def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: 
 
 
 def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
-    """Return the borders of the rows of tasks: a unit belongs to the task of its middle row."""
+    """Cut rows into tasks; a unit belongs to the task that has its middle row."""
     rows = _task_rows(layout)
     return np.minimum(np.arange(max(1, math.ceil(layout.nrows / rows)) + 1) * rows, layout.nrows)
 
 
 def _task_number(layout: ZarrLayout, task_rows: int, first: Any, past: Any) -> Any:
-    """Return the number of the task of a unit that reads some rows, or of each of many units."""
+    """Find the task for a unit that reads some rows, or for many units."""
     # A unit past the last row holds only the final split.
     last = max(layout.nrows - layout.first_row - 1, 0)
     return (layout.first_row + np.minimum((first + past) // 2, last)) // task_rows
@@ -1128,7 +1128,7 @@ def _kept(attributes: Mapping[str, Any], owner: str, omitted: list[str]) -> dict
     kept = {}
     for name, value in attributes.items():
         try:
-            json.dumps(value := _plain(value))
+            json.dumps(value := _json_scalar(value))
         except (TypeError, ValueError):
             omitted.append(f"{owner}{name}")
             continue
@@ -1139,13 +1139,13 @@ def _kept(attributes: Mapping[str, Any], owner: str, omitted: list[str]) -> dict
     return kept
 
 
-def _plain(value: Any) -> Any:
+def _json_scalar(value: Any) -> Any:
     """Convert NumPy scalars and arrays to JSON values."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return {name: _plain(item) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_json_scalar(item) for item in value]
+    return {name: _json_scalar(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Publication:
         for number, files in self.files.items():
             objects.put(f"{APPENDS_FOLDER}/{GROUP_METADATA}", group_document({}))
             objects.put(appended_node(int(number)), group_document(files))
-        objects.put_all({f"{self.staging}{name}/{GROUP_METADATA}": _document(own) for name, own in self.arrays.items()})
+        objects.put_all({f"{self.staging}{name}/{GROUP_METADATA}": _as_json(own) for name, own in self.arrays.items()})
         for name, (_, after, _) in self.lengths.items():
             objects.change(f"{name}/{GROUP_METADATA}", partial(_with_length, after))
         if self.kind == "group":
@@ -101,7 +101,7 @@ class Publication:
         if self.attributes["options"].get("consolidated", True):
             arrays = {name: self.arrays[name] for name in sorted(self.arrays)}
             document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": arrays}
-        return _document({**document, "node_type": "group"})
+        return _as_json({**document, "node_type": "group"})
 
     def _group(self, found: bytes | None) -> bytes:
         """Return the metadata of the group with the additions."""
@@ -114,7 +114,7 @@ class Publication:
         for name, (_, after, _) in self.lengths.items():
             if consolidated is not None and name in consolidated:
                 consolidated[name]["shape"][0] = after
-        return _document(document)
+        return _as_json(document)
 
     def discard(self, objects: GroupObjects, published: Mapping[str, int]) -> None:
         """Remove what an unpublished run has written; `published` has the length of each array that readers find."""
@@ -139,8 +139,8 @@ def _with_length(length: int, found: bytes | None) -> bytes:
     if document["shape"][0] == length:
         return found or b""
     document["shape"][0] = length
-    return _document(document)
+    return _as_json(document)
 
 
-def _document(document: Mapping[str, Any]) -> bytes:
+def _as_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=2).encode()

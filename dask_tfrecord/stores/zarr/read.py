@@ -102,7 +102,7 @@ def rows_from_zarr(
 
 
 def _chunk_borders(target: TargetGroup, rows: int) -> NDArray[np.int64]:
-    """Return the borders of the chunks of a virtual group, whose numbers of rows are pairs of number and repeats."""
+    """Return a virtual group's chunk borders, from pairs of row count and repeats."""
     found = _typed(target, target.own_attributes(target.open("r")), "chunk_rows", list)
     try:
         borders = splits_of(np.repeat(*np.array(found, np.int64).reshape(-1, 2).T))
@@ -152,9 +152,9 @@ def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any
         raise _unfinished(target)
     source = _typed(target, attributes, "source", dict) if "source" in attributes else {}
     read_by = None if source.get("schema") is None else _typed(target, source, "schema", dict, "source.schema")
-    of_records = None if read_by is None else _schema(target, read_by, "source.schema")
+    of_records = None if read_by is None else _stored_schema(target, read_by, "source.schema")
     identity = _typed(target, attributes, "id", str)
-    schema = _schema(target, _typed(target, attributes, "schema", dict), "schema")
+    schema = _stored_schema(target, _typed(target, attributes, "schema", dict), "schema")
     if schema.records is None and of_records is not None:
         # Earlier versions did not write what a step made of the records.
         schema = schema.replaced(schema, records=of_records)
@@ -170,7 +170,7 @@ def _source(target: TargetGroup, group: zarr.Group, attributes: Mapping[str, Any
 
 
 def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int) -> dict[str, int]:
-    """Compare each array with the schema and the number of records; return the rows of a chunk of dense features."""
+    """Compare each array with the schema and record count; return the rows in a dense chunk."""
     chunk_rows: dict[str, int] = {}
     counts = BorderCounts.concatenate(schema, [])
     for items in counts.items.values():
@@ -251,7 +251,7 @@ def _count(target: TargetGroup, attributes: Mapping[str, Any], name: str, least:
     return value
 
 
-def _schema(target: TargetGroup, document: Mapping[str, Any], name: str) -> Schema:
+def _stored_schema(target: TargetGroup, document: Mapping[str, Any], name: str) -> Schema:
     try:
         return Schema.from_json(json.dumps(document))
     except (SchemaError, ValueError, RecursionError, OverflowError) as error:
@@ -389,7 +389,7 @@ class ZarrSource(CountedRows):
         return _with_bytes(self._stored_range(with_strings(self.schema)[name], read, name, start, stop), column)
 
     def _stored_range(self, feature: Feature, read: _Read, name: str, start: int, stop: int) -> Block:
-        """Read a range of rows of a column whose arrays are those of a feature."""
+        """Read a column's rows from a feature's arrays."""
         path, levels = array_name(name), Levels.from_feature(feature)
         if not levels.splits:
             return read(path, start, stop)

@@ -175,7 +175,7 @@ class RunFolder:
             raise
 
     def write_counts(self, name: str, counts: BorderCounts) -> None:
-        """Write counts of a layout, or of a part of it."""
+        """Write the counts in a layout, or a part of them."""
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {f"items_{number}": items for number, items in enumerate(counts.items.values())}
         np.savez(buffer, rows=counts.rows, sizes=counts.sizes, **arrays)
@@ -264,7 +264,7 @@ class RunFolder:
         names = {str(number) for number in numbers}
         records = self._units.read(names).values()
         return {
-            int(name): _report(unit) for record in records for name, unit in (record or {}).items() if name in names
+            int(name): _report_of(unit) for record in records for name, unit in (record or {}).items() if name in names
         }
 
     def numbers(self, within: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
@@ -291,7 +291,7 @@ class RunFolder:
             if units is None or any(found[name] != size for name, size in sizes[record].items()):
                 invalid.append(record)
             else:
-                reports.update({int(name): _report(unit) for name, unit in units.items()})
+                reports.update({int(name): _report_of(unit) for name, unit in units.items()})
         self._units.drop(invalid)
         return reports
 
@@ -466,7 +466,7 @@ def find_run(target: TargetGroup, identity: str | None = None) -> tuple[RunFolde
     return None
 
 
-def _report(unit: Unit) -> UnitsReport:
+def _report_of(unit: Unit) -> UnitsReport:
     # Another version may have recorded other fields.
     found = checked(WriteReport, unit.report, "the record of a unit")
     sizes = {name: file.size for name, file in unit.objects.items()}

@@ -1,4 +1,4 @@
-"""Zarr groups: location, objects, attributes of this library, creation of arrays, checkpoint of a conversion."""
+"""Zarr groups: where they are, their objects, this library's attributes, and how arrays are created."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _NAME_NBYTES = 255
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkEntries:
-    """Entries of a chunk or shard of an array, and the name of its object in the group."""
+    """A chunk's or shard's entries, and its object's name in the group."""
 
     name: str
     array: Any
@@ -369,7 +369,7 @@ def stored_attribute(own: Mapping[str, Any]) -> dict[str, str]:
 
 
 def values_of_attribute(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of this library among the attributes of a group: of JSON text, or of an earlier mapping."""
+    """Return this library's values among a group's attributes, as JSON text or an earlier mapping."""
     found = attributes.get(_ATTRIBUTE)
     if isinstance(found, str):
         with suppress(ValueError, RecursionError):

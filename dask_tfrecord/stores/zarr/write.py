@@ -734,7 +734,7 @@ class _UnitWriter:
         self._pending, self._pending_nbytes = list[ChunkEntries](), 0
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
-        """Write entries of one array: together with those of other arrays of the unit, if they are small."""
+        """Write an array's entries, together with small ones of the unit's other arrays."""
         self._nbytes += block_nbytes(entries)
         if not entries.size:
             # Zarr writes no object for an empty range.
@@ -1099,7 +1099,7 @@ class _SessionOutput(GroupOutput):
 
 @contextmanager
 def icechunk_errors(target: TargetGroup) -> Iterator[None]:
-    """Raise a panic of Icechunk, or its error of a full disk, as StorageError with one sentence of its report."""
+    """Raise Icechunk's panic, or its error about a full disk, as StorageError with one sentence."""
     try:
         yield
     except BaseException as error:
