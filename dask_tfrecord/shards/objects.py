@@ -67,8 +67,8 @@ class NotAFileError(OSError):
     """A name that should be a file is a directory, a pipe, a device or a link without a target."""
 
 
-# Names that leave the root: parents, absolute ones, other separators, other URLs, and drives where there are drives.
-_OUTSIDE = re.compile(r"^$|^/|(?:^|/)\.{1,2}(?:/|$)|[\\\x00]|://" + (r"|^[A-Za-z]:" if os.name == "nt" else ""))
+# Names that leave the root: parents, absolute ones, other URLs, and on Windows drives and its own separator.
+_OUTSIDE = re.compile(r"^$|^/|(?:^|/)\.{1,2}(?:/|$)|\x00|://" + (r"|\\|^[A-Za-z]:" if os.name == "nt" else ""))
 
 
 def is_inside(name: str) -> bool:

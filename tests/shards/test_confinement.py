@@ -21,8 +21,8 @@ from dask_tfrecord.stores.zarr.store import StoreObjects
 
 OUTSIDE = [
     *("", ".", "..", "../x", "a/..", "a/../../x", "a/./x", "/etc/x", "//server/x"),
-    *("\\x", "a\\..\\x", "a\\b", "a\0b", "x::file:///etc/x", "file:///etc/x"),
-    *(("C:/x", "c:x") if sys.platform == "win32" else ()),
+    *("a\0b", "x::file:///etc/x", "file:///etc/x"),
+    *(("\\x", "a\\..\\x", "a\\b", "C:/x", "c:x") if sys.platform == "win32" else ()),
 ]
 STORES: dict[str, Callable[[Path], Any]] = {
     "directory": lambda path: DirectoryObjects(str(path / "root")),

@@ -238,7 +238,7 @@ def test_a_late_copy_of_a_task_changes_nothing(every: int, meanwhile: str, tmp_p
         if pause.calls < at:
             break
         at += every
-    assert at > 30
+    assert at > 20
 
 
 def test_an_opened_data_set_keeps_its_rows(tmp_path: Path) -> None:

@@ -704,6 +704,25 @@ class WriteUnit:
     records: int = 0
 
 
+def fits(layout: ZarrLayout, schema: Schema, lengths: Mapping[str, tuple[int, int, int]]) -> bool:
+    """Return whether a stored layout is one of these columns, and of arrays that grow to these lengths, if any do."""
+    planned = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, [])).arrays
+    own, found = ({each.name: (each.feature, each.part, each.group) for each in of} for of in (planned, layout.arrays))
+    return (
+        own == found
+        and all(each.shape and len(each.shape) == len(each.dimensions) for each in layout.arrays)
+        and all((each.rows > 0) == each.by_rows for each in layout.arrays)
+        and set(layout.border_counts.items) == {name for name in schema if is_flat(schema[name])}
+        and (not lengths or own.keys() <= lengths.keys())
+        and all(
+            lengths[each.name][1:] == (each.shape[0], each.unit) and lengths[each.name][0] <= each.shape[0]
+            for each in layout.arrays
+            if lengths
+        )
+        and all(lengths[each.name][0] == layout.first_row for each in layout.arrays if lengths and each.part == "dense")
+    )
+
+
 def features_by_rows(arrays: Iterable[ArraySpec], schema: Schema) -> dict[int, frozenset[str]]:
     """List which features each kind of unit reads: its arrays', and whole groups."""
     found: dict[int, set[str]] = {}

@@ -94,6 +94,7 @@ from dask_tfrecord.stores.zarr.layout import (
     WriteUnit,
     ZarrLayout,
     features_by_rows,
+    fits,
     plan_conversion,
     plan_tasks,
     plan_units,
@@ -422,6 +423,13 @@ class GroupOutput:
         layout = folder.layout() if self._planned is None or not self._planned.metadata else self._planned.layout
         if layout is None:
             raise IncompleteStoreError("the plan of the run is not whole", self._target.location)
+        if not fits(layout, self._request.schema, publication.lengths):
+            raise IncompleteStoreError(
+                "the plan of the interrupted run does not fit its columns: it was damaged. "
+                + OVERWRITE
+                + " starts over",
+                self._target.location,
+            )
         planned = self._plan(layout)
         planned.check_memory()
         self._folder, self._publication = folder, publication
