@@ -325,7 +325,8 @@ def test_times_are_padded_with_times(tmp_path: Path) -> None:
     write_oracle(tmp_path / "a", [example(x=[1, 2]), example(x=[3])])
     ds = dtf.read_tfrecord(tmp_path / "a", {"x": dtf.VarLenFeature("datetime64[s]")})
     found = [
-        ds.padded("x", 2, value=value).compute()[1, 1] for value in (np.datetime64("NaT"), np.datetime64(5, "s"), 7)
+        ds.padded("x", 2, value=value).compute()[1, 1]
+        for value in (np.datetime64("NaT", "s"), np.datetime64(5, "s"), 7)
     ]
     assert np.isnat(found[0]) and [each.astype(int).item() for each in found[1:]] == [5, 7]
     for value in (np.datetime64(5, "ms"), np.timedelta64(5, "s"), "5"):
