@@ -542,8 +542,8 @@ class StoreObjects:
 
     def remove(self, below: str) -> None:
         """Delete an object, or everything below a path."""
-        names = [*self.names(below), below]
-        self.drop(names)
+        # Where stores are directories, the name of a folder is no object.
+        self.drop(self.names(below) or [below])
         if not isinstance(self.store, zarr.storage.FsspecStore | zarr.storage.ObjectStore):
             run_sync(self.store.delete_dir(self._key(below)))
 
