@@ -762,7 +762,7 @@ def test_an_interrupt_exits_with_status_130_and_can_be_resumed(tmp_path: Path) -
     command = ["to-zarr", str(many), str(store), "--columns", "label", "--chunks", "1"]
     arguments = [sys.executable, "-m", "dask_tfrecord", *command]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: any(store.glob(".dask_tfrecord/*/units/*.json")) or process.poll() is not None)
+        wait_until(lambda: any(store.glob(".dask_tfrecord/**/units/*")) or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -187,11 +187,11 @@ def buffers(block: Any) -> list[NDArray[Any]]:
     return [*buffers(block.values), ends, *([block.shapes] if isinstance(block, ArraysBlock) else [])]
 
 
-# Columns of flat buffers. NumPy stores strings outside of the array.
+# Columns of flat buffers. NumPy stores strings outside of the array, and pickles times into the stream.
 FLAT = [
     name
     for name, feature in FEATURES.items()
-    if (feature.ragged_rank or feature.own_shapes or feature.is_bytes) and feature.item_dtype.kind != "T"
+    if (feature.ragged_rank or feature.own_shapes or feature.is_bytes) and feature.item_dtype.kind not in "TmM"
 ]
 
 

@@ -120,7 +120,7 @@ def test_a_killed_write_is_resumed_where_it_ended(shard: Path, tmp_path: Path) -
     assert killed.returncode == -signal.SIGKILL
     *survived, last = log.read_text().split()
     assert last == "2" and len(survived) == 2
-    assert len(list(out.glob("*.npy"))) == 4 and not (out / "columns.json").exists()
+    assert len(list(out.rglob("*.npy"))) == 4 and not (out / "columns.json").exists()
     (tmp_path / "fatal").unlink()
     log.unlink()
     with dask.config.set(scheduler="synchronous"):

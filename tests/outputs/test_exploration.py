@@ -54,7 +54,7 @@ def test_every_schedule_of_one_action(name: str, names: str) -> None:
         check(explorer.explore(1, FAULTS if names == "A" else TURNS, most=most, seed=1, stops_at=10_000).violations)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in WRITES if "LeRobot" not in name])
 def test_random_schedules_of_two_actions(name: str) -> None:
     seed = random.randrange(2**32)
