@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def found(store: Path) -> dict[str, list[int] | None]:
     values: dict[str, list[int] | None] = {}
     for name, read in readers(store).items():
         try:
-            values[name] = read()
+            # zarr warns of the folder of a run that could not remove it.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                values[name] = read()
         except Exception:
             values[name] = None
     return values

@@ -719,7 +719,7 @@ def fits(layout: ZarrLayout, schema: Schema, lengths: Mapping[str, tuple[int, in
             for each in layout.arrays
             if lengths
         )
-        and all(lengths[each.name][0] == layout.first_row for each in layout.arrays if lengths and each.part == "dense")
+        and (layout.first_row > 0) == any(lengths[each.name][0] > 0 for each in layout.arrays if lengths)
     )
 
 
