@@ -719,7 +719,8 @@ def fits(layout: ZarrLayout, schema: Schema, lengths: Mapping[str, tuple[int, in
             for each in layout.arrays
             if lengths
         )
-        and (layout.first_row > 0) == any(lengths[each.name][0] > 0 for each in layout.arrays if lengths)
+        # An array of splits has one entry before the first row.
+        and (layout.first_row > 0 or all(lengths[each.name][0] <= 1 for each in layout.arrays if lengths))
     )
 
 
