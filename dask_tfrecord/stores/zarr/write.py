@@ -423,7 +423,8 @@ class GroupOutput:
         layout = folder.layout() if self._planned is None or not self._planned.metadata else self._planned.layout
         if layout is None:
             raise IncompleteStoreError("the plan of the run is not whole", self._target.location)
-        if not fits(layout, self._request.schema, publication.lengths):
+        # A plan that this run has just made needs no second layout of all columns.
+        if not self._is_new and not fits(layout, self._request.schema, publication.lengths):
             raise IncompleteStoreError(
                 "the plan of the interrupted run does not fit its columns: it was damaged. "
                 + OVERWRITE
