@@ -9,8 +9,12 @@ from typing import Any
 
 
 def environment() -> dict[str, str]:
-    """Return variables with which a program finds the package that is tested, and the modules of the tests."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    """Return variables with which a program finds the package that is tested, and the modules of the tests.
+
+    A cluster that an earlier test started leaves a setting of the allocator behind, which is not the user's.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "MALLOC_TRIM_THRESHOLD_"}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def run_python(*arguments: object, python: str = sys.executable, **variables: str) -> subprocess.CompletedProcess[str]:
