@@ -365,7 +365,7 @@ def schema(
     if format == "json":
         click.echo(json_line(found.to_json()))
     elif format == "tfmd":
-        from dask_tfrecord.features.metadata.tfmd import pbtxt
+        from dask_tfrecord.features.schema import pbtxt
 
         click.echo(pbtxt(found), nl=False)
     elif format == "python":

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from dask_tfrecord.errors import FEATURES, SchemaError, UnknownFeatureError, near_misses, plural, printable
+from dask_tfrecord.errors import (
+    FEATURES,
+    Location,
+    SchemaError,
+    SchemaNotFoundError,
+    Spelled,
+    UnknownFeatureError,
+    near_misses,
+    plural,
+    printable,
+    redact_url,
+)
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.keys import Scope
 from dask_tfrecord.features.message_types import MessageType
+from dask_tfrecord.features.metadata.tfds_features import read_features_json
+from dask_tfrecord.features.metadata.tfmd import format_pbtxt, read_pbtxt
 from dask_tfrecord.features.registry import (
     class_digests,
     feature_of_json,
@@ -24,6 +38,8 @@ from dask_tfrecord.features.registry import (
     json_of_feature,
     to_json,
 )
+from dask_tfrecord.shards.remote import read_text
+from dask_tfrecord.shards.streams import write_file
 
 # Group of the items of an ExampleListWithContext; their features are named `examples/KEY`.
 ITEMS = "examples"
@@ -456,9 +472,28 @@ class Schema(Mapping[str, Feature]):
         >>> dtf.Schema.read("schema.pbtxt") == schema
         True
         """
-        from dask_tfrecord.features.metadata.labels import read_schema
-
-        return read_schema(urlpath, storage_options)
+        text = read_text(urlpath, storage_options)
+        if text is None:
+            name = str(urlpath)
+            missing: str = f"no schema file {redact_url(name)!r} exists"
+            if not re.search(r"[.*:]", name):
+                missing += ". " + Spelled(
+                    f"The argument features is a dict of features, or the path of such a file. To read only the column "
+                    f"{name!r}, write columns=[{name!r}]",
+                    f"To read only the column {name}, write --columns {name}",
+                )
+            raise SchemaNotFoundError(missing)
+        try:
+            # JSON of a schema begins with a brace; protobuf text never does.
+            if not text.lstrip().startswith("{"):
+                return cls(**read_pbtxt(text))
+            try:
+                document = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise SchemaError(f"expected the JSON of a schema: {error}") from error
+            return cls.from_json(text) if "features" in document else cls(**read_features_json(text))
+        except SchemaError as error:
+            raise SchemaError(error.message, Location(str(urlpath))) from error
 
     def to_pbtxt(self, urlpath: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
         """Write the schema as a `schema.pbtxt` of TensorFlow Metadata, which replaces an older file.
@@ -490,9 +525,7 @@ class Schema(Mapping[str, Feature]):
           type: INT
         }
         """
-        from dask_tfrecord.features.metadata.labels import write_pbtxt
-
-        write_pbtxt(self, urlpath, storage_options)
+        write_file(urlpath, pbtxt(self).encode(), storage_options)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """Return rows of a table: feature, class, dtype, shape, and number of sampled records that have it."""
@@ -526,6 +559,13 @@ class Schema(Mapping[str, Feature]):
 
     def __str__(self) -> str:
         return repr(self)
+
+
+def pbtxt(schema: Schema) -> str:
+    """Format a schema as the text of a `schema.pbtxt`: see `Schema.to_pbtxt`."""
+    if schema.message == "ExampleListWithContext":
+        raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
+    return format_pbtxt(schema.context_features, schema.sequence_features, schema.classes)
 
 
 def split_item_name(name: str, message: str) -> tuple[str, bool]:

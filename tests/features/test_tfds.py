@@ -36,11 +36,15 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.features.metadata.splits import TFDSFolder, TFDSSelection, TFDSSplit, find_tfds
-from dask_tfrecord.features.metadata.tfds import schema_from_features
+from dask_tfrecord.features.metadata.tfds_features import read_features_json
 
 DATA = TESTS / "data" / "tfds"
 EVERY = DATA / "every" / "1.0.0"
 OCTO = "octo-models__octo/tests/debug_dataset/bridge_dataset"
+
+
+def schema_from_features(*text: Any) -> dtf.Schema:
+    return dtf.Schema(**read_features_json(*text))
 
 
 def scalar(dtype: str) -> FixedLenFeature:

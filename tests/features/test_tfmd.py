@@ -30,8 +30,13 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
-from dask_tfrecord.features.metadata.tfmd import from_tfmd, pbtxt
-from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.features.metadata.tfmd import read_pbtxt
+from dask_tfrecord.features.schema import Schema, pbtxt
+
+
+def from_tfmd(text: str) -> Schema:
+    return Schema(**read_pbtxt(text))
+
 
 # -- reading
 

@@ -1,4 +1,4 @@
-"""Files next to shards: schemas as JSON or pbtxt, and labels of an xarray Dataset, `FILE.xarray.json`.
+"""Labels of an xarray Dataset in a file next to shards, `FILE.xarray.json`, and schemas as Python code.
 
 Labels are the names of dimensions, the coordinates, dtypes and attributes, and the features that read the columns
 again.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,22 +19,16 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import (
     Location,
     SchemaError,
-    SchemaNotFoundError,
-    Spelled,
     TFRecordError,
     describe_error,
     printable,
-    redact_url,
     warn_caller,
 )
 from dask_tfrecord.features import Feature, Partition
-from dask_tfrecord.features.metadata.tfds import schema_from_features
-from dask_tfrecord.features.metadata.tfmd import from_tfmd, pbtxt
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.shards.listing import find_sidecars
 from dask_tfrecord.shards.remote import read_text
 from dask_tfrecord.shards.shard import Shard
-from dask_tfrecord.shards.streams import write_file
 
 SUFFIX = ".xarray.json"
 
@@ -299,39 +291,3 @@ def python_code(value: Any) -> str:
     if isinstance(value, Partition):
         return f"dtf.RaggedFeature.{value!r}"
     return repr(value)
-
-
-def read_schema(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> Schema:
-    """Read a schema from a file: see `Schema.read`."""
-    location = Location(str(urlpath))
-    text = read_text(urlpath, storage_options)
-    if text is None:
-        name = str(urlpath)
-        missing: str = f"no schema file {redact_url(name)!r} exists"
-        if not re.search(r"[.*:]", name):
-            missing += ". " + Spelled(
-                f"The argument features is a dict of features, or the path of such a file. To read only the column "
-                f"{name!r}, write columns=[{name!r}]",
-                f"To read only the column {name}, write --columns {name}",
-            )
-        raise SchemaNotFoundError(missing)
-    try:
-        return _parse_schema(text)
-    except SchemaError as error:
-        raise SchemaError(error.message, location) from error
-
-
-def write_pbtxt(schema: Schema, urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> None:
-    """Write a schema as a `schema.pbtxt`: see `Schema.to_pbtxt`."""
-    write_file(urlpath, pbtxt(schema).encode(), storage_options)
-
-
-def _parse_schema(text: str) -> Schema:
-    # JSON of a schema begins with a brace; protobuf text never does.
-    if not text.lstrip().startswith("{"):
-        return from_tfmd(text)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(f"expected the JSON of a schema: {error}") from error
-    return Schema.from_json(text) if "features" in document else schema_from_features(text)

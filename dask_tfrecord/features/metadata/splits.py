@@ -18,7 +18,8 @@ from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundError, plural, repr_without_credentials
-from dask_tfrecord.features.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, schema_from_features, shard_name
+from dask_tfrecord.features.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, shard_name
+from dask_tfrecord.features.metadata.tfds_features import read_features_json
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.remote import is_directory, join, list_directories, read_text
@@ -95,7 +96,7 @@ class TFDSFolder:
         if text is None:
             return None
         try:
-            return schema_from_features(text, self._labels)
+            return Schema(**read_features_json(text, self._labels))
         except SchemaError as error:
             raise SchemaError(error.message, Location(self.directory)) from error
 

@@ -1,4 +1,4 @@
-"""TensorFlow Metadata: a `Schema` from and to a `schema.pbtxt`, which TFX stores next to records.
+"""TensorFlow Metadata: features from and to a `schema.pbtxt`, which TFX stores next to records.
 
 For each feature, the file specifies its kind, its shape or number of values, and its presence. Tensor representations
 specify the features that form a sparse or ragged tensor, and default values. Domains describe the meaning of values and
@@ -8,7 +8,7 @@ https://github.com/tensorflow/metadata/blob/master/tensorflow_metadata/proto/v0/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,6 @@ from dask_tfrecord.features import (
     UniformRowLength,
     VarLenFeature,
 )
-from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.features.tfmd_entries import DEFAULTS, SEQUENCE, TYPES, add_column
 from dask_tfrecord.messages import MetadataSchema, ParseError, metadata_text, parse_metadata
 
@@ -31,8 +30,8 @@ _KINDS = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
 _OPTIONAL_STAGES = (1, 2, 5, 6, 7)
 
 
-def from_tfmd(text: str) -> Schema:
-    """Return the schema of a `schema.pbtxt`.
+def read_pbtxt(text: str) -> dict[str, Any]:
+    """Read a `schema.pbtxt`.
 
     A feature that every record has (presence with `min_fraction` 1) is a `FixedLenFeature` if its shape or its number
     of values is fixed. Every other feature is a `VarLenFeature`. The struct ``##SEQUENCE##`` holds the feature lists of
@@ -48,8 +47,8 @@ def from_tfmd(text: str) -> Schema:
 
     Returns
     -------
-    Schema
-        Features by name.
+    dict
+        Arguments of `Schema`: features by name, and those of feature lists, None for Examples.
 
     Raises
     ------
@@ -58,10 +57,9 @@ def from_tfmd(text: str) -> Schema:
 
     Examples
     --------
-    >>> from_tfmd('feature { name: "x" type: INT presence { min_fraction: 1 } value_count { min: 2 max: 2 } }')
-    Schema of 1 feature
-    feature  class            dtype  shape
-    x        FixedLenFeature  int64  (2,)
+    >>> text = 'feature { name: "x" type: INT presence { min_fraction: 1 } value_count { min: 2 max: 2 } }'
+    >>> read_pbtxt(text)["features"]
+    {'x': FixedLenFeature((2,), 'int64')}
     """
     message = None
     try:
@@ -73,7 +71,7 @@ def from_tfmd(text: str) -> Schema:
         pass
     if message is None:
         raise SchemaError(f"{_not_a_schema(text)} (as text of TensorFlow Metadata, it is nested too deeply)")
-    return _TFMDReader(message).schema()
+    return _TFMDReader(message).arguments()
 
 
 def _not_a_schema(text: str) -> str:
@@ -86,7 +84,7 @@ def _not_a_schema(text: str) -> str:
 
 
 class _TFMDReader:
-    """Conversion of one message; `schema` returns the result."""
+    """Conversion of one message; `arguments` returns the result."""
 
     def __init__(self, message: Any) -> None:
         self._message = message
@@ -105,8 +103,8 @@ class _TFMDReader:
         self._merged: set[str] = set()
         self._kept: set[str] = set()
 
-    def schema(self) -> Schema:
-        """Apply tensor representations and sparse features, and return the schema."""
+    def arguments(self) -> dict[str, Any]:
+        """Apply tensor representations and sparse features, and return the arguments of `Schema`."""
         for struct in self._structs:
             if struct.struct_domain.sparse_feature:
                 raise SchemaError("sparse features of feature lists can't be read: give sequence_features=")
@@ -123,7 +121,7 @@ class _TFMDReader:
                     combined[sparse.name] = self._pick(index, value, sparse.dense_shape, sparse.is_sorted)
         merged = self._merged - self._kept
         context = {name: each for name, each in self.context.items() if name not in merged} | combined
-        return Schema(context, sequence_features=self.sequences if self._structs else None)
+        return {"features": context, "sequence_features": self.sequences if self._structs else None}
 
     def _tensor(self, name: str, tensor: Any) -> dict[str, Feature]:
         """Apply one tensor representation; return the feature that combines several columns, if it is one."""
@@ -246,25 +244,27 @@ def _domain_sizes(shape: Any) -> tuple[int, ...]:
 _STRUCT = TYPES.index("STRUCT")
 
 
-def pbtxt(schema: Schema) -> str:
-    """Format a schema as the text of a `schema.pbtxt`: see `Schema.to_pbtxt`."""
-    if schema.message == "ExampleListWithContext":
-        raise SchemaError("TensorFlow Metadata describe Examples and SequenceExamples, not lists of Examples")
+def format_pbtxt(
+    features: Mapping[str, Feature],
+    sequence_features: Mapping[str, Feature] | None,
+    classes: Mapping[str, Sequence[str]],
+) -> str:
+    """Format features, those of feature lists, and names of classes as the text of a `schema.pbtxt`."""
     message: Any = MetadataSchema()
     # Columns that only occur as parts of a sparse or ragged feature follow the features.
     parts: dict[str, str] = {}
-    for name, feature in schema.context_features.items():
+    for name, feature in features.items():
         with feature_errors(name):
-            parts |= feature.add_to_tfmd(message, name, schema.classes.get(name))
+            parts |= feature.add_to_tfmd(message, name, classes.get(name))
     for key in parts:
-        if key in schema.context_features and schema.key_of(key) == key:
+        if key in features and features[key].stored_key in (None, key):
             # Without a representation of its own, a reader would treat this feature as a mere part.
-            schema[key].represent_in_tfmd(message, key)
+            features[key].represent_in_tfmd(message, key)
         elif not any(each.name == key for each in message.feature):
             add_column(message, key, parts[key])
-    if schema.sequence_features is not None:
+    if sequence_features is not None:
         struct = message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain
-        for name, feature in schema.sequence_features.items():
+        for name, feature in sequence_features.items():
             with feature_errors(name):
                 feature.add_to_tfmd_lists(message, struct, name)
     return metadata_text(message)
