@@ -226,27 +226,24 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
     """Let errors about arguments that a function lacks or does not know name what to write: `call` is an example."""
 
     def explained(method: _Function) -> _Function:
-        parameters = list(inspect.signature(method).parameters.values())
+        parameters = inspect.signature(method).parameters.values()
+        kinds = {each.kind for each in parameters}
         named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         names = [each.name for each in named]
-        others = names[names[:1] == ["self"] :]
+        others = names[names[:1] in (["self"], ["cls"]) :]
         name = call.partition("(")[0] if method.__name__ == "__init__" else method.__name__
-        by_place = [each for each in named if each.kind is not each.KEYWORD_ONLY]
+        by_place = [each.name for each in named if each.kind is not each.KEYWORD_ONLY]
         needed = [each.name for each in named if each.default is each.empty]
-        takes_any_name, takes_any_number = (
-            any(each.kind is kind for each in parameters)
-            for kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        )
 
         @wraps(method)
         def checked(*args: Any, **options: Any) -> Any:
             for option in options:
-                if option not in names and not takes_any_name:
+                if option not in names and inspect.Parameter.VAR_KEYWORD not in kinds:
                     raise unknown_option(name, option, others, options[option])
-            missing = [each for each in needed[len(args) :] if each not in options]
+            missing = [each for each in needed if each not in options and each not in by_place[: len(args)]]
             if missing:
                 raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
-            if len(args) > len(by_place) and not takes_any_number:
+            if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
                 raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
             return method(*args, **options)
 

@@ -1,7 +1,7 @@
 """Options of writers and of batches. A TypedDict defines each one once: name, type, default and documentation.
 
 A function and the method of `Dataset` take ``**options: Unpack[ZarrOptions]``, and `with_options` gives both the
-signature and the documentation. `complete` refuses unknown names and adds the defaults. Commands make their flags and
+signature and the documentation. `complete` adds the defaults. Commands make their flags and
 help of the same definitions.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
 
-from dask_tfrecord.advice import unknown_option
+from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.plugins import Registry
 
 
@@ -40,22 +40,17 @@ def options_of(given: type) -> dict[str, tuple[Any, Option]]:
     return {name: (hint.__origin__, hint.__metadata__[0]) for name, hint in types.items()}
 
 
-def complete(given: type[_Given], options: _Given, function: str) -> _Given:
-    """Add the default of each option that is not given; raise TypeError for an unknown name, or a missing option."""
-    known, found = options_of(given), cast(Mapping[str, Any], options)
-    for name in found:
-        if name not in known:
-            raise unknown_option(function, name, known, found[name])
-    for name, (_, option) in known.items():
-        if name not in found and option.default is REQUIRED:
-            raise TypeError(f"{function}() missing 1 required keyword-only argument: {name!r}")
-    return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in known.items()})
+def complete(given: type[_Given], options: _Given) -> _Given:
+    """Add the default of each option that is not given."""
+    found = cast(Mapping[str, Any], options)
+    return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in options_of(given).items()})
 
 
-def with_options(*given: type) -> Callable[[_Function], _Function]:
+def with_options(call: str, *given: type) -> Callable[[_Function], _Function]:
     """Show the options of ``**options: Unpack[…]`` in the signature and the documentation of a function.
 
     The last TypedDict is that of the function; the others are the ones that it extends, and document their own options.
+    `explain_arguments` refuses other names, and shows `call`.
     """
 
     def show(function: _Function) -> _Function:
@@ -77,7 +72,7 @@ def with_options(*given: type) -> Callable[[_Function], _Function]:
             described, entries = _parameter_entries(own), documentation(*given)
             own += "".join(entries[name] for name in options_of(given[-1]) if name not in described)
             function.__doc__ = before + _PARAMETERS + own + after
-        return function
+        return explain_arguments(call)(function)
 
     return show
 

@@ -138,6 +138,11 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.to_zarr("stored.zarr"), "exists: mode='w' replaces it"),
     (lambda ds: ds.to_zarr("z.zarr", overwrite=True), "write mode='w' to replace what exists"),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("z.zarr", zarr_format=2), "leave it out: to_zarr always writes format 3"),  # type: ignore[call-arg]
+    (lambda ds: dtf.to_zarr(ds), "to_zarr() needs 'store': write dtf.to_zarr(ds, 'train.zarr')"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("z.zarr", memory_limit="x"), "memory_limit is a number of bytes, such as '2 GiB'; got 'x'"),
+    (lambda ds: ds.view(memory_limit="x"), "memory_limit of a view is a number of bytes, '64 MiB' or more; got 'x'"),
+    (lambda ds: ds.to_zarr("z.zarr", compressors="gzip"), "write compressors=zarr.codecs.GzipCodec() for gzip"),
+    (lambda ds: ds.to_zarr("z.zarr", filters={"label": ("delta",)}), "objects of zarr.codecs; got 'delta'"),
     (lambda ds: ds.to_zarr("z.zarr", encoding={}), "directly, as compressors=, filters=, chunks= and fill_values="),  # type: ignore[call-arg]
     (lambda ds: ds.to_zarr("z.zarr", mode="r+"), "write append_dim='record' to add rows to a store"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_tfrecord("out.tfrecord", {"x": [1]}), "write the arrays before the path"),  # type: ignore[arg-type]
@@ -241,7 +246,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: pictures(dtf.RawFeature((4, 4, 3), "uint8")).compute(),
         "takes 48; ImageFeature() reads JPEG, PNG",
     ),
-    (lambda ds: dtf.read_tfrecord(), "needs 'urlpath', the path of what is opened"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord(), "read_tfrecord() needs 'urlpath': write dtf.read_tfrecord(path)"),  # type: ignore[call-arg]
     (lambda ds: dtf.read_tfrecord("train-*", check_crc="no"), "check_crc is True or False; got 'no'"),  # type: ignore[arg-type]
     (lambda ds: dtf.read_tfrecord("train-*", storage_options="x"), "is a dict of options of fsspec"),  # type: ignore[arg-type]
     (lambda ds: dtf.to_zarr("a.zarr", ds), "the data set comes before the store"),  # type: ignore[arg-type]

@@ -644,7 +644,7 @@ def to_zarr(
     if not (planned or append or add_columns):
         # A wrong target is refused before records are read and counted.
         given_target: ZarrTargetOptions = {**target, "mode": arguments["mode"]}
-        open_target(store, {}, complete(ZarrTargetOptions, given_target, "to_zarr"))
+        open_target(store, {}, complete(ZarrTargetOptions, given_target))
     with writing(threads) as summaries:
         dataset = open_rows(pattern, threads, **given)
         if explode is not None:

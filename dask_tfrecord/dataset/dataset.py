@@ -212,6 +212,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return _RowIndexer(self._rows)
 
+    @explain_arguments('ds.where("label > 2")')
     def where(self, condition: str | Sequence[Any] | MaskFunction, columns: Sequence[str] | None = None) -> Dataset:
         """Keep the rows that meet a condition.
 
@@ -562,6 +563,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return Dataset(Inputs.from_arrays(arrays, features, exact=True).rows)
 
+    @explain_arguments("ds.ragged('tokens')")
     def ragged(self, name: str) -> tuple[da.Array, ...]:
         """Return flat values and row splits of a column whose rows differ in length or shape.
 
@@ -584,6 +586,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         self._check_names([name])
         return ragged_column(self._rows.select_columns([name]), name, self.schema[name])
 
+    @explain_arguments("ds.padded('tokens', 128)")
     def padded(self, name: str, length: int | tuple[int, ...], value: Any = None) -> da.Array:
         """Pad the ragged rows of a column to a dense array.
 
@@ -715,6 +718,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return Dataset(explode_rows(self._rows, group, repeat, number=number))
 
+    @explain_arguments("ds.windows('steps', past=1)")
     def windows(
         self,
         group: str | Sequence[str],
@@ -788,15 +792,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             raise ValueError("these rows are not read from TFRecord files: dask_tfrecord.verify takes paths")
         return DamageReport(tuple(check_shards(shards)))
 
-    @with_options(ZarrOptions)
+    @with_options("ds.plan_zarr()", ZarrOptions)
     def plan_zarr(self, **options: Unpack[ZarrOptions]) -> ZarrPlan:
         """Plan the store that `to_zarr` would write; see `dask_tfrecord.plan_zarr`."""
         from dask_tfrecord.stores.zarr.zarr_plan import plan_zarr
 
         return plan_zarr(self, **options)
 
-    @explain_arguments("ds.to_zarr('train.zarr')")
-    @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+    @with_options("ds.to_zarr('train.zarr')", ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
     def to_zarr(self, store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
         """Write all columns to a Zarr group; see `dask_tfrecord.to_zarr`.
 
@@ -809,8 +812,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_zarr(self, store, **options)
 
-    @explain_arguments("ds.to_tfrecord('train.tfrecord')")
-    @with_options(ShardOptions, TFRecordOptions)
+    @with_options("ds.to_tfrecord('train.tfrecord')", ShardOptions, TFRecordOptions)
     def to_tfrecord(self, urlpath: str | os.PathLike[str], **options: Unpack[TFRecordOptions]) -> Delayed | None:
         """Write all columns to TFRecord shards; see `dask_tfrecord.to_tfrecord`.
 
@@ -823,8 +825,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_tfrecord(self, urlpath, **options)
 
-    @explain_arguments("ds.to_parquet('train')")
-    @with_options(ParquetOptions)
+    @with_options("ds.to_parquet('train')", ParquetOptions)
     def to_parquet(self, path: str | os.PathLike[str], **options: Unpack[ParquetOptions]) -> Delayed | None:
         """Write all columns to Parquet files; see `dask_tfrecord.to_parquet`.
 
@@ -837,7 +838,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_parquet(self, path, **options)
 
-    @with_options(LeRobotOptions)
+    @with_options("ds.to_lerobot('robot', fps=10)", LeRobotOptions)
     def to_lerobot(self, path: str | os.PathLike[str], **options: Unpack[LeRobotOptions]) -> None:
         """Write frames as a LeRobot data set; see `dask_tfrecord.to_lerobot`.
 
@@ -1170,8 +1171,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return describe(self._rows)
 
-    @explain_arguments("ds.batches(2)")
-    @with_options(BatchOptions)
+    @with_options("ds.batches(2)", BatchOptions)
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of rows, decoded ahead in threads.
 
@@ -1270,15 +1270,8 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
     """Return a public function with the arguments and the documentation of one that opens rows."""
     signature = inspect.signature(open_rows).replace(return_annotation="Dataset")
 
-    needed = next(iter(signature.parameters))
-
     @wraps(open_rows)
     def open_dataset(*args: _Arguments.args, **options: _Arguments.kwargs) -> Dataset:
-        for option in options:
-            if option not in signature.parameters:
-                raise unknown_option(name, option, signature.parameters, options[option])
-        if not args and needed not in options:
-            raise TypeError(f"{name}() needs {needed!r}, the path of what is opened: write dtf.{name}(path)")
         return Dataset(open_rows(*args, **options))
 
     open_dataset.__name__ = open_dataset.__qualname__ = name
@@ -1286,7 +1279,7 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
     # Take the signature of `open_rows`, but return a Dataset.
     open_dataset.__annotations__ = {**open_rows.__annotations__, "return": "Dataset"}
     open_dataset.__signature__ = signature  # type: ignore[attr-defined]
-    return open_dataset
+    return explain_arguments(f"dtf.{name}(path)")(open_dataset)
 
 
 def _rows_advice(key: Any) -> str:

@@ -91,7 +91,7 @@ _LEAST_IMAGES, _MOST_IMAGES, _LARGE_IMAGE, _IMAGE_SIZE = 100, 10_000, 300, 150
 Statistic = dict[str, NDArray[Any]]
 
 
-@with_options(LeRobotOptions)
+@with_options("dtf.to_lerobot(ds, 'robot', fps=10)", LeRobotOptions)
 def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **options: Unpack[LeRobotOptions]) -> None:
     """Write frames of episodes as a LeRobot data set of format 3.0. The extra ``lerobot`` is needed.
 
@@ -144,7 +144,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     >>> json.loads(pathlib.Path("robot/meta/info.json").read_text())["total_frames"]
     3
     """
-    options = complete(LeRobotOptions, options, "to_lerobot")
+    options = complete(LeRobotOptions, options)
     fps, mode = check_number("fps", options["fps"], 1), options["mode"]
     episodes_per_file = options["episodes_per_file"]
     if episodes_per_file is not None:

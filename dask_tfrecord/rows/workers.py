@@ -19,7 +19,7 @@ from typing import Any
 import dask
 from dask.base import get_scheduler
 from dask.system import CPU_COUNT
-from dask.utils import format_bytes, parse_bytes, parse_timedelta
+from dask.utils import format_bytes, parse_timedelta
 
 from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.blocks import release_memory
@@ -27,6 +27,7 @@ from dask_tfrecord.errors import ClusterError, describe_error, plural, printable
 from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.markup import html_table
 from dask_tfrecord.rows.dask_private import active_client, pool_threads
+from dask_tfrecord.settings import parse_size
 
 # Versions that have to be equal, because tasks and results are pickled between the processes.
 _EXACT = ("dask-tfrecord", "dask", "distributed", "numpy", "zarr", "fsspec")
@@ -505,7 +506,7 @@ class Workers:
         """Replace the memory limit by that of the user; ``"auto"`` keeps the limit of the workers."""
         if memory_limit == "auto":
             return self
-        nbytes = None if memory_limit is None else int(parse_bytes(memory_limit))
+        nbytes = None if memory_limit is None else int(parse_size(memory_limit) or 0)
         if nbytes is not None and nbytes < 1:
             raise ValueError(f"memory_limit is a number of bytes, such as '2 GiB'; got {memory_limit!r}")
         return replace(self, memory_limit=nbytes)

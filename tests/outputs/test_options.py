@@ -80,8 +80,10 @@ def test_every_writer_refuses_unknown_options(tmp_path: Path) -> None:
             getattr(ds, name)(*first, **{similar: 1})
     with pytest.raises(TypeError, match=r"copy_tfrecord\(\) got an unexpected keyword argument 'chunks'"):
         dtf.copy_tfrecord("a", tmp_path / "b", chunks=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"to_lerobot\(\) missing 1 required keyword-only argument: 'fps'"):
+    with pytest.raises(TypeError, match=r"to_lerobot\(\) needs 'fps': write ds.to_lerobot\('robot', fps=10\)"):
         ds.to_lerobot(tmp_path / "out")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"to_lerobot\(\) needs 'arrays': write dtf.to_lerobot\(ds, 'robot', fps=10\)"):
+        dtf.to_lerobot()  # type: ignore[call-arg]
     assert not list(tmp_path.iterdir())
 
 

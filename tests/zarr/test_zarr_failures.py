@@ -61,7 +61,7 @@ def test_an_existing_group_is_refused_before_a_row_is_read(ds: dtf.Dataset, stor
     with pytest.raises(FileExistsError, match=r"store\.zarr exists: mode='w' replaces it"):
         ds.to_zarr(store)
     for compressors in ("no codec", 5, {"label": {"name": "zstdd"}}):
-        with pytest.raises(ValueError, match=r"zarr cannot create array 'label' of .* with compressors="):
+        with pytest.raises(ValueError, match=r"compressors are 'auto'|zarr cannot create array 'label' of"):
             ds[["label"]].to_zarr(store, mode="w", compressors=compressors)
     assert files_in(store) == before
     dtf.from_zarr(store.with_name("three")).to_zarr(store, mode="w")

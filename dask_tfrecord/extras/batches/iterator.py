@@ -201,7 +201,7 @@ class BatchIterator(Iterator[Batch]):
         choices: Choices | None = None,
         **options: Unpack[BatchOptions],
     ) -> None:
-        given = complete(BatchOptions, options, "batches")
+        given = complete(BatchOptions, options)
         shuffle, seed, epochs, device = given["shuffle"], given["seed"], given["epochs"], given["device"]
         drop_remainder = given["drop_remainder"]
         self._mixed, self._choices = tuple(mixed), choices

@@ -57,7 +57,7 @@ class Mixture:
         """Number of rows of each data set in an epoch."""
         return tuple(self._choices.counts.tolist())
 
-    @with_options(BatchOptions)
+    @with_options("mixture.batches(2)", BatchOptions)
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
         """Iterate over batches of the mixture, as `Dataset.batches` does over those of a data set.
 

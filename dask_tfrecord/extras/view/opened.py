@@ -26,7 +26,7 @@ from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import intact_runs
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, RecordSource, UncountedSource
-from dask_tfrecord.settings import limits
+from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
 from dask_tfrecord.shards.streams import ACCESS_SUFFIX
@@ -58,11 +58,9 @@ class BlockCache:
     """Decoded blocks of a view, within its memory limit of 64 MiB or more: blocks that were used last are kept."""
 
     def __init__(self, memory_limit: int | str | None = None) -> None:
-        from dask.utils import parse_bytes
-
-        memory = int(parse_bytes(memory_limit or "512 MiB"))
+        memory = int(parse_size("512 MiB" if memory_limit is None else memory_limit) or 0)
         if memory < 64 << 20:
-            raise ValueError(f"the memory limit of a view is 64 MiB or more; got {memory_limit!r}")
+            raise ValueError(f"memory_limit of a view is a number of bytes, '64 MiB' or more; got {memory_limit!r}")
         self.limit, self.most = memory // _KEPT, memory // _COLUMN
         self.nbytes = 0
         self._held: OrderedDict[_Key, tuple[Parts, int]] = OrderedDict()

@@ -262,7 +262,7 @@ class TFRecordJob(_FileJob):
     """
 
     @classmethod
-    @with_options(ShardOptions, TFRecordOptions)
+    @with_options("dtf.TFRecordJob.begin(ds, 'train/', parts=4)", ShardOptions, TFRecordOptions)
     def begin(
         cls,
         arrays: Mapping[str, Any],
@@ -310,7 +310,7 @@ class TFRecordJob(_FileJob):
         >>> dtf.TFRecordJob.begin(ds, "begun/", parts=2).status().missing
         (0, 1)
         """
-        options = complete(TFRecordOptions, options, "begin")
+        options = complete(TFRecordOptions, options)
         if is_samples(arrays):
             raise ValueError("other programs cannot read the rows of an iterator: write them by to_tfrecord")
         if options["tfds"] is not None and options["mode"] == "a":
@@ -323,7 +323,7 @@ class TFRecordJob(_FileJob):
         return cls._begin(names, options, parts, resume, plan)
 
     @classmethod
-    @with_options(ShardOptions, CopyOptions)
+    @with_options("dtf.TFRecordJob.begin_copy('train-*.tfrecord', 'copied/', parts=4)", ShardOptions, CopyOptions)
     def begin_copy(
         cls,
         urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -366,7 +366,7 @@ class TFRecordJob(_FileJob):
         >>> job.status().complete
         True
         """
-        options = complete(CopyOptions, options, "begin_copy")
+        options = complete(CopyOptions, options)
 
         def plan(token: str) -> _Planned:
             write, shards = plan_copy(urlpath, target, options, token)
@@ -434,7 +434,7 @@ class ParquetJob(_FileJob):
         return check_rows
 
     @classmethod
-    @with_options(ParquetOptions)
+    @with_options("dtf.ParquetJob.begin(ds, 'train', parts=4)", ParquetOptions)
     def begin(
         cls,
         arrays: Mapping[str, Any],
@@ -468,7 +468,7 @@ class ParquetJob(_FileJob):
         ValueError, FileExistsError, StoreInUseError, ResumeError
             As for `TFRecordJob.begin`.
         """
-        options = complete(ParquetOptions, options, "begin")
+        options = complete(ParquetOptions, options)
 
         def plan(token: str) -> _Planned:
             return _of_rows(plan_parquet(arrays, path, options, token), options)

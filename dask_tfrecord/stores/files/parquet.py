@@ -36,7 +36,7 @@ TEMPLATE = "part.{shard:05d}.parquet"
 _FOOTER_THREADS = 8
 
 
-@with_options(ParquetOptions)
+@with_options("dtf.to_parquet(ds, 'train')", ParquetOptions)
 def to_parquet(
     arrays: Mapping[str, Any], path: str | os.PathLike[str], **options: Unpack[ParquetOptions]
 ) -> Delayed | None:
@@ -79,7 +79,7 @@ def to_parquet(
     >>> pyarrow.parquet.read_table("train.parquet").num_rows
     20
     """
-    return plan_parquet(arrays, path, complete(ParquetOptions, options, "to_parquet")).run()
+    return plan_parquet(arrays, path, complete(ParquetOptions, options)).run()
 
 
 def plan_parquet(

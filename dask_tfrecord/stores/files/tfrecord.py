@@ -74,7 +74,7 @@ _MAX_BLOCK_NBYTES = 8 * _BLOCK_NBYTES
 Encodings = str | Mapping[str, Any]
 
 
-@with_options(ShardOptions, TFRecordOptions)
+@with_options("dtf.to_tfrecord(ds, 'train.tfrecord')", ShardOptions, TFRecordOptions)
 def to_tfrecord(
     arrays: Mapping[str, Any] | Iterator[Mapping[str, Any]] | list[Mapping[str, Any]],
     urlpath: str | os.PathLike[str],
@@ -141,7 +141,7 @@ def to_tfrecord(
     >>> dtf.read_tfrecord("again/train-*.tfrecord").nrows == ds.nrows
     True
     """
-    options = complete(TFRecordOptions, options, "to_tfrecord")
+    options = complete(TFRecordOptions, options)
     if is_samples(arrays):
         _write_samples(cast(Any, arrays), urlpath, options)
         return None
@@ -418,7 +418,7 @@ _SAMPLE = 256
 _CHECK_INTERVAL = 256
 
 
-@with_options(ShardOptions, CopyOptions)
+@with_options("dtf.copy_tfrecord('train-*.tfrecord', 'copied/')", ShardOptions, CopyOptions)
 def copy_tfrecord(
     urlpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     target: str | os.PathLike[str],
@@ -463,7 +463,7 @@ def copy_tfrecord(
       column  dtype  shape  read as
       label   int64  (20,)  FixedLenFeature((), 'int64')
     """
-    return plan_copy(urlpath, target, complete(CopyOptions, options, "copy_tfrecord"))[0].run()
+    return plan_copy(urlpath, target, complete(CopyOptions, options))[0].run()
 
 
 def plan_copy(

@@ -385,7 +385,7 @@ class VirtualZarr:
         store, session = session, session_of(session)
         if session is None:
             raise ValueError(f"expected a session of Icechunk; got {type(store).__name__}")
-        check_session(session, complete(ZarrTargetOptions, ZarrTargetOptions(), "to_icechunk"))
+        check_session(session, complete(ZarrTargetOptions, ZarrTargetOptions()))
         if append_dim not in (None, "record"):
             raise ValueError(f"append_dim is 'record', the dimension of the records; got {append_dim!r}")
         target = TargetGroup.from_arguments(session.store, component, None)

@@ -240,8 +240,9 @@ def array_metadata(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]
                 except Exception as error:
                     codecs = ", ".join(f"{option}={options[option]!r}" for option in ("compressors", "filters"))
                     raise ValueError(
-                        f"zarr cannot create array {name!r} of {options['dtype']} with {codecs}: {error}. Codecs are "
-                        f"objects of zarr.codecs, for example zarr.codecs.ZstdCodec(level=3), or their JSON values"
+                        f"zarr cannot create array {name!r} of {options['dtype']} with {codecs}: "
+                        f"{str(error).rstrip('.')}. Codecs are objects of zarr.codecs, for example "
+                        f"zarr.codecs.ZstdCodec(level=3), or their JSON values"
                     ) from error
             found[name] = replace(kinds[kind], **{option: options[option] for option in _DESCRIPTIVE})
     return found

@@ -91,7 +91,7 @@ class ZarrJob(Job):
         self._found: tuple[RunFolder, Publication] | None = None
 
     @classmethod
-    @with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+    @with_options("dtf.ZarrJob.begin(ds, 'train.zarr', parts=4)", ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
     def begin(
         cls, arrays: Mapping[str, Any], store: Any, *, parts: int | None = None, **options: Unpack[ZarrWriteOptions]
     ) -> ZarrJob:
@@ -133,7 +133,7 @@ class ZarrJob(Job):
         """
         if session_of(store) is not None:
             raise ValueError("parts are written by several programs, and an Icechunk session belongs to one: to_zarr")
-        options = complete(ZarrWriteOptions, options, "begin")
+        options = complete(ZarrWriteOptions, options)
         check_begin(parts, options)
         if options["append_dim"] is not None:
             raise ValueError("a job writes a group of its own: to_zarr(…, append_dim=…) appends to one")

@@ -114,6 +114,12 @@ class ConversionRequest:
             codecs = self.options[option]
             if _is_by_name(codecs):
                 check_names(option, [name for name in codecs if name not in splits], schema)
+            for given in codecs.values() if _is_by_name(codecs) else (codecs,):
+                if given != "auto" and (named := [codec for codec in _as_tuple(given) if isinstance(codec, str | int)]):
+                    raise ValueError(
+                        f"{option} are 'auto', None, or objects of zarr.codecs; got {named[0]!r:.100}: write "
+                        f"compressors=zarr.codecs.GzipCodec() for gzip, or zarr.codecs.ZstdCodec(level=3) for Zstandard"
+                    )
         if fills is not None and not isinstance(fills, Mapping):
             raise ValueError(f"fill_values must map features or flat arrays to values; got {fills!r}")
         check_names("fill_values", fills or {}, schema)

@@ -123,7 +123,7 @@ _OTHER_PROCESSES = (
 )
 
 
-@with_options(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
+@with_options("dtf.to_zarr(ds, 'train.zarr')", ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
 def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOptions]) -> Delayed | None:
     """Write columns to a Zarr group: one task per chunk or shard, without rechunking.
 
@@ -199,7 +199,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     >>> dtf.from_zarr("train.zarr").nrows > 0
     True
     """
-    options = complete(ZarrWriteOptions, options, "to_zarr")
+    options = complete(ZarrWriteOptions, options)
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
     output, session = None, session_of(store)
     append_dim, component = options["append_dim"], options["component"]

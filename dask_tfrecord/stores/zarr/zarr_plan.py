@@ -195,7 +195,7 @@ class ZarrPlan:
         """
         self._conversion.check_memory()
 
-    @with_options(ZarrTargetOptions)
+    @with_options("plan.to_zarr('train.zarr')", ZarrTargetOptions)
     def to_zarr(self, store: Any, **options: Unpack[ZarrTargetOptions]) -> Delayed | None:
         """Write the planned arrays without counting again. See `dask_tfrecord.to_zarr` for arguments and errors.
 
@@ -210,7 +210,7 @@ class ZarrPlan:
         request = self._conversion.request
         if session_of(store) is not None:
             raise ValueError("a plan is not written to an Icechunk session: pass the rows to to_zarr(session)")
-        options = complete(ZarrTargetOptions, options, "to_zarr")
+        options = complete(ZarrTargetOptions, options)
         target = open_target(store, request.rows.origin, options)
         mode = check_mode(options["mode"], "the group")
         output = GroupOutput(target, NewGroup(request), self._conversion, mode=mode, resume=options["resume"])
@@ -263,7 +263,7 @@ class ZarrPlan:
         return _html_plan(self)
 
 
-@with_options(ZarrOptions)
+@with_options("dtf.plan_zarr(ds)", ZarrOptions)
 def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> ZarrPlan:
     """Plan a conversion to Zarr without writing: arrays, chunks, tasks and memory.
 
@@ -299,7 +299,7 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
     >>> plan.arrays[0].chunks, plan.write_units, plan.nbytes
     ((100, 8), 10, 64000)
     """
-    options = complete(ZarrOptions, options, "plan_zarr")
+    options = complete(ZarrOptions, options)
     return ZarrPlan.from_conversion(plan_conversion(ConversionRequest.from_arguments(arrays, options)))
 
 
