@@ -660,7 +660,7 @@ def to_zarr(
 
             width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             del arguments["mode"]
-            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width)))
+            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width, store)))
             return
         (begin or write_zarr)(dataset, store, **target, **arguments)
     if begin is None and not summaries:

@@ -9,6 +9,8 @@ import importlib.metadata
 import json
 import math
 import re
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,17 @@ from dask.distributed import Client, LocalCluster
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support import servers
 from support.commands import run, shown
 from support.few import mostly_slow
+from support.object_stores import open_obstore
 from support.store_round_trip import assert_same, files_of
 from support.tasks import tasks_of
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import UnknownFeatureError
 from dask_tfrecord.features.images.registry import FORMATS
+from dask_tfrecord.stores.zarr.zarr_plan import Requests
 
 xr = pytest.importorskip("xarray")
 
@@ -283,6 +288,45 @@ def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
         assert dtf.plan_zarr(arrays, chunks=1000, memory_limit=None).fits
         assert dtf.plan_zarr(arrays, chunks=10).fits
     assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------------- requests
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("rows", ["shards", "few", "many", "constant"])
+def test_the_requests_are_those_that_an_object_store_gets(
+    rows: str, ds: dtf.Dataset, bucket: tuple[Any, str, servers.Log], set_limits: Callable[..., None]
+) -> None:
+    # A process looks for its claim once, however slow this machine is.
+    set_limits(owner_check=1e9, heartbeat=1e9)
+    source: Any = {
+        "shards": ds,
+        "few": {"x": np.arange(30)},
+        "many": {"x": np.arange(30), "empty": np.zeros((30, 0))},
+        "constant": xr.Dataset({"x": ("record", np.arange(30))}, {"band": ("band", [3, 4])}),
+    }[rows]
+    _, address, log = bucket
+    store = zarr.storage.ObjectStore(open_obstore(address, "b", prefix=f"plan-{rows}"))
+    plan = dtf.plan_zarr(source, chunks=1 if rows == "many" else 10)
+    log.clear()
+    plan.to_zarr(store)
+    found = Counter(
+        "LIST" if "list-type" in each.path else each.method for each in log.asked if "delete" not in each.path
+    )
+    assert plan.requests == Requests(found["PUT"], found["GET"] + found["HEAD"], found["LIST"])
+
+
+def test_requests_have_a_price_and_a_local_store_has_none(shards: Path, tmp_path: Path) -> None:
+    assert str(Requests(1_000_000, 9, 1_000)) == (
+        "1,000,000 PUT, 9 GET and 1,000 LIST requests, about 5.01 US dollars on S3"
+    )
+    plan = dtf.read_tfrecord(shards, SCHEMA)[["label"]].plan_zarr(chunks=20)
+    line = "on an object store: 13 PUT, 12 GET and 3 LIST requests, less than 0.01 US dollars on S3"
+    assert line in repr(plan).splitlines() and line in plan._repr_html_()
+    assert json.loads(plan.to_json())["requests"] == {"put": 13, "get": 12, "list": 3}
+    for store, printed in (("memory://a", True), (tmp_path / "a", False), (f"file://{tmp_path}/a", False)):
+        assert ("LIST" in shown("to-zarr", shards, store, "--plan")) is printed
 
 
 # --------------------------------------------------------------------------------------------------------- people

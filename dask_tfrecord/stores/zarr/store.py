@@ -404,7 +404,7 @@ CLAIM = ".dask_tfrecord.claim"
 # Concurrent requests to a store.
 _REQUESTS = 64
 # Objects whose sizes are looked up one by one; more are listed.
-_LOOKED_UP = 8
+LOOKED_UP = 8
 
 Answer = TypeVar("Answer")
 
@@ -486,7 +486,7 @@ class StoreObjects:
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each object in bytes; None for a missing one. Many are listed, if listings have sizes."""
         names = list(names)
-        if len(names) > _LOOKED_UP:
+        if len(names) > LOOKED_UP:
             self._invalidate()
             folders = sorted({name.partition("/")[0] for name in names})
             listed = self._each(folders, lambda key: conditional.listed_sizes(self.store, key))

@@ -30,12 +30,19 @@ from dask_tfrecord.stores.zarr.layout import (
     json_value,
     plan_conversion,
 )
+from dask_tfrecord.stores.zarr.store import LOOKED_UP, TargetGroup
 from dask_tfrecord.stores.zarr.write import GroupOutput, open_target, session_of
 
 _HEADER = ("array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs")
 
 
 _RIGHT = [_HEADER.index("bytes")]
+
+
+# US dollars of 1,000 requests to S3 Standard in us-east-1. Deleting is free.
+_PUT_DOLLARS, _GET_DOLLARS = 0.005, 0.0004
+# Objects that one request lists.
+_LISTED = 1000
 
 
 # Columns that get lines of their own in a narrow terminal.
@@ -84,6 +91,28 @@ class ArrayPlan:
     fill_value: Any
     nbytes: int
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests that write a new group to an object store, by a client that asks for each object once, as obstore does.
+
+    Those of a repetition, and of a process that looks each second whether it owns the group still, come on top.
+    """
+
+    put: int
+    # HEAD requests included.
+    get: int
+    list: int
+
+    @property
+    def dollars(self) -> float:
+        """Cost in US dollars on S3 Standard."""
+        return ((self.put + self.list) * _PUT_DOLLARS + self.get * _GET_DOLLARS) / 1000
+
+    def __str__(self) -> str:
+        cost = f"about {self.dollars:,.2f}" if self.dollars >= 0.01 else "less than 0.01"
+        return f"{self.put:,} PUT, {self.get:,} GET and {self.list:,} LIST requests, {cost} US dollars on S3"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +203,32 @@ class ZarrPlan:
     @property
     def nfiles(self) -> int:
         """Files of the store, or objects: chunks or shards, and metadata. Until it is complete there are more."""
-        found = 1 + len(self.arrays)
-        for array in self.arrays:
-            if 0 not in array.shape:
-                found += -(-array.shape[0] // (array.shards or array.chunks)[0])
-        return found
+        constants = self._conversion.request.attributes.constant_arrays().values()
+        return 1 + len(self.arrays) + sum(self._objects()) + sum(1 + len(chunks) for _, chunks in constants)
+
+    @property
+    def requests(self) -> Requests:
+        """Requests that write a new group to an object store, those that read the rows left out.
+
+        Examples
+        --------
+        >>> import dask_tfrecord as dtf
+        >>> dtf.read_tfrecord("train-*.tfrecord")[["label"]].plan_zarr().requests
+        Requests(put=7, get=9, list=3)
+        """
+        objects = self._objects()
+        # The claim, the plan, its counts, and a record of each task.
+        run = 3 + self.tasks
+        # Sizes of few objects are looked up one by one.
+        looked_up = sum(objects) if sum(objects) <= LOOKED_UP else 0
+        listed = 2 + -(-run // _LISTED) + (0 if looked_up else sum(-(-count // _LISTED) for count in objects))
+        return Requests(self.nfiles + run, 8 + looked_up, listed)
+
+    def _objects(self) -> list[int]:
+        """Return how many objects the chunks or shards of each array are."""
+        return [
+            -(-array.shape[0] // (array.shards or array.chunks)[0]) for array in self.arrays if 0 not in array.shape
+        ]
 
     @property
     def fits(self) -> bool:
@@ -242,6 +292,7 @@ class ZarrPlan:
                 "write_units": self.write_units,
                 "tasks": self.tasks,
                 "nfiles": self.nfiles,
+                "requests": asdict(self.requests),
                 "nbytes": self.nbytes,
                 "arrays": arrays,
                 "consolidated": self._conversion.request.options["consolidated"],
@@ -303,19 +354,24 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
     return ZarrPlan.from_conversion(plan_conversion(ConversionRequest.from_arguments(arrays, options)))
 
 
-def text_plan(plan: ZarrPlan, width: int | None = None) -> str:
-    """Return a title, a line per array and the memory as text; cells are not broken in a terminal of `width`."""
+def text_plan(plan: ZarrPlan, width: int | None = None, store: str | None = None) -> str:
+    """Return a title, a line per array, requests and memory as text; cells are not broken in a terminal of `width`.
+
+    A plan for a local `store` has no requests; without a store they are those of any object store.
+    """
     rows = [_HEADER, *map(_cells, plan.arrays)]
     lines = [f"  {line}" for line in align_columns(rows, _RIGHT)]
-    if width is None:
-        return "\n".join([_title(plan), *lines, *_memory(plan)])
-    if max(map(len, lines)) > width:
+    is_local = store is not None and TargetGroup.from_arguments(store, None, None).directory is not None
+    words = [_title(plan), *([] if is_local else [_requests(plan)]), *_memory(plan)]
+    if width is not None and max(map(len, lines)) > width:
         lines = stack_columns(_HEADER, rows[1:], width, _LONG)
-    title, *memory = (
-        textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
-        for text in (_title(plan), *_memory(plan))
-    )
-    return "\n".join([title, *lines, *memory])
+    if width is not None:
+        words = [textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) for text in words]
+    return "\n".join([words[0], *lines, *words[1:]])
+
+
+def _requests(plan: ZarrPlan) -> str:
+    return f"on an object store: {plan.requests}"
 
 
 def _html_plan(plan: ZarrPlan) -> str:
@@ -330,7 +386,7 @@ def _html_plan(plan: ZarrPlan) -> str:
         f"codecs{'' if len(by_codecs) == 1 else ' of ' + ', '.join(names)}: {codecs}"
         for codecs, names in by_codecs.items()
     ]
-    notes += _warnings(plan)
+    notes += [_requests(plan), *_warnings(plan)]
     terms = [
         (escape(printable(name)), "" if times == 1 else f"{times} times", format_bytes(nbytes))
         for name, times, nbytes in plan.memory.terms()
