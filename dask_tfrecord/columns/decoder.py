@@ -240,8 +240,9 @@ def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> di
 
 def _check_axes(column: ColumnDecoder) -> None:
     """Refuse shapes with more axes than a NumPy array, the axis of rows included."""
+    # Rows of different shapes are arrays of their own; flat values of ragged rows have no axes of rows.
     rows = int(not column.feature.own_shapes)
-    axes = column.feature.axes - rows
+    axes = len(column.feature.row_shape) - column.feature.ragged_rank
     if axes + rows > _MAX_AXES:
         raise SchemaError(
             f"feature {column.source!r}: {type(column.parsed).__name__} has a shape of {axes} dimensions; a NumPy "

@@ -15,7 +15,6 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry
-from dask_tfrecord.features.tfmd_entries import add_column, add_dense, add_domain, add_ragged, add_shape, tensor_of
 from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
 
 
@@ -159,16 +158,6 @@ class Feature(ABC):
         """Return the feature of rows without padding."""
         return self
 
-    @property
-    def axes(self) -> int:
-        """How many axes an array has: a row's if shapes differ, otherwise a block's."""
-        return self.own_shapes or 1 + len(self.item_shape)
-
-    @property
-    def listed_shape(self) -> Any:
-        """The shape for tables of features, with the number of values per record."""
-        return self.shape
-
     # Items: what explode asks.
 
     def item(self) -> Feature | None:
@@ -275,87 +264,6 @@ class Feature(ABC):
         """
         return None
 
-    def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Describe one ragged item for TensorFlow Datasets; None if no class reads it."""
-        described = self.tfds_entry(name, labels, format) or {}
-        item: Entry | None = described.get("sequence", {}).get("feature")
-        return item
-
-    def add_to_tfmd(self, schema: Any, name: str, labels: Sequence[str] | None) -> dict[str, str]:
-        """Add the feature to a message of TensorFlow Metadata; return the kinds of other columns, its parts, by key.
-
-        Parameters
-        ----------
-        schema : message
-            A `tensorflow.metadata.v0.Schema`.
-        name : str
-            Name of the feature.
-        labels : sequence of str or None
-            Names of classes.
-        """
-        name = name if self.stored_key is None else self.stored_key
-        if any(each.name == name for each in schema.feature):
-            # Another feature reads the same values.
-            return {}
-        column = add_column(schema, name, self.stored)
-        if self.tfmd_domain is not None:
-            getattr(column, self.tfmd_domain).SetInParent()
-        else:
-            add_domain(column, self.stored, self.item_dtype, labels)
-        if self.lists_any_number:
-            if self._tfmd_steps:
-                self.represent_in_tfmd(schema, name)
-            return dict.fromkeys(getattr(self, "size_keys", ()), "int64")
-        add_shape(column, self.stored_shape)
-        if getattr(self, "default_value", None) is None:
-            column.presence.min_fraction = column.presence.min_count = 1
-        else:
-            self.represent_in_tfmd(schema, name)
-        return dict.fromkeys(getattr(self, "size_keys", ()), "int64")
-
-    def represent_in_tfmd(self, schema: Any, name: str) -> None:
-        """Add a tensor representation of the column of the feature, unless it has one."""
-        if not self.lists_any_number:
-            add_dense(schema, name, self.stored, self.stored_shape, getattr(self, "default_value", None))
-        elif self._tfmd_steps:
-            add_ragged(schema, name, [name], self._tfmd_steps)
-        else:
-            tensor_of(schema, name).varlen_sparse_tensor.column_name = name
-
-    @property
-    def _tfmd_steps(self) -> tuple[int, ...]:
-        """Shape of one step, where their number varies."""
-        if self.ragged_rank > 1:
-            raise SchemaError(
-                f"TensorFlow Metadata can't express {self}; a RaggedFeature names the keys of row lengths"
-            )
-        return self.stored_shape
-
-    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the feature to TensorFlow Metadata's struct for feature lists."""
-        raise SchemaError(f"TensorFlow Metadata can't express {self} in feature lists")
-
-    @property
-    def stored(self) -> str:
-        """Kind of the stored list: "int64", "float32" or "bytes"."""
-        return "bytes"
-
-    @property
-    def lists_any_number(self) -> bool:
-        """The number of stored values differs between records."""
-        return False
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of a record's stored values, or of one step where their number varies."""
-        shape: tuple[int, ...] = self.shape
-        return shape
-
-    @property
-    def stored_dtype(self) -> np.dtype[Any]:
-        """The dtype of the values in the file, byte order included."""
-        return self.item_dtype
-
     def _set(self, **values: Any) -> None:
         """Set checked arguments of the frozen dataclass, and what follows from them; for constructors only."""
         for name, value in values.items():
@@ -367,16 +275,6 @@ class Feature(ABC):
         object.__setattr__(self, "block_dtype", block_dtype)
         object.__setattr__(self, "is_bytes", item_dtype == np.dtype(object))
         object.__setattr__(self, "is_dense", block_dtype.kind in "biufcmM")
-
-    def _is_equal(self, other: object) -> Any:
-        """Compare the fields as tuples, in which NaN, a single object here, equals itself.
-
-        Since Python 3.13 dataclasses compare field by field, and NaN differs from itself.
-        """
-        if type(other) is not type(self):
-            return NotImplemented
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        return tuple(getattr(self, name) for name in names) == tuple(getattr(other, name) for name in names)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that construct an equal feature, without defaults."""

@@ -55,16 +55,6 @@ class Encoded(Feature):
         """1 if a record holds any number of arrays, otherwise 0."""
         return int(self.count == -1)
 
-    @property
-    def lists_any_number(self) -> bool:
-        """True if a record holds any number of bytes values."""
-        return bool(self.count == -1)
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of a record's bytes values, or ``()`` for any number."""
-        return () if self.count in (None, -1) else (self.count,)
-
     def with_count(self, count: int | None) -> Encoded:
         """Return the feature of another number of values per record: None for one, -1 for any number."""
         other: Any = self
@@ -145,12 +135,6 @@ class EncodedArray(Encoded):
     def own_shapes(self) -> int:
         """Number of axes if arrays differ in another size than the length of ragged rows, otherwise 0."""
         return len(self.shape) if -1 in self.shape and not self._has_ragged_rows else 0
-
-    @property
-    def listed_shape(self) -> tuple[int, ...]:
-        """The shape, with the number of arrays."""
-        made: tuple[int, ...] = self.shape if self.count is None else (self.count, *self.shape)
-        return made
 
 
 def iter_values(values: BytesBlock) -> Iterator[memoryview]:

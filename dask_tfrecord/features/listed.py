@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,7 +39,6 @@ from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, numb
 from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
-from dask_tfrecord.features.tfmd_entries import add_column
 from dask_tfrecord.features.written import KeyedValues, check_lengths
 
 
@@ -64,16 +63,20 @@ class Listed(Feature):
         """Values may not fit the dtype that they are cast to."""
         return bool(self.dtype != self.stored)
 
+    def _is_equal(self, other: object) -> Any:
+        """Compare the fields as tuples, in which NaN, a single object here, equals itself.
+
+        Since Python 3.13 dataclasses compare field by field, and NaN differs from itself.
+        """
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return tuple(getattr(self, name) for name in names) == tuple(getattr(other, name) for name in names)
+
     @property
     def key_dtype(self) -> str:
         """The dtype of a key's values: times are views of integers."""
         return "int64" if self.item_dtype.kind in "mM" else self.dtype
-
-    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the column of any number of values in each step; others are refused."""
-        if not self.lists_any_number:
-            Feature.add_to_tfmd_lists(self, schema, struct, name)
-        add_column(struct, name, self.stored)
 
     def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return no key: the numbers of values are enough."""
@@ -261,21 +264,6 @@ class VarLenFeature(Listed):
         is_listed = self.ragged_rank == 1 and not self.size_keys
         return values_entry(self.dtype, self.shape, labels) if is_listed else None
 
-    def tfds_item(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Return the entry of one value."""
-        is_listed = self.ragged_rank == 1 and not self.size_keys
-        return values_entry(self.dtype, self.item_shape, labels) if is_listed else None
-
-    @property
-    def lists_any_number(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape of one value."""
-        return self.item_shape
-
     @property
     def ragged_rank(self) -> int:
         """Levels of rows: the number of leading -1 in the shape."""
@@ -432,11 +420,6 @@ class FixedLenSequenceFeature(Listed):
         return tensor_entry(self.dtype, (-1, *self.shape))
 
     @property
-    def lists_any_number(self) -> bool:
-        """Return True."""
-        return True
-
-    @property
     def item_shape(self) -> tuple[int, ...]:
         """A record's shape: how many steps, then a step's shape."""
         if self.length is None:
@@ -507,11 +490,6 @@ class FixedLenSequenceFeature(Listed):
             )
         kept: Any = take_rows(steps, np.flatnonzero(np.arange(most) < counts[:, None]))
         return RaggedBlock(kept, splits_of(counts))
-
-    @property
-    def axes(self) -> int:
-        """Number of axes of a block, also if the length is not known yet."""
-        return 2 + len(self.shape)
 
     def assemble(self, decoded: Decoded) -> Block:
         """Return steps, padded to the length of the feature."""

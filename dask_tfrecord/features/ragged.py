@@ -30,7 +30,6 @@ from dask_tfrecord.features.row_partitions import (
     ValueRowIds,
 )
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, values_entry
-from dask_tfrecord.features.tfmd_entries import SEQUENCE, add_column, add_ragged
 from dask_tfrecord.features.written import KeyedValues, in_rows
 
 
@@ -135,29 +134,6 @@ class RaggedFeature(Listed):
         for _ in range(levels + 1):
             nested = sequence_entry(nested)
         return nested
-
-    def add_to_tfmd(self, schema: Any, name: str, labels: Sequence[str] | None) -> dict[str, str]:
-        """Add a ragged tensor; return the kinds of the columns of values and row lengths that it combines."""
-        value, keys = name if self.value_key is None else self.value_key, {}
-        if value == name:
-            add_column(schema, name, self.stored)
-        else:
-            keys[value] = self.stored
-        tensor = add_ragged(schema, name, [value])
-        for partition in self.partitions:
-            partition.add_to_tfmd(tensor)
-        return keys | {each.key: "int64" for each in self.partitions if isinstance(each, KeyedPartition)}
-
-    def represent_in_tfmd(self, schema: Any, name: str) -> None:
-        """Do nothing: `add_to_tfmd` adds a representation."""
-
-    def add_to_tfmd_lists(self, schema: Any, struct: Any, name: str) -> None:
-        """Add the column of the values, and a ragged tensor of them."""
-        if self.partitions:
-            raise SchemaError("TensorFlow Metadata can't express partitions of feature lists")
-        value = self.value_key or name
-        add_column(struct, value, self.stored)
-        add_ragged(schema, name, [SEQUENCE, value])
 
     @property
     def refuses_values(self) -> bool:

@@ -17,10 +17,6 @@ class Partition:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, partition_arguments(self).values()))})"
 
-    def add_to_tfmd(self, tensor: Any) -> None:
-        """Add the partition to a ragged tensor of TensorFlow Metadata."""
-        raise SchemaError(f"TensorFlow Metadata can't express {self}, only row lengths")
-
 
 def partition_arguments(partition: Partition) -> dict[str, Any]:
     """Return the argument that constructs an equal partition, by its name."""
@@ -59,10 +55,6 @@ class UniformRowLength(Partition):
             raise SchemaError(f"UniformRowLength: expected one or more values per row; got {self.length!r}")
         object.__setattr__(self, "length", int(self.length))
 
-    def add_to_tfmd(self, tensor: Any) -> None:
-        """Add the length of all rows."""
-        tensor.partition.add(uniform_row_length=self.length)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowLengths(KeyedPartition):
@@ -78,10 +70,6 @@ class RowLengths(KeyedPartition):
     >>> RowLengths("lengths")
     RowLengths('lengths')
     """
-
-    def add_to_tfmd(self, tensor: Any) -> None:
-        """Add the key of the lengths."""
-        tensor.partition.add(row_length=self.key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -26,6 +26,7 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.encoded import EncodedArray
 from dask_tfrecord.features.keys import Scope
 from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.metadata.tfds_features import read_features_json
@@ -653,7 +654,10 @@ def group_lines(schema: Schema) -> list[str]:
 
 def feature_cells(feature: Feature) -> tuple[str, str, str]:
     """Return the class, dtype and shape of a feature as cells of a table."""
-    return type(feature).__name__, str(feature.dtype), str(feature.listed_shape)
+    shape = feature.shape
+    if isinstance(feature, EncodedArray) and feature.count is not None:
+        shape = (feature.count, *shape)
+    return type(feature).__name__, str(feature.dtype), str(shape)
 
 
 def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -107,20 +107,6 @@ class SparseFeature(Listed):
         hint = "; VarLenFeature reads indices and values" if scope == "item" else ""
         return Feature.unsupported(self, scope) + hint
 
-    def add_to_tfmd(self, schema: Any, name: str, labels: Sequence[str] | None) -> dict[str, str]:
-        """Add a sparse feature; return the kinds of the columns of indices and values."""
-        sparse = schema.sparse_feature.add(name=name)
-        for size, key in zip(self.size, self.index_key, strict=True):
-            sparse.dense_shape.dim.add(size=size)
-            sparse.index_feature.add(name=key)
-        sparse.value_feature.name = self.value_key
-        if self.already_sorted:
-            sparse.is_sorted = True
-        return {**dict.fromkeys(self.index_key, "int64"), self.value_key: self.stored}
-
-    def represent_in_tfmd(self, schema: Any, name: str) -> None:
-        """Do nothing: a sparse feature is its own representation."""
-
     def sources(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the columns of indices and values, and that of the shape, which may be missing."""
         return (f"{name}.indices", f"{name}.values"), (f"{name}.shape",)

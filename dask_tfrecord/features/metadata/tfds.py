@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_tfrecord.errors import Location, SchemaError
+from dask_tfrecord.features import VarLenFeature
 from dask_tfrecord.features.metadata.tfds_features import RAGGED_VALUES
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
+from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry, values_entry
 from dask_tfrecord.shards.remote import join, read_text
 
 INFO, FEATURES_FILE = "dataset_info.json", "features.json"
@@ -122,7 +123,13 @@ def _label_stems(entry: Mapping[str, Any], name: str, stem: str) -> Iterator[tup
 
 def _item_of(name: str, schema: Schema, format: str) -> Entry | None:
     """Return the entry of one item of a ragged feature; None if TFDS lacks a class for it."""
-    return schema[name].tfds_item(name, schema.classes.get(name), format)
+    feature, labels = schema[name], schema.classes.get(name)
+    entry = feature.tfds_entry(name, labels, format)
+    if entry is not None and isinstance(feature, VarLenFeature):
+        # A tensor of any number of values, which has no entry of its items.
+        return values_entry(feature.dtype, feature.item_shape, labels)
+    item: Entry | None = (entry or {}).get("sequence", {}).get("feature")
+    return item
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from dask_tfrecord.errors import FEATURES, SchemaError, near_misses
 from dask_tfrecord.features import (
+    Encoded,
     Feature,
     FixedLenFeature,
+    FixedLenSequenceFeature,
     RaggedFeature,
     RowLengths,
     SparseFeature,
     UniformRowLength,
     VarLenFeature,
 )
-from dask_tfrecord.features.tfmd_entries import DEFAULTS, SEQUENCE, TYPES, add_column
+from dask_tfrecord.features.listed import Listed
 from dask_tfrecord.messages import MetadataSchema, ParseError, metadata_text, parse_metadata
 
+# Name of the struct that holds the feature lists of a SequenceExample.
+SEQUENCE = "##SEQUENCE##"
+# Feature types in the order of their numbers, the kinds of lists, and the field of a default value for each kind.
+TYPES = ("TYPE_UNKNOWN", "BYTES", "INT", "FLOAT", "STRUCT")
 _KINDS = {"BYTES": "bytes", "INT": "int64", "FLOAT": "float32"}
+DEFAULTS = {"float32": "float_value", "int64": "int_value", "bytes": "bytes_value"}
 # Lifecycle stages in which records may lack a feature: PLANNED, ALPHA, DEPRECATED, DEBUG_ONLY, DISABLED.
 _OPTIONAL_STAGES = (1, 2, 5, 6, 7)
 
@@ -241,9 +250,6 @@ def _domain_sizes(shape: Any) -> tuple[int, ...]:
     return tuple(dim.size for dim in shape.dim)
 
 
-_STRUCT = TYPES.index("STRUCT")
-
-
 def format_pbtxt(
     features: Mapping[str, Feature],
     sequence_features: Mapping[str, Feature] | None,
@@ -255,16 +261,155 @@ def format_pbtxt(
     parts: dict[str, str] = {}
     for name, feature in features.items():
         with feature_errors(name):
-            parts |= feature.add_to_tfmd(message, name, classes.get(name))
+            parts |= _add_feature(message, name, feature, classes.get(name))
     for key in parts:
         if key in features and features[key].stored_key in (None, key):
             # Without a representation of its own, a reader would treat this feature as a mere part.
-            features[key].represent_in_tfmd(message, key)
+            _add_representation(message, key, features[key])
         elif not any(each.name == key for each in message.feature):
-            add_column(message, key, parts[key])
+            _add_column(message, key, parts[key])
     if sequence_features is not None:
-        struct = message.feature.add(name=SEQUENCE, type=_STRUCT).struct_domain
+        struct = message.feature.add(name=SEQUENCE, type=TYPES.index("STRUCT")).struct_domain
         for name, feature in sequence_features.items():
             with feature_errors(name):
-                feature.add_to_tfmd_lists(message, struct, name)
+                _add_list(message, struct, name, feature)
     return metadata_text(message)
+
+
+def _add_feature(schema: Any, name: str, feature: Feature, labels: Sequence[str] | None) -> dict[str, str]:
+    """Add a feature of a record; return the kinds of the columns that are only its parts, by key."""
+    kind, key = _kind_of(feature), name if feature.stored_key is None else feature.stored_key
+    if isinstance(feature, SparseFeature):
+        sparse = schema.sparse_feature.add(name=name, is_sorted=feature.already_sorted or None)
+        for size, index in zip(feature.size, feature.index_key, strict=True):
+            sparse.dense_shape.dim.add(size=size)
+            sparse.index_feature.add(name=index)
+        sparse.value_feature.name = feature.value_key
+        return {**dict.fromkeys(feature.index_key, "int64"), feature.value_key: kind}
+    if isinstance(feature, RaggedFeature):
+        parts = {} if key == name else {key: kind}
+        if key == name:
+            _add_column(schema, name, kind)
+        tensor = _add_ragged(schema, name, [key])
+        for partition in feature.partitions:
+            if isinstance(partition, UniformRowLength):
+                tensor.partition.add(uniform_row_length=partition.length)
+            elif isinstance(partition, RowLengths):
+                tensor.partition.add(row_length=partition.key)
+                parts[partition.key] = "int64"
+            else:
+                raise SchemaError(f"TensorFlow Metadata can't express {partition}, only row lengths")
+        return parts
+    if any(each.name == key for each in schema.feature):
+        # Another feature reads the same values.
+        return {}
+    column, dtype = _add_column(schema, key, kind), feature.item_dtype
+    if feature.tfmd_domain is not None:
+        getattr(column, feature.tfmd_domain).SetInParent()
+    elif labels and kind == "int64":
+        column.int_domain.min, column.int_domain.max, column.int_domain.is_categorical = 0, len(labels) - 1, True
+    elif dtype.kind == "b" and kind != "bytes":
+        column.bool_domain.SetInParent()
+    elif kind != "bytes" and dtype.kind in "iu" and dtype.itemsize < 8:
+        limits = np.iinfo(dtype)
+        column.int_domain.min, column.int_domain.max = int(limits.min), int(limits.max)
+    sizes = _sizes_of(feature)
+    if _lists_any_number(feature):
+        if sizes:
+            _add_representation(schema, key, feature)
+    else:
+        _add_shape(column, sizes)
+        if getattr(feature, "default_value", None) is None:
+            column.presence.min_fraction = column.presence.min_count = 1
+        else:
+            _add_representation(schema, key, feature)
+    return dict.fromkeys(getattr(feature, "size_keys", ()), "int64")
+
+
+def _add_list(schema: Any, struct: Any, name: str, feature: Feature) -> None:
+    """Add a feature of feature lists to the struct that holds them."""
+    if isinstance(feature, RaggedFeature):
+        if feature.partitions:
+            raise SchemaError("TensorFlow Metadata can't express partitions of feature lists")
+        value = feature.value_key or name
+        _add_column(struct, value, feature.stored)
+        _add_ragged(schema, name, [SEQUENCE, value])
+    elif isinstance(feature, VarLenFeature | FixedLenSequenceFeature):
+        _add_column(struct, name, feature.stored)
+    else:
+        raise SchemaError(f"TensorFlow Metadata can't express {feature} in feature lists")
+
+
+def _add_representation(schema: Any, name: str, feature: Feature) -> None:
+    """Add a tensor representation of the column of a feature, unless the feature has one."""
+    if isinstance(feature, RaggedFeature | SparseFeature):
+        return
+    sizes, default = _sizes_of(feature), getattr(feature, "default_value", None)
+    if _lists_any_number(feature):
+        if sizes:
+            _add_ragged(schema, name, [name], sizes)
+        else:
+            _tensor_of(schema, name).varlen_sparse_tensor.column_name = name
+        return
+    dense = _tensor_of(schema, name).dense_tensor
+    dense.column_name = name
+    _add_shape(dense, sizes)
+    if default is not None:
+        values = set(np.ravel(np.array(default, object)).tolist())
+        if len(values) > 1:
+            raise SchemaError(f"TensorFlow Metadata has one default value for all values; got {default}")
+        value = values.pop()
+        field = DEFAULTS[_kind_of(feature)]
+        setattr(dense.default_value, field, value.encode() if isinstance(value, str) else value)
+
+
+def _kind_of(feature: Feature) -> str:
+    """Return the kind of the stored list."""
+    return feature.stored if isinstance(feature, Listed) else "bytes"
+
+
+def _lists_any_number(feature: Feature) -> bool:
+    """Return whether the number of stored values differs between records."""
+    if isinstance(feature, Encoded):
+        return bool(feature.count == -1)
+    return isinstance(feature, VarLenFeature | FixedLenSequenceFeature)
+
+
+def _sizes_of(feature: Feature) -> tuple[int, ...]:
+    """Return the shape of a record's stored values, or of one step where their number varies."""
+    if isinstance(feature, Encoded):
+        return () if feature.count in (None, -1) else (feature.count,)
+    if isinstance(feature, VarLenFeature):
+        if feature.ragged_rank > 1:
+            raise SchemaError(
+                f"TensorFlow Metadata can't express {feature}; a RaggedFeature names the keys of row lengths"
+            )
+        return feature.item_shape
+    shape: tuple[int, ...] = feature.shape
+    return shape
+
+
+def _add_column(message: Any, key: str, kind: str) -> Any:
+    """Add a column to a schema, or to the struct of feature lists, and return it."""
+    return message.feature.add(name=key, type=TYPES.index(next(name for name in _KINDS if _KINDS[name] == kind)))
+
+
+def _add_shape(message: Any, sizes: Sequence[int]) -> None:
+    """Add the shape of the values of a record to a column or a dense tensor."""
+    message.shape.SetInParent()
+    for size in sizes:
+        message.shape.dim.add(size=size)
+
+
+def _add_ragged(schema: Any, name: str, path: Sequence[str], sizes: Sequence[int] = ()) -> Any:
+    """Represent the values at a path as a ragged tensor of uniform inner rows, and return it."""
+    tensor = _tensor_of(schema, name).ragged_tensor
+    tensor.feature_path.step.extend(path)
+    for size in sizes:
+        tensor.partition.add(uniform_row_length=size)
+    return tensor
+
+
+def _tensor_of(schema: Any, name: str) -> Any:
+    """Return the tensor representation of a name."""
+    return schema.tensor_representation_group[""].tensor_representation[name]
