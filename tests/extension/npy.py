@@ -67,10 +67,10 @@ class NpyOptions(TypedDict, total=False):
 COMMAND = WriterCommand("to-npy", "extension.npy:to_npy", NpyOptions, "Write columns.\n\nTARGET is a local directory.")
 
 
-@with_options(NpyOptions)
+@with_options("to_npy(ds, 'labels')", NpyOptions)
 def to_npy(ds: dtf.Dataset, path: Path, **options: Unpack[NpyOptions]) -> None:
     """Write columns of fixed shapes to a local directory."""
-    options = complete(NpyOptions, options, "to_npy")
+    options = complete(NpyOptions, options)
     mode, resume = options["mode"], options["resume"]
     check_mode(mode, "a data set", resume=resume)
     if ragged := [name for name, feature in ds.schema.items() if not feature.is_dense]:
