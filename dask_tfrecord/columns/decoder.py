@@ -12,12 +12,12 @@ import logging
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,11 @@ class Decoder:
     ----------
     schema : Schema
         Schema of the records.
+    kept : {"values", "sizes", "steps"}
+        What blocks hold. Of ``"sizes"``, only row splits and shapes are right: values of rows of variable size are
+        checked and counted, and replaced by zeros that share the memory of one; of images, only headers are read. An
+        example of three records with the values [5, 6], [] and [7]: the block is [0, 0], [] and [0]. Of ``"steps"``,
+        the columns are the numbers of steps of padded features.
 
     Raises
     ------
@@ -89,14 +94,11 @@ class Decoder:
         features read one key in different ways.
     """
 
-    __slots__ = ("columns", "decoders", "schema")
+    __slots__ = ("columns", "decoders", "kept", "schema")
 
-    # Tokens of decoders that measure the columns of a schema differ from those that read them.
-    measured: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.decoders = _decoders(schema)
+    def __init__(self, schema: Schema, kept: Literal["values", "sizes", "steps"] = "values") -> None:
+        self.schema, self.kept = schema, kept
+        self.decoders = _decoders(schema) if kept != "steps" else _step_counts(_decoders(schema))
         features = {name: column.feature for name, column in self.decoders.items()}
         sampling = schema.sampling if features.keys() == schema.keys() else None
         classes = {name: column.classes for name, column in self.decoders.items() if column.classes}
@@ -118,54 +120,29 @@ class Decoder:
             # Lengths that were counted are those of these files.
             records=schema if schema.records is None else schema.records,
         )
+        if kept == "sizes":
+            # A key has one spec: its values are kept for all columns if one of them needs them.
+            needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
+            for name, column in self.decoders.items():
+                specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in column.specs)
+                self.decoders[name] = replace(column, specs=specs)
+
+    def keeps_values(self, names: Iterable[str]) -> bool:
+        """Return whether values of some columns are in memory while they are read: not only counts of values."""
+        return not all(spec.counted for name in names for spec in self.decoders[name].specs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.schema,)
+        return type(self), (self.schema, self.kept)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         # Stores hold tokens: the name is that of their format.
-        return "Decoder", self.schema.__dask_tokenize__(), *self.measured
-
-
-class SizeDecoder(Decoder):
-    """Decoder of the same columns for their sizes.
-
-    Values of rows of variable size are checked and counted, but not kept: zeros that share the memory of one replace
-    them. Of images, only the headers are read. An example of three records with the values [5, 6], [] and [7]: the
-    block is [0, 0], [] and [0].
-    """
-
-    __slots__ = ()
-    measured = ("sizes",)
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__(schema)
-        # A key has one spec: its values are kept for all columns if one of them needs them.
-        needed = {spec for column in self.decoders.values() for spec in _needed_specs(column)}
-        self.decoders = {name: _sized(column, needed) for name, column in self.decoders.items()}
-
-    def keeps_values(self, names: Iterable[str]) -> bool:
-        """Return whether values of some columns are in memory while they are measured: not only counts of values."""
-        return not all(spec.counted for name in names for spec in self.decoders[name].specs)
+        return "Decoder", self.schema.__dask_tokenize__(), *(() if self.kept == "values" else (self.kept,))
 
 
 @functools.lru_cache(maxsize=32)
-def size_decoder(decoder: Decoder) -> SizeDecoder:
+def size_decoder(decoder: Decoder) -> Decoder:
     """Return the decoder of the same columns for their sizes."""
-    return SizeDecoder(decoder.schema)
-
-
-class StepCounter(Decoder):
-    """Decode how many steps each padded feature has."""
-
-    __slots__ = ()
-    measured = ("steps",)
-
-    def __init__(self, schema: Schema) -> None:
-        # Without sampling: unknown keys are reported when whole records are read.
-        self.schema = schema.replaced(schema)
-        self.decoders = _step_counts(_decoders(schema))
-        self.columns = Schema({name: column.feature for name, column in self.decoders.items()})
+    return Decoder(decoder.schema, "sizes")
 
 
 def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
@@ -175,13 +152,7 @@ def _needed_specs(column: ColumnDecoder) -> tuple[KeySpec, ...]:
         return ()
     if column.prepare is None and not (made.ragged_rank or made.own_shapes or made.is_bytes):
         return column.specs
-    return column.parsed.measured(column.specs)
-
-
-def _sized(column: ColumnDecoder, needed: Set[KeySpec]) -> ColumnDecoder:
-    specs = tuple(spec if spec in needed else replace(spec, counted=True) for spec in column.specs)
-    varies = column.is_own and (column.feature.own_shapes or column.feature.ragged_rank)
-    return replace(column, specs=specs, assembler=type(column.parsed).sizes if varies else column.assembler)
+    return column.parsed.keys_for_sizes(column.specs)
 
 
 def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecoder]:
@@ -508,6 +479,7 @@ class _DecodeJob:
 
     def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
         self.schema, self.limit, self.check_crc = decoder.schema, limit, check_crc
+        self._values = decoder.kept != "sizes"
         keys = _keys(decoder, tuple(names))
         self.columns, self.outputs, self.key_specs, self.tables, self.unset, *_ = keys
         self._dense, self._specs = keys.dense, keys.native
@@ -531,7 +503,7 @@ class _DecodeJob:
         """Set the output buffers of the decoder, and yield the arrays of dense columns."""
         for name, column in self.columns.items():
             index, array = self.outputs[name][0], self.out.get(name)
-            if array is not None and column.keeps_values:
+            if array is not None and column.has_decoded_values:
                 self.offered[index] = array.reshape(-1)
                 self.native.offer_output(index, self.offered[index].view(np.uint8))
             if array is None:
@@ -627,7 +599,8 @@ class _DecodeJob:
             if out is None and self.limit is not None:
                 self.limit.check_rows(self.records, column.feature)
             with allocating(column.source, column.feature, [run for _, run in self.runs]):
-                return column.assembler(column.parsed, Decoded(outputs, self.records, out, self.limit))
+                values = self._values or not column.is_own
+                return column.assembler(column.parsed, Decoded(outputs, self.records, out, self.limit, values))
         # The number of rows was unknown, so the decoder allocated the memory.
         dense: NDArray[Any] = outputs[0].values.view(column.feature.item_dtype)  # type: ignore[union-attr]
         return dense.reshape(self.records, *column.feature.item_shape)

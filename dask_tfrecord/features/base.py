@@ -39,7 +39,7 @@ class Feature(ABC):
         Values are files of images, which can be decoded at several sizes.
     is_message : bool
         Values are fields of protobuf messages.
-    keeps_values : bool
+    has_decoded_values : bool
         The flat values of a block are those of the decoder, unchanged.
     tfmd_domain : str or None
         Field of TensorFlow Metadata for the content of bytes, such as ``"image_domain"``.
@@ -49,7 +49,7 @@ class Feature(ABC):
     is_padded: ClassVar[bool] = False
     is_image: ClassVar[bool] = False
     is_message: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = False
+    has_decoded_values: ClassVar[bool] = False
     tfmd_domain: ClassVar[str | None] = None
     dtype: Any
     shape: Any
@@ -104,12 +104,8 @@ class Feature(ABC):
         """Return the block of the decoded keys; `RowError` names a row that can't be decoded."""
         raise NotImplementedError
 
-    def sizes(self, decoded: Decoded) -> Block:
-        """Return a block whose row splits and shapes are right, and whose values may all be zero."""
-        return self.assemble(decoded)
-
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
-        """Return the keys whose values `sizes` needs; of the others, values are checked and counted only."""
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+        """Return the keys whose values determine the sizes of rows; values of others are checked and counted only."""
         return keys
 
     def columns(self, name: str, key: str, scope: Scope) -> dict[str, ColumnDecoder]:
@@ -333,10 +329,10 @@ class ColumnDecoder:
     groups: tuple[str, ...] = ()  # of the columns that share its rows at each level, the outermost first
 
     @property
-    def keeps_values(self) -> bool:
+    def has_decoded_values(self) -> bool:
         """The flat values of its blocks are the unchanged output of the decoder."""
         varies = bool(self.feature.ragged_rank) or self.feature.is_bytes
-        whole = varies and self.parsed.keeps_values and self.is_own and self.prepare is None
+        whole = varies and self.parsed.has_decoded_values and self.is_own and self.prepare is None
         return whole and not any(spec.counted for spec in self.specs)
 
     @property

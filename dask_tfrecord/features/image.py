@@ -189,6 +189,8 @@ class ImageFeature(Encoded):
         Of images of any shape, all headers are read first, to allocate once.
         """
         files, ends, limit = decoded.keys[0].encoded(), decoded.ends, decoded.limit
+        if not decoded.values and (self.own_shapes or decoded.keys[0].row_splits is not None):
+            return decoded.in_rows(self, self._without_pixels(files, decoded))
         if self.own_shapes:
             shapes = self._image_shapes(files, decoded)
             splits = splits_of(shapes.prod(axis=1))
@@ -205,14 +207,13 @@ class ImageFeature(Encoded):
                 decode_image(file, self, slot)
         return decoded.in_rows(self, block)
 
-    def sizes(self, decoded: Decoded) -> Block:
-        """Assemble images of the correct sizes whose pixels are zero, without allocating them."""
-        files = decoded.keys[0].encoded()
+    def _without_pixels(self, files: BytesBlock, decoded: Decoded) -> Block:
+        """Return images of the correct sizes whose pixels are zero, without allocating them."""
         if not self.own_shapes:
-            return decoded.in_rows(self, broadcast_zeros(self.item_dtype, (len(files), *self.value_shape)))
+            return broadcast_zeros(self.item_dtype, (len(files), *self.value_shape))
         shapes = self._image_shapes(files, decoded)
         splits = splits_of(shapes.prod(axis=1))
-        return decoded.in_rows(self, ArraysBlock(broadcast_zeros(self.item_dtype, int(splits[-1])), splits, shapes))
+        return ArraysBlock(broadcast_zeros(self.item_dtype, int(splits[-1])), splits, shapes)
 
     def _image_shapes(self, files: BytesBlock, decoded: Decoded) -> NDArray[np.int64]:
         """Read the shape of each decoded image, and compare it with the shape of the feature."""

@@ -141,6 +141,7 @@ class Decoded(NamedTuple):
     rows: int
     out: NDArray[Any] | None = None  # of a dense block
     limit: MemoryLimit | None = None
+    values: bool = True  # if False, right row splits and shapes are enough: values of ragged rows may be zeros
 
     @classmethod
     def of(cls, values: BytesBlock) -> Decoded:

@@ -78,7 +78,7 @@ class Listed(Feature):
         """The dtype of a key's values: times are views of integers."""
         return "int64" if self.item_dtype.kind in "mM" else self.dtype
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return no key: the numbers of values are enough."""
         return ()
 
@@ -124,7 +124,7 @@ class FixedLenFeature(Listed):
     FixedLenFeature((), 'int64', default_value=-1)
     """
 
-    keeps_values = True
+    has_decoded_values = True
     shape: tuple[int, ...]
     # Required. It has a default so that the check of the shape comes first, and reports a shape that was left out.
     dtype: str = field(default_factory=str)
@@ -225,7 +225,7 @@ class VarLenFeature(Listed):
     VarLenFeature('float32', shape=(-1, 4))
     """
 
-    keeps_values = True
+    has_decoded_values = True
     dtype: str
     shape: tuple[int, ...] = field(default=(-1,), kw_only=True)
     mixed: bool = field(default=False, kw_only=True)
@@ -299,7 +299,7 @@ class VarLenFeature(Listed):
         values = ragged_key(key, self.key_dtype, each, scope=scope, content=content)
         return (values, *(size_specs(self) if self.size_keys else ()))
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of sizes; the numbers of values are enough without."""
         return keys[1:]
 

@@ -183,7 +183,7 @@ class RaggedFeature(Listed):
             values = replace(values, content=one.content)
         return (values, *(ragged_key(each, "int64", scope=scope) for each in entries))
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of the partitions; those of arrays too, which are decoded to check them."""
         return keys[1:] if self.values is None else keys
 
@@ -201,7 +201,7 @@ class RaggedFeature(Listed):
             block = values.flat(self.item_dtype, inner)
         else:
             # Each bytes value is an array; the innermost uniform partitions group them.
-            rows: Any = self.values.assemble(decoded._replace(keys=[values], out=None))
+            rows: Any = self.values.assemble(decoded._replace(keys=[values], out=None, values=True))
             block = rows.values.reshape((len(rows.values) // math.prod(inner), *inner, *rows.values.shape[1:]))
         for partition in reversed(partitions):
             if isinstance(partition, UniformRowLength):

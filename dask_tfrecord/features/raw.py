@@ -162,7 +162,7 @@ class RawFeature(EncodedArray):
             return None
         return tensor_entry(self.stored_dtype.name, self.shape, "zlib" if self.compression_type else "bytes")
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of compressed bytes, and of bool, whose bytes are checked."""
         return keys if self.compression_type is not None or self.stored_dtype.kind == "b" else keys[1:]
 

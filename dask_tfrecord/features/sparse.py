@@ -98,7 +98,7 @@ class SparseFeature(Listed):
             return None
         return (*(ragged_key(each, "int64") for each in self.index_key), ragged_key(self.value_key, self.dtype))
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of the indices, which are checked."""
         return keys[:-1]
 

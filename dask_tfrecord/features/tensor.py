@@ -144,7 +144,7 @@ class TensorFeature(EncodedArray):
     def _parsed_key(self, key: str) -> KeySpec:
         return KeySpec(key, "bytes", ValueLayout.TENSOR, tensor=(self.dtype, self.shape))
 
-    def measured(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
+    def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
         """Return the keys of tensors that the decoder does not parse."""
         return tuple(each for each in keys if not _is_parsed(each))
 

@@ -16,7 +16,7 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.columns.decoder import Decoder, StepCounter, decode_blocks
+from dask_tfrecord.columns.decoder import Decoder, decode_blocks
 from dask_tfrecord.columns.records import features_of_columns, named_columns, wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural, warn_caller
 from dask_tfrecord.features import Feature
@@ -77,7 +77,7 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
     spans = pairwise(borders.tolist())
     calls = [partial(_longest, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
-    found = compute_with_progress(calls, "Counting steps", collection, StepCounter(schema.select(wanted)))
+    found = compute_with_progress(calls, "Counting steps", collection, Decoder(schema.select(wanted), "steps"))
     lengths = {name: max(block[name] for block in found) for name in wanted}
     counted = {name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}
     return schema.replaced({**schema, **counted}, records=schema)

@@ -45,7 +45,6 @@ from dask_tfrecord.blocks import (
 from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.columns.decoder import (
     Decoder,
-    SizeDecoder,
     Where,
     decode,
     decode_blocks,
@@ -508,7 +507,7 @@ class RecordSource(CountedRows):
 
     def keeps_values(self, names: Sequence[str]) -> bool:
         """Return whether reading some columns holds values in memory: False if only row splits are held."""
-        return not isinstance(self.decoder, SizeDecoder) or self.decoder.keeps_values(names)
+        return self.decoder.keeps_values(names)
 
     def without_equal_lengths(self, names: Sequence[str]) -> Sequence[str]:
         """Return one column of each repeated message, whose fields share its items; one that is not decompressed."""

@@ -32,7 +32,7 @@ from support.wire import example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
-from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode
+from dask_tfrecord.columns.decoder import Decoder, decode
 from dask_tfrecord.errors import FeatureError, TFRecordError
 from dask_tfrecord.features import RowLengths
 from dask_tfrecord.features.schema import Schema
@@ -105,7 +105,7 @@ def compare_sizes(path: Path, schema: Schema, payloads: list[bytes]) -> bool:
     """Count and decode the same records; return whether they raise."""
     oracle.write_oracle(path, payloads)
     wanted = outcome(path, Decoder(schema), len(payloads))
-    assert outcome(path, SizeDecoder(schema), len(payloads)) == wanted
+    assert outcome(path, Decoder(schema, "sizes"), len(payloads)) == wanted
     return not isinstance(wanted, dict)
 
 
@@ -261,7 +261,7 @@ def test_values_of_rows_that_differ_in_size_take_no_memory(tmp_path: Path) -> No
     columns = {name: fitting_rows(FEATURES[name], 9, np.random.default_rng(1)) for name in (*COUNTED, *KEPT)}
     schema = written_as({name: FEATURES[name] for name in columns}, steps=False)
     dtf.to_tfrecord(columns, tmp_path / "x", features=schema)
-    counted, read = (blocks_of(tmp_path / "x", parser, 9) for parser in (SizeDecoder(schema), Decoder(schema)))
+    counted, read = (blocks_of(tmp_path / "x", parser, 9) for parser in (Decoder(schema, "sizes"), Decoder(schema)))
     for name in COUNTED:
         assert sizes(counted[name]) == sizes(read[name]), name
         values = flat(counted[name])
@@ -280,7 +280,7 @@ def test_sparse_values_are_counted_in_the_order_of_their_places(
     schema = Schema({"s": dtf.SparseFeature("i", "v", dtype, 9, already_sorted=already_sorted)})
     payloads = [example(i=[7, 0, 3], v=values), example(), example(i=[8], v=values[:1])]
     assert not compare_sizes(tmp_path / "x", schema, payloads)
-    blocks = blocks_of(tmp_path / "x", SizeDecoder(schema), 3)
+    blocks = blocks_of(tmp_path / "x", Decoder(schema, "sizes"), 3)
     assert flat(blocks["s.indices"]).ravel().tolist() == ([7, 0, 3, 8] if already_sorted else [0, 3, 7, 8])
     assert not any(flat(blocks["s.values"]).strides)
     assert compare_sizes(tmp_path / "x", schema, [example(i=[9], v=values[:1])])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
-from dask_tfrecord.columns.decoder import Decoder, SizeDecoder, decode_blocks
+from dask_tfrecord.columns.decoder import Decoder, decode_blocks, size_decoder
 from dask_tfrecord.errors import Location, SchemaError, plural
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import RecordRange, record_ends
@@ -180,7 +180,7 @@ def measure_rows(shards: Shards, decoder: Decoder, chunks: Chunks) -> list[dict[
         return []
     parts = joined_parts((splits_of(chunks.ends - chunks.begins).tolist(), limits().scan_task_nbytes))
     calls = [partial(_measure_chunks, names=names, start=start, stop=stop) for start, stop in pairwise(parts)]
-    sizes = SizeDecoder(decoder.schema)
+    sizes = size_decoder(decoder)
     return list(chain.from_iterable(compute_with_progress(calls, "Measuring rows", shards, sizes, chunks)))
 
 

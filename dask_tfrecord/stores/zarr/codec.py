@@ -319,12 +319,16 @@ class ImageCodec(_ReadOnlyCodec):
 def check_images(name: str, feature: Feature, files: Any, first: int) -> None:
     """Raise FeatureError unless image headers, from row `first` on, have the feature's shape."""
     assert isinstance(feature, ImageFeature)
+    of_any_shape = replace(feature, shape=None)
+    if not of_any_shape.own_shapes:
+        # Images that are resized and converted have one shape, whatever they are.
+        return
     try:
-        sizes = replace(feature, shape=None).sizes(Decoded.of(files))
+        sizes = of_any_shape.assemble(Decoded.of(files)._replace(values=False))
     except RowError as error:
         raise FeatureError(f"row {first + error.row} of feature {name!r} {error.message}") from None
-    # Images that are resized and converted have one shape, whatever they are.
-    shapes = sizes.shapes if isinstance(sizes, ArraysBlock) else np.array([feature.item_shape])
+    assert isinstance(sizes, ArraysBlock)
+    shapes = sizes.shapes
     wrong = np.flatnonzero((shapes != feature.item_shape).any(axis=1))
     if len(wrong):
         shape = tuple(shapes[wrong[0]].tolist())
