@@ -160,7 +160,19 @@ class Preview:
         write_file(path, _draw(self))
 
     def _repr_html_(self) -> str:
-        return _html(self)
+        """Format the preview as one HTML element without references to other files."""
+        pictures, others = _divided(self)
+        parts = [f'<p class="dtf-title">{escape(self.title)}</p>']
+        if pictures:
+            notes = "; ".join(f"{column.name}: {column.about}" for column in pictures)
+            figures = "".join(_figure(self, pictures, row) for row in range(self.nrows))
+            parts += [f'<p class="dtf-note">{escape(notes)}</p>', f'<div class="dtf-sheet">{figures}</div>']
+        if others:
+            header = ["", *(f"{escape(column.name)}<br><small>{escape(column.about)}</small>" for column in others)]
+            rows = [[str(row), *(_html_cell(column.cells[row]) for column in others)] for row in range(self.nrows)]
+            right = [0, *(number for number, column in enumerate(others, 1) if column.right)]
+            parts.append(table(header, rows, right))
+        return fragment(*parts)
 
     def __rich__(self) -> Any:
         return rich_preview(self)
@@ -192,14 +204,11 @@ def preview_rows(given: Rows, n: int) -> Preview:
         _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
     )
     whole = "an unknown number of records" if given.nrows is None else plural(given.nrows, "record")
-    return Preview(nrows, printable(f"First {nrows:,} of {whole}{_origin_text(given)}"), columns)
-
-
-def _origin_text(given: Rows) -> str:
-    files = given.origin.get("files")
+    files, store = given.origin.get("files"), given.origin.get("store")
     if isinstance(files, list) and files:
-        return f" of {files[0]}" if len(files) == 1 else f" of {plural(len(files), 'file')}"
-    return f" of {given.origin['store']}" if "store" in given.origin else ""
+        store = files[0] if len(files) == 1 else plural(len(files), "file")
+    origin = "" if store is None else f" of {store}"
+    return Preview(nrows, printable(f"First {nrows:,} of {whole}{origin}"), columns)
 
 
 def _divided(preview: Preview) -> tuple[list[PreviewColumn], list[PreviewColumn]]:
@@ -228,22 +237,6 @@ def _short_caption(name: str, columns: tuple[PreviewColumn, ...]) -> str:
 # ----------------------------------------------------------------------------------------------------------------- HTML
 
 
-def _html(preview: Preview) -> str:
-    """Format a preview as one HTML element without references to other files."""
-    pictures, others = _divided(preview)
-    parts = [f'<p class="dtf-title">{escape(preview.title)}</p>']
-    if pictures:
-        notes = "; ".join(f"{column.name}: {column.about}" for column in pictures)
-        figures = "".join(_figure(preview, pictures, row) for row in range(preview.nrows))
-        parts += [f'<p class="dtf-note">{escape(notes)}</p>', f'<div class="dtf-sheet">{figures}</div>']
-    if others:
-        header = ["", *(f"{escape(column.name)}<br><small>{escape(column.about)}</small>" for column in others)]
-        rows = [[str(row), *(_cell(column.cells[row]) for column in others)] for row in range(preview.nrows)]
-        right = [0, *(number for number, column in enumerate(others, 1) if column.right)]
-        parts.append(table(header, rows, right))
-    return fragment(*parts)
-
-
 def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
     parts = []
     for column in columns:
@@ -268,7 +261,7 @@ def _image_cell(picture: Picture, description: str) -> str:
     )
 
 
-def _cell(cell: Cell) -> str:
+def _html_cell(cell: Cell) -> str:
     if isinstance(cell, Spark):
         return f'{spark_svg(cell.values)}<small class="dtf-short">{escape(cell.text)}</small>'
     text = str(cell)
@@ -290,11 +283,11 @@ def _side_by_side(widths: Sequence[int], most: int) -> Iterator[range]:
     return starmap(range, pairwise(joined_parts(([0, *accumulate(widths)], most))))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
     """Cells of all columns, in as many tables as the width requires."""
 
-    def __init__(self, preview: Preview) -> None:
-        self.preview = preview
+    preview: Preview
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         preview, numbers = self.preview, len(str(max(0, self.preview.nrows - 1)))
@@ -330,7 +323,9 @@ class _Cells:
     def _upright(self, texts: list[list[str]], widths: list[int], most: int) -> RenderResult:
         """Yield a table with a line per column, and the rows that fit next to its name and in the terminal's height."""
         columns = self.preview.columns
-        names = [_front_cut(column.name, max(_CELL_WIDTH, most // 3)) for column in columns]
+        # Long names share their fronts.
+        long = max(_CELL_WIDTH, most // 3)
+        names = [each.name if cell_len(each.name) <= long else f"…{each.name[1 - long :]}" for each in columns]
         first = max(map(cell_len, names)) + max(cell_len(column.about) for column in columns) + 2 * _APART
         rows = max(1, min(self.preview.nrows, (most - first) // (max(widths) + _APART)))
         is_seen = sys.stdout is not None and sys.stdout.isatty()
@@ -348,16 +343,11 @@ class _Cells:
             yield Text(f"… {plural(left, 'more column')}: preview a selection of columns", "dim")
 
 
-def _front_cut(name: str, most: int) -> str:
-    """Return a name without its front, which long names share, where it does not fit."""
-    return name if cell_len(name) <= most else f"…{name[1 - most :]}"
-
-
+@dataclass(frozen=True, slots=True, eq=False)
 class _ContactSheet:
     """Pictures in half blocks: each letter displays two pixels. Nothing without colours."""
 
-    def __init__(self, preview: Preview) -> None:
-        self.preview = preview
+    preview: Preview
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         tiles = [
@@ -473,13 +463,10 @@ class _Strip:
 
     def text(self, x: int, y: int, text: str, width: float, colour: str = _TEXT, right: bool = False) -> None:
         """Draw one line of text, aligned within `width` pixels."""
-        if self.font.getlength(text) > width:
-            low, high = 0, len(text)
-            while low < high:
-                middle = (low + high + 1) // 2
-                fits = self.font.getlength(f"{text[:middle]}…") <= width
-                low, high = (middle, high) if fits else (low, middle - 1)
-            text = f"{text[:low]}…"
+        kept = len(text)
+        while kept and self.font.getlength(text) > width:
+            kept -= 1
+            text = f"{text[:kept]}…"
         left = x + width - _text_width(self.font, text) if right else x
         self.draw.text((left, y), text, fill=colour, font=self.font)
 
@@ -534,7 +521,12 @@ def _picture_strips(font: Any, preview: Preview, columns: list[PreviewColumn]) -
 
 def _table_strips(font: Any, nrows: int, columns: list[PreviewColumn]) -> Iterator[_Strip]:
     """Draw the table, in several parts if the columns are wider than the image."""
-    widths = [_column_width(font, column) for column in columns]
+    widths = []
+    for column in columns:
+        lines = [_text_width(font, line) for line in (column.name, column.about)]
+        lines += [_text_width(font, cell) for cell in column.cells if isinstance(cell, str)]
+        lines += [_SPARK[0] + 8 + _text_width(font, cell.text) for cell in column.cells if isinstance(cell, Spark)]
+        widths.append(min(max(lines), _COLUMN))
     numbers = _text_width(font, str(nrows))
     for part in _side_by_side([width + _GAP for width in widths], _WIDTH - 2 * _MARGIN - numbers):
         strip, left = _Strip(font, (2 + nrows) * _LINE + _GAP), _MARGIN + numbers + _GAP
@@ -554,14 +546,6 @@ def _table_strips(font: Any, nrows: int, columns: list[PreviewColumn]) -> Iterat
             strip.text(_MARGIN, top, str(row), numbers, _MUTED, True)
         strip.line([(_MARGIN, 2 * _LINE + 1), (left - _GAP, 2 * _LINE + 1)], _RULE)
         yield strip
-
-
-def _column_width(font: Any, column: PreviewColumn) -> int:
-    cells = [
-        _SPARK[0] + 8 + _text_width(font, cell.text) if isinstance(cell, Spark) else _text_width(font, str(cell))
-        for cell in column.cells
-    ]
-    return min(max(_text_width(font, column.name), _text_width(font, column.about), *cells, 0), _COLUMN)
 
 
 # ----------------------------------------------------------------------------------------------------------------- JSON
@@ -719,22 +703,10 @@ def _detected_images(values: Iterable[Any]) -> Iterator[list[_Reduced] | str]:
             continue
         images, items = [], flat_items(value)
         for item in items[:_PICTURES]:
-            pixels = _pixels_to_decode(item)
-            if pixels is not None and pixels <= left and (image := _decoded(item)):
-                left -= pixels
-                images.append(image)
+            if (decoded := _decoded(item, left)) is not None:
+                images.append(decoded[0])
+                left -= decoded[1]
         yield images or ", ".join(map(_bytes_text, items[:_LISTED])) or "no values"
-
-
-def _pixels_to_decode(value: bytes) -> int | None:
-    """Return the pixels of an image that is decoded for a preview; None for other bytes and larger images."""
-    found = detect_image(value)
-    if found is None or _is_above_limit(found):
-        return None
-    try:
-        return check_shown(value, found.shape[0] or 0, found.shape[1] or 0)
-    except ImageError:
-        return None
 
 
 def flat_items(value: Any) -> list[Any]:
@@ -753,13 +725,19 @@ def flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
             yield from flat_images(item)
 
 
-def _decoded(value: bytes) -> _Reduced | None:
-    """Decode bytes that are an image; None for other bytes and damaged images, and without Pillow."""
+def _decoded(value: bytes, most: int) -> tuple[_Reduced, int] | None:
+    """Decode bytes that are an image, and count the pixels that are decoded for it.
+
+    None for other bytes, for images that are damaged or have more than `most` pixels, and without Pillow.
+    """
     found = detect_image(value)
-    if found is None:
+    if found is None or _is_above_limit(found):
         return None
     height, width, channels = found.shape
     try:
+        pixels = check_shown(value, height or 0, width or 0)
+        if pixels > most:
+            return None
         library = simplejpeg_or_none()
         longer = max(height or 0, width or 0)
         if found.format == "JPEG" and height and width and channels and library and longer > 2 * _IMAGE_SIDE:
@@ -767,8 +745,8 @@ def _decoded(value: bytes) -> _Reduced | None:
             least = {"min_height": height * _IMAGE_SIDE // longer, "min_width": width * _IMAGE_SIDE // longer}
             with suppress(ValueError):
                 scaled = library.decode_jpeg(value, {1: "GRAY", 3: "RGB"}[channels], **least)
-                return replace(_reduced_image(scaled), shape=(height, width, channels))
-        return _reduced_image(decode_image(value, ImageFeature(dtype=found.dtype)))
+                return replace(_reduced_image(scaled), shape=(height, width, channels)), pixels
+        return _reduced_image(decode_image(value, ImageFeature(dtype=found.dtype))), pixels
     except (ImageError, ImportError):
         return None
 
