@@ -34,13 +34,8 @@ class ObjectArray(np.ndarray[Any, Any]):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
         first = self.flat[0] if self.size else None
-        if method == "reduce" and isinstance(first, np.ndarray):
-            name, done = repr(self.column) if self.column else "name", reduction_name() or _REDUCTIONS.get(ufunc, "sum")
-            raise TypeError(
-                f"cannot compute the {done} of rows that differ in length or shape. For the values of all rows, write "
-                f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "
-                f"`[row.{done}() if row.size else None for row in ds[{name}].compute()]`"
-            )
+        if isinstance(first, np.ndarray) and (refusal := self.refusal(ufunc, method)):
+            raise TypeError(refusal)
         if isinstance(first, bytes) and ufunc in (np.equal, np.not_equal):
             text = next((value for value in inputs if isinstance(value, str)), None)
             if text is not None:
@@ -52,6 +47,17 @@ class ObjectArray(np.ndarray[Any, Any]):
         if out is not None:
             kwargs["out"] = tuple(np.asarray(each) if isinstance(each, ObjectArray) else each for each in out)
         return getattr(ufunc, method)(*plain, **kwargs)
+
+    def refusal(self, ufunc: np.ufunc, method: str) -> str:
+        """Return the error about a function of rows that differ in length or shape; no text if it is called."""
+        if method != "reduce":
+            return ""
+        name, done = repr(self.column) if self.column else "name", reduction_name() or _REDUCTIONS.get(ufunc, "sum")
+        return (
+            f"cannot compute the {done} of rows that differ in length or shape. For the values of all rows, write "
+            f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "
+            f"`[row.{done}() if row.size else None for row in ds[{name}].compute()]`"
+        )
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of NumPy; chunks that are joined are a chunk of their column."""

@@ -18,6 +18,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.engine import da
+from dask_tfrecord.rows.objects import ObjectArray
 from dask_tfrecord.rows.rows import Chunk, LazyColumn, Rows, block_array, column_key
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
@@ -153,22 +154,18 @@ def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[
     return tuple(axes)
 
 
-class BoxedArray(np.ndarray[Any, Any]):
+class BoxedArray(ObjectArray):
     """Array of objects or text whose single elements are arrays without axes; rows that differ are no numbers."""
 
     # Concatenations with other arrays keep the class.
     __array_priority__ = 1.0
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
-        if self.dtype.kind == "O" and self.size and isinstance(self.flat[0], np.ndarray):
-            raise TypeError(
-                f"{ufunc.__name__} got a column whose rows differ in length or shape: ds.to_xarray(ragged='flat') has "
-                f"their values and row splits, and ds.padded(name, length) makes a dense array"
-            )
-        plain = [np.asarray(value) if isinstance(value, BoxedArray) else value for value in inputs]
-        if out is not None:
-            kwargs["out"] = tuple(np.asarray(each) if isinstance(each, BoxedArray) else each for each in out)
-        return getattr(ufunc, method)(*plain, **kwargs)
+    def refusal(self, ufunc: np.ufunc, method: str) -> str:
+        """Return the error about any function of rows that differ in length or shape."""
+        return (
+            f"{ufunc.__name__} got a column whose rows differ in length or shape: ds.to_xarray(ragged='flat') has "
+            f"their values and row splits, and ds.padded(name, length) makes a dense array"
+        )
 
     def __getitem__(self, key: Any) -> Any:
         found = super().__getitem__(key)
