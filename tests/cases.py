@@ -152,7 +152,7 @@ def xarray(ds: dtf.Dataset, wanted: Columns, folder: Path) -> None:
     """Convert to xarray, whose variables have the arrays."""
     pytest.importorskip("xarray")
     converted = ds.to_xarray()
-    # A slash is no part of a name there.
+    # Names do not contain a slash there.
     assert_same({name: converted[name.replace("/", ".")].to_numpy() for name in wanted}, wanted)
 
 

@@ -55,7 +55,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# No test cuts the power, so none waits for the disk; those of failing disks replace the function themselves.
+# Tests never cut the power, so they need not wait for the disk; tests of failing disks replace the function themselves.
 os.fsync = lambda descriptor: None
 
 
@@ -133,7 +133,7 @@ def lerobot() -> str:
 
 @pytest.fixture
 def shards(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a folder of four shards with numbered records: as many as `ROWS` of the test module."""
+    """Make a folder of four shards with numbered records; `ROWS` of the test module sets their number."""
     folder = tmp_path / "shards"
     folder.mkdir()
     write_shards(folder, 4, request.module.ROWS // 4)
@@ -164,7 +164,7 @@ def memory() -> Iterator[Callable[..., str]]:
         return "memory://storage"
 
     yield put
-    # `rm` would look up thousands of files, one by one.
+    # `rm` would search thousands of files, one by one.
     for name in [name for name in fs.store if name.startswith("/storage/")]:
         del fs.store[name]
     fs.pseudo_dirs[:] = [name for name in fs.pseudo_dirs if not name.startswith("/storage")]

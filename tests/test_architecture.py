@@ -211,7 +211,7 @@ def test_the_oracle_shares_no_code_with_the_library(path: Path) -> None:
     assert used <= allowed.get(path.name, set())
 
 
-# A place that switches on a concrete feature class: outside of their room, few may.
+# A place that switches on a concrete feature class: few modules outside of their folder may.
 SWITCH = re.compile(rf"isinstance\([^\n]*\b(?:{'|'.join(FEATURES)})\b|case (?:{'|'.join(FEATURES)})\b")
 
 
@@ -303,7 +303,7 @@ def test_pages_name_modules_that_exist(page: str) -> None:
 def test_pages_name_code_that_exists(page: str) -> None:
     words = {word for module in MODULES for word in re.findall(r"\w+", (PACKAGE / module).read_text("utf-8"))}
     codes = [code for code in CODE.findall((DOCS / page).read_text("utf-8")) if "/" not in code]
-    # Names of several words are those of this package, except for environment variables.
+    # Names of several words belong to this package, except for environment variables.
     names = {word for code in codes for word in re.findall(r"\w+", code) if re.search("._.|[a-z][A-Z]", word)}
     assert sorted(name for name in names if name not in words and not name.isupper()) == []
 

@@ -38,7 +38,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @pytest.fixture(scope="session")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shards that pages read: those of the script in `examples/`, and the sample data of the first page."""
+    """Write the shards that pages read: by the script in `examples/`, and the sample data of the first page."""
     directory = tmp_path_factory.mktemp("samples")
     run_python(REPOSITORY / "examples" / "sample_shards.py", directory)
     dask_tfrecord.sample_data("shapes", directory)
@@ -95,7 +95,7 @@ def test_python_blocks_run(page: str, capsys: pytest.CaptureFixture[str]) -> Non
             assert same, f"the page shows:\n{block.text}\nthe block before it printed:\n{printed}"
             continue
         capsys.readouterr()
-        # Empty lines in front make the line numbers of a traceback those of the page.
+        # Empty lines in front make a traceback count lines as the page does.
         exec(compile("\n" * (block.line - 1) + block.text, str(REPOSITORY / page), "exec"), namespace)
 
 

@@ -1,4 +1,4 @@
-"""The scripts of examples/: each runs on data that it makes, and those of tf.data return TensorFlow's arrays."""
+"""The scripts of examples/: each runs on data that it makes, and scripts of tf.data return TensorFlow's arrays."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Kind:
     """A document: what makes it, when that is killed, and what reads it."""
 
     begin: Callable[[Path], None]
-    # The step before which the run that makes the document is killed: the first of this operation on such a name.
+    # The run that makes the document is killed before this step: the first of this operation on a name of this form.
     run: Callable[[Path], None] | None
     until: str
     pattern: str
@@ -192,7 +192,7 @@ def variants(data: bytes) -> list[tuple[str, bytes]]:
 
 
 def check(base: Path, kind: str, name: str, text: bytes) -> None:
-    """Read a changed document: success or an error with its place, within some seconds, and nothing else changed."""
+    """Read a changed document: it succeeds or names its place in an error, within some seconds, and changes no file."""
     now = base.with_name(f"{base.name}-now")
     shutil.rmtree(now, ignore_errors=True)
     shutil.copytree(base, now)

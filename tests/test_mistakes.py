@@ -351,7 +351,7 @@ def test_a_mistake_says_what_to_write(
 ) -> None:
     with pytest.raises(Exception, match=re.escape(advice)) as raised:
         mistake(ds)
-    # A reader types what the error says.
+    # A reader types the remedy of the error.
     said = str(raised.value)
     if list(calls(said)) or list(conditions(said)):
         shutil.copytree(folder, tmp_path / "copy")

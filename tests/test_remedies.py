@@ -1,4 +1,4 @@
-"""Every remedy of the table of advice is executed, as those of the errors of `test_mistakes.py` are."""
+"""Execute every remedy in the table of advice, as `test_mistakes.py` does for errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
     said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"])})
     executed(said, namespace)
     for argument in re.findall(r"write (\w+)=", said):
-        # The name of an argument of a function of the package.
+        # The name of an argument, if a function of the package has it.
         assert any(argument in known for known in ARGUMENTS), argument
 
 

@@ -204,7 +204,7 @@ KINDS = {
 
 
 def parts_of(script: str) -> dict[str, str]:
-    """Return the parts of the function of a script that runs under a file name of its own, as cells of notebooks do."""
+    """Identify the function in a script that runs under a file name of its own, as cells of notebooks do."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(script, f"/tmp/{os.getpid()}-{id(names)}.py", "exec"), names)
     return function_parts(names["f"])
@@ -390,7 +390,7 @@ def test_a_class_that_is_registered_again_is_another_one(
         FEATURES.pop("ScaledFeature")
 
 
-# Ways to spell `a/s-0.tfrecord` in `work`, and the folder of such files; hard links have no folder.
+# Ways to spell `a/s-0.tfrecord` in `work`, and its folder; hard links lack a folder.
 SPELLINGS = {
     "plain": "{root}/a",
     "relative": "../a",

@@ -561,7 +561,7 @@ def test_info_shows_the_features_that_head_reads(tmp_path: Path) -> None:
     assert all(line in [each.split() for each in text.splitlines()] for line in listed if line)
     found = json.loads(shown("info", EVERY, "--json"))
     schema = dtf.read_tfrecord(EVERY, split="train").schema
-    # The schema of columns also has that of their records.
+    # The schema of columns also contains the schema of their records.
     wanted = {key: value for key, value in json.loads(schema.to_json()).items() if key != "records"}
     assert found["schema"] == wanted and found["report"] is None
     assert pasted(shown("info", EVERY, "--spec"))["schema"] == schema

@@ -203,7 +203,7 @@ def test_blocks_pickle_as_their_buffers(name: str) -> None:
         arrays = buffers(block)
         out: list[pickle.PickleBuffer] = []
         stream = pickle.dumps(block, protocol=5, buffer_callback=out.append)
-        # One out-of-band buffer per array, sharing its memory; the stream holds no values.
+        # One out-of-band buffer per array, sharing its memory; the stream itself lacks the values.
         memory = [np.frombuffer(buffer.raw(), np.uint8) for buffer in out]
         assert len(memory) == len(arrays)
         for array in arrays:
@@ -213,7 +213,7 @@ def test_blocks_pickle_as_their_buffers(name: str) -> None:
         made = pickle.loads(stream, buffers=out)
         assert type(made) is type(block)
         assert repr(listed(np.asarray(made))) == repr(listed(np.asarray(block)))
-        # dask's size of a block, and of a chunk, is that of the buffers.
+        # For dask, a block or a chunk is as large as its buffers.
         weight = sum(array.nbytes for array in arrays)
         assert block_nbytes(block) == weight
         assert weight <= sys.getsizeof(block) < weight + 1000

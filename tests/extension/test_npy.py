@@ -1,4 +1,4 @@
-"""A writer in one file outside of the package: owner, kill, resume and verification are those of the package."""
+"""A writer in one file outside of the package: the package provides owner, resume after a kill, and verification."""
 
 import os
 import re

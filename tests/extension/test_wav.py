@@ -1,4 +1,4 @@
-"""A feature class outside of the package works in every output, and in all that is done with rows before."""
+"""A feature class outside of the package works in every output, and in every step before it."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_an_inferred_schema_fits_its_records(steps: list[type[Any]] | None, data
 
 
 def features_of(record: Any) -> dict[str, list[Any]]:
-    """Return the features of a record, and those of the steps of its feature lists."""
+    """Parse a record into its features and the steps of its feature lists."""
     if isinstance(record, Example):
         return {name: [feature] for name, feature in record.features.feature.items()}
     lists = {name: [*steps.feature] for name, steps in record.feature_lists.feature_list.items()}

@@ -28,7 +28,7 @@ RowSplits = namedtuple("RowSplits", ["key"])
 UniformRowLength = namedtuple("UniformRowLength", ["length"])
 
 
-# Objects with the attributes of those of TensorFlow.
+# Objects with the attributes of TensorFlow's features.
 INT64 = SimpleNamespace(name="int64", as_numpy_dtype=np.int64)
 INT32 = SimpleNamespace(name="int32", as_numpy_dtype=np.int32)
 FLOAT32 = SimpleNamespace(name="float32", as_numpy_dtype=np.float32)

@@ -370,7 +370,7 @@ def test_classes_without_features_are_read_from_their_files(copy: Callable[..., 
     (folder / "unknown.labels.txt").write_text("cat\n")
     inferred = dtf.read_tfrecord(folder, split="train").schema
     assert inferred.sampling is not None and inferred.classes["label"] == ("ant", "bee")
-    # Those of a list of labels, too, whose file has a nested name.
+    # So are the classes of a list of labels, whose file has a nested name.
     assert inferred.classes["sequence/label"] == written.classes["sequence/label"]
     assert "2: ant, bee" in shown("schema", folder, "--split", "train", columns=400)
     with pytest.raises(dtf.errors.UnknownFeatureError, match="labl"):

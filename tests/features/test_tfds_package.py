@@ -74,7 +74,7 @@ def decoded(value: Any, leaf: Mapping[str, Any]) -> Any:
 
 
 def check(found: Any, wanted: Any, where: Any) -> None:
-    """Assert that a value of a column equals that of the package: dtype, shape and bits."""
+    """Assert that a value of a column equals the package's in dtype, shape and bits."""
     kind, *content = wanted
     if kind == "list":
         if isinstance(found, np.ndarray) and found.ndim == 1 and len(found) != len(content[0]) and content[0]:

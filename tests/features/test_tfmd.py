@@ -82,7 +82,7 @@ def representation(group: str = "", **tensors: str) -> str:
 COMPOSITE = "".join(f'feature {{ name: "{name}" type: INT }}' for name in ("ix", "iy", "lens"))
 COMPOSITE += 'feature { name: "v" type: FLOAT } '
 SPARSE = 'sparse_tensor { dense_shape { dim { size: 5 } } index_column_names: "ix" value_column_name: "v" }'
-# Features that replace those of the columns `ix`, `iy`, `lens` and `v`; None for a column that becomes a part.
+# Features that replace the columns `ix`, `iy`, `lens` and `v`; None for a column that becomes a part of another.
 TENSORS: dict[str, tuple[str, dict[str, Feature | None]]] = {
     "sparse feature": (
         'sparse_feature { name: "s" dense_shape { dim { size: 10 } dim { size: 20 } } is_sorted: true '

@@ -1,4 +1,4 @@
-"""Arrays, text and images of which a record, a feature list or a partition holds any number."""
+"""Records, feature lists and partitions that hold any number of arrays, texts and images."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def frame_classes() -> tuple[type[Any], type[Any]]:
 
 
 def write_frames(path: Path) -> tuple[dtf.Dataset, list[list[list[float]]]]:
-    """Write frames of none to three matrices, one of which is not set; return them, and the values."""
+    """Write frames of none to three matrices (one is not set); return them, and the values."""
     frame_class, matrix_class = frame_classes()
     rng, wanted, payloads = np.random.default_rng(0), [], []
     for row in range(8):

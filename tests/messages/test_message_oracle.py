@@ -60,7 +60,7 @@ def columns_of(ds: dtf.Dataset, wanted: dict[str, Column], unrolled: Unrolled) -
 
 
 def difference(ds: dtf.Dataset, messages: Sequence[Any], unrolled: Unrolled) -> str:
-    """Compare all columns of the rows with those of the messages; return the first difference."""
+    """Compare all columns of the rows with the messages; return the first difference."""
     wanted = unrolled.columns(messages)
     try:
         found = columns_of(ds, wanted, unrolled)
@@ -147,7 +147,7 @@ def _takes_a_length_of_six_bytes() -> bool:
     return True
 
 
-# Such a protobuf is too old to judge what is illegal.
+# A protobuf this old does not decide what is illegal.
 OLD_PROTOBUF = _takes_a_length_of_six_bytes()
 
 

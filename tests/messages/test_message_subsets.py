@@ -71,7 +71,7 @@ def test_every_subset_has_the_values_of_all_columns(seed: object, count: int, ro
         presences = unrolled.presences(messages)
         features: dict[str, Any] = {name: dtf.ProtoFeature(name) for name in wanted}
         features |= {name: dtf.ProtoFeature(name, values=BYTES) for name in unrolled.opaque}
-        # Messages as bytes, beside the fields that they hold.
+        # Messages as bytes, and the fields that they hold.
         paths = {name.rpartition(".")[0] for name in wanted} - {""}
         # The name of an extension has dots.
         paths = {path for path in paths if path.count("[") == path.count("]")}
@@ -103,7 +103,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_filter(ds: dtf.Dataset, together: dict[str, Any], names: Sequence[str], drawn: str) -> None:
-    """Compare rows that a filter keeps while other columns are read with those of all columns."""
+    """A filter keeps the same rows while other columns are read as while all are."""
     name = names[0]
     values = together[name]
     if not len(values) or values.dtype.kind in "fmM":

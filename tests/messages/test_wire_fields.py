@@ -1,4 +1,4 @@
-"""Fields read from the wire format, judged by `protoc --decode_raw`; what commands show of any message."""
+"""Fields read from the wire format, compared with `protoc --decode_raw`; what commands show of any message."""
 
 from __future__ import annotations
 

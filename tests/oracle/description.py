@@ -62,7 +62,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Features of a record by name, and those of its feature lists, or those of its items by key."""
+    """Features of a record by name, and of its feature lists or items by key."""
 
     features: dict[str, Feature]
     lists: dict[str, Feature] = field(default_factory=dict)

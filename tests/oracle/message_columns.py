@@ -185,7 +185,7 @@ class Unrolled:
         one.is_map = message.options.map_entry
         one.whole = _TIMES.get(name, "wrapper" if name in _WRAPPERS else "")
         is_group = one.declared.type == Field.TYPE_GROUP
-        # The entry of a map is no message of its own.
+        # The entry of a map is not a message of its own.
         left = depth - (name in above and not one.is_map)
         if one.is_map or (is_group and left >= 0):
             # These are part of the message that has the field.
@@ -247,7 +247,7 @@ class Unrolled:
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """Names of the columns of each outermost repeated message that is no map, by its path."""
+        """Names of the columns below each outermost repeated message (maps excluded), by its path."""
         found: dict[str, list[str]] = {}
         for path, one in _outermost(self.root, ""):
             assert one.place is not None

@@ -158,7 +158,7 @@ def _more_fields(
         numbers = [1, 2, 3, 15, 16, 18_999, 19_000, 2**29 - 1, rng.randint(1, 2**29 - 1)]
         return [any_wire(rng.choice(numbers), rng)]
     if change == "unnamed":
-        # A number of an enum that it probably has no name for.
+        # A number that the enum probably does not name.
         enums = [one.declared.number for one in place.fields if one.declared.type == Field.TYPE_ENUM] if place else []
         numbers = [4, 99, 2**31 + 5, 2**32 + 1, 2**64 - 9]
         return [Wire(rng.choice(enums), VARINT, varint(rng.choice(numbers)))] if enums else []

@@ -57,7 +57,7 @@ def random_type(seed: object) -> descriptor_pb2.FileDescriptorSet:
 
 
 def message_class(files: descriptor_pb2.FileDescriptorSet, name: str = ROOT) -> type[Any]:
-    """Return the class of a message type, in a pool that holds no other files."""
+    """Make the class of a message type, in a pool of its own."""
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.AddSerializedFile(file.SerializeToString())

@@ -1,4 +1,4 @@
-"""Hypothesis strategies of schemas and of features of every class except images."""
+"""Hypothesis strategies that draw schemas, and features of every class except images."""
 
 from __future__ import annotations
 

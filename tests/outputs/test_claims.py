@@ -42,7 +42,7 @@ MODES: list[dict[str, Any]] = [{"mode": "w"}, {"mode": "w-"}, {"resume": True}]
 
 
 def check_rows(target: Path | str, **options: Any) -> None:
-    """Check that a store or the files of a folder hold all rows, and that nothing lies beside them."""
+    """Check that a store or the files of a folder hold all rows, and that no other file is left."""
     path = Path(target)
     if list(path.glob("*.parquet")):
         labels = pytest.importorskip("pyarrow.parquet").read_table(path)["label"].to_pylist()
@@ -174,7 +174,7 @@ def test_a_store_is_refused_while_it_is_written(ds: dtf.Dataset, store: Path, ki
 
 
 def test_a_run_without_its_claim_reports_that_it_was_replaced(ds: dtf.Dataset, store: Path) -> None:
-    """A user may remove the claim; a delayed conversion has none."""
+    """A user may remove the claim; a delayed conversion lacks one."""
 
     def replace() -> None:
         (store / CLAIM).unlink()
@@ -530,7 +530,7 @@ def test_a_refused_run_keeps_the_directories_of_the_other(
             WRITERS[kind](rows, folder)
         refused.set()
 
-    # The calls of the system between the two steps are those of both runs.
+    # Both runs call the system between the two steps.
     monkeypatch.setattr(journal.Journal, "_take", take_in_turn)
     with dask.config.set(scheduler="sync"), in_background(refuse):
         first.append(threading.get_ident())

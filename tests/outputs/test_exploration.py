@@ -1,7 +1,7 @@
 """Two runs of each output take turns by every schedule up to a bound: readers find the old state or the new one.
 
 A schedule is the list of what happens at some steps: a run is killed, stopped, or a disk fails (`support.simulation`).
-Each state in which a run is killed is also what a reader finds at that moment. `judge` has the rules.
+Each state in which a run is killed is also what a reader finds at that moment. `judge` checks the rules.
 
 By default, some schedules of one action are executed; marked as slow, all of them, and random ones of two actions,
 whose seed the error prints.

@@ -101,7 +101,7 @@ def ds(tmp_path: Path) -> dtf.Dataset:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of all files of a directory, those of a job included."""
+    """Read the bytes of all files in a directory, files of a job included."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 

@@ -131,7 +131,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fill(call: Callable[..., Any], mode: str, source: Path, target: Path) -> None:
-    """Fill the output folder of a call: `build_index` writes beside its shards, and others may replace shards."""
+    """Fill the output folder of a call: `build_index` writes next to its shards, and others may replace shards."""
     target.mkdir()
     if call is build_index:
         for path in (source / "many").iterdir():
@@ -205,7 +205,7 @@ class Round:
         self.check_files()
 
     def check_files(self) -> None:
-        """Check that all visible files are complete, and that readers find them and nothing else."""
+        """Check that all visible files are complete, and that readers find exactly these."""
         contents = self.published.contents()
         names = {name for name in contents if name.endswith(".tfrecord")}
         if self.writes and names:

@@ -68,7 +68,7 @@ def rows(seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def read_episodes(target: Path) -> list[tuple[float, str]]:
-    """Return the frames that a reader like LeRobot finds: as many as `meta/info.json` counts; compare all metadata."""
+    """Read the frames that `meta/info.json` counts, as LeRobot does; compare all metadata."""
     parquet = pytest.importorskip("pyarrow.parquet")
     info = json.loads((target / "meta/info.json").read_text())
 
@@ -116,7 +116,7 @@ class Outputs(RuleBasedStateMachine):
                 fsspec.filesystem("memory").pipe_file(f"{self.sources}/{seed}/{path.name}", path.read_bytes())
         self.root = str(self.folder / "out") if place == "directory" else f"memory://outputs/{self.folder.name}"
         self.stored = None
-        # A run may have left parts of a data set, which are no data set.
+        # A run may have left parts of a data set, which can't be read.
         self.has_parts = False
         # Hidden files of a run that failed or was killed.
         self.has_leftovers = False
@@ -158,7 +158,7 @@ class Outputs(RuleBasedStateMachine):
 
     @property
     def stored(self) -> int | None:
-        """Seed of the last complete run; None if there is none, or a run has damaged it since."""
+        """Seed of the last complete run; None before the first, or after a run has damaged it."""
         return self._stored
 
     @stored.setter
@@ -220,7 +220,7 @@ class Outputs(RuleBasedStateMachine):
             try:
                 self.write(seed, mode=mode)
             except FileExistsError:
-                # What a killed run left apart from the data is removed by the next run that writes.
+                # The next run that writes removes what a killed run left apart from the data.
                 assert self.files() == before or self.has_parts
                 return
             # A run that was killed before it published anything left nothing that forbids the write.
@@ -343,12 +343,12 @@ class Outputs(RuleBasedStateMachine):
         try:
             found = self.read()
         except (FileNotFoundError, KeyError):
-            # Killed between the renames that show the episodes: there is no description meanwhile.
+            # Killed between the renames that show the episodes: the description is missing meanwhile.
             assert self.kind == "lerobot" and how is Killed
             found = before
         assert found in (before, after)
         if found == before:
-            # What the first run left is continued, or replaced by another append.
+            # The next run continues the first one, or another append replaces what it left.
             seed = seed if resume else other
             try:
                 self.write(seed, resume=resume, **adding)
@@ -461,7 +461,7 @@ class Outputs(RuleBasedStateMachine):
         return dtf.TFRecordJob.open(f"{self.root}/{NAMES}")
 
     def check_parts(self, seed: int) -> None:
-        """Check that a job of a source is no data set yet: a store is refused, and its files are whole."""
+        """Check what an unfinished job shows: a store can't be opened, and files are old or whole."""
         if self.kind == "zarr":
             with pytest.raises((dtf.errors.IncompleteStoreError, FileNotFoundError)):
                 self.read()
@@ -580,7 +580,7 @@ def test_a_kill_while_an_output_is_replaced(
                 assert again == {"resume": True} and write is write_robot
                 write(new, target, mode="w")
             assert read(target) == after
-            # This process goes on, so its temporary files are not those of a dead one.
+            # This process lives, so its temporary files do not count as left by a dead one.
             assert not [path.name for path in target.rglob(".*") if path.suffix != ".partial"]
             shutil.rmtree(target)
             at += every
@@ -629,7 +629,7 @@ def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path)
             faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(f"{root}/")), at // every % 2 == 0
             with suppress(Killed), faults.injected():
                 write(url, 6, 10, resume=resumes)
-            # Between the renames that show the episodes, there is no description.
+            # Between the renames that show the episodes, the description is missing.
             if not fs.exists(f"{root}/meta/info.json") or found() == before:
                 if at // every % 3 == 0:
                     # Another addition goes first, with files of the same numbers.
@@ -642,7 +642,7 @@ def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path)
                     continue
                 write(url, 6, 10, resume=resumes)
             if resumes:
-                # What is added already is not added again.
+                # The same rows are not added again.
                 write(url, 6, 10, resume=True)
             assert found() == after
             names = {name.removeprefix(f"{root}/") for name in fs.find(root)}

@@ -46,7 +46,7 @@ def test_a_file_is_a_chunk(tmp_path: Path) -> None:
         ("part.00000.parquet", 4),
         ("part.00001.parquet", 5),
     ]
-    # Parquet has no seconds: such times are milliseconds.
+    # Parquet lacks seconds and stores them as milliseconds.
     own, stored = ds.to_arrow_batches(tensors=False).schema, table(tmp_path / "out").schema
     seconds = [name for name in own.names if "timestamp[s]" in str(own.field(name).type)]
     assert [name for name in own.names if own.field(name) != stored.field(name)] == seconds

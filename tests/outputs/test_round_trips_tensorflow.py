@@ -256,7 +256,7 @@ _Made = TypeVar("_Made")
 
 
 def made_by_hypothesis(strategy: st.SearchStrategy[Any], make: Callable[[Any], _Made], least: int = 100) -> list[_Made]:
-    """Return what is made of each value that a strategy draws."""
+    """Apply a function to each value that a strategy draws."""
     made: list[_Made] = []
 
     @settings(database=None, phases=[Phase.generate], max_examples=max(least, settings.default.max_examples))
@@ -322,7 +322,7 @@ def test_records_of_any_schema(tensorflow: str, tmp_path: Path) -> None:
 
 @st.composite
 def collections_with_misfits(draw: st.DrawFn) -> tuple[dtf.Schema, list[bytes]]:
-    """Schemas of what TensorFlow parses itself, and records of which some differ in one detail."""
+    """Schemas that TensorFlow parses itself, and records, some with one changed detail."""
     steps = (FixedLenSequenceFeature, VarLenFeature, RaggedFeature) if draw(st.booleans()) else None
     schema = draw(schemas(min_size=1, max_size=4, of=LISTED if steps is None else LISTED_CONTEXT, steps=steps))
     assume('""' not in schema.to_json())

@@ -47,7 +47,7 @@ def plain(rows: int = 10) -> dict[str, Any]:
 
 
 def failing(at: int, before: Callable[[], object] = lambda: None) -> da.Array:
-    """Return thirty numbers in six chunks, one of which can't be computed."""
+    """Make thirty numbers in six chunks; one chunk can't be computed."""
 
     def late(block: Any) -> Any:
         if at in block:
@@ -63,7 +63,7 @@ def everything(folder: Path) -> list[str]:
 
 
 def counts(folder: Path) -> list[int]:
-    """Return the number of records of each shard of a folder."""
+    """Count the records in each shard of a folder."""
     return [len(read_payloads(folder / name)) for name in everything(folder)]
 
 

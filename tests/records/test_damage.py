@@ -193,7 +193,7 @@ def test_an_index_determines_the_number_of_lost_records(tmp_path: Path) -> None:
     assert {lost.reason for lost in report.lost} == {"the CRC of the length does not hold"}
     filled = dtf.read_tfrecord(path, FEATURES, errors="fill").compute()
     assert filled["number"].tolist() == [0, 1, 2, -1, -1, 5, 6, 7, 8, -1, *range(10, 15), *[-1] * 5]
-    # After truncation or insertion, intact and lost records still add up to those of the index.
+    # After truncation or insertion, intact and lost records still add up to the records of the index.
     path.write_bytes(data[: at[12] + 3])
     assert dtf.verify(path).lost_records == 8
     path.write_bytes(data[: at[4]] + b"junk between records" + data[at[4] :])

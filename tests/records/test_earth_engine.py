@@ -33,7 +33,7 @@ def test_bands_of_a_patch_are_lists_of_floats_row_by_row(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["bytes", "int64", "float32"])
 def test_collapsed_bands_are_one_feature_of_the_widest_type(kind: str, tmp_path: Path) -> None:
-    # Channels, height, width: all pixels of the first band, then those of the second one.
+    # Channels, height, width: all pixels of the first band, then all of the second one.
     bands = np.arange(2 * HEIGHT * WIDTH).reshape(2, HEIGHT, WIDTH)
     values: list[Any] = bands.ravel().tolist()
     feature: Any = dtf.FixedLenFeature((2, HEIGHT, WIDTH), kind)

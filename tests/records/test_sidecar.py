@@ -402,7 +402,7 @@ def test_a_tail_cut_off_is_found(tmp_path: Path) -> None:
         (tmp_path / "cut").write_bytes(data[:-missing])
         [short] = find_shards(tmp_path / "cut", compression="gzip")
         with open_stream(short) as stream:
-            # Opening refuses the sidecar of other bytes: such points are those of a file that changed afterwards.
+            # Opening refuses the sidecar of other bytes: the file may have changed after its points were written.
             stream._points = points  # type: ignore[attr-defined]
             with pytest.raises(CorruptRecordError, match="truncated"):
                 stream.seek(points.nbytes + 1)

@@ -119,7 +119,7 @@ def test_it_is_a_mapping_of_dask_arrays(ds: dtf.Dataset, uncounted: dtf.Dataset,
         hash(ds)
     assert (ds.nrows, ds.npartitions, ds.schema) == (ROWS, 4, FEATURES)
     assert ds.origin["files"] == [str(folder / f"part-{number}.tfrecord") for number in range(4)]
-    # An empty shard has no chunk.
+    # An empty shard does not become a chunk.
     assert (uncounted.nrows, uncounted.npartitions) == (None, 3)
     assert all(np.isnan(uncounted.chunks))
 
@@ -193,7 +193,7 @@ def test_delayed_chunks_have_all_columns(ds: dtf.Dataset, uncounted: dtf.Dataset
     whole = rows.compute()
     for name, column in whole.items():
         assert_same_array(np.concatenate([columns[name] for columns in found]), column)
-    # A function of a user may change what it gets. dask warns of arrays of dask_array beside delayed objects.
+    # A function of a user may change what it gets. dask warns of arrays of dask_array next to delayed objects.
     if not PLANNED:
         first, kept = dask.compute(chunks[0], rows["label"])
         first["label"] += 1
@@ -214,7 +214,7 @@ def test_results_belong_to_the_caller(ds: dtf.Dataset, wanted: Columns) -> None:
 
 @pytest.mark.parametrize("chunks", [0, -1, True, None, 1.5, "x", "", "MiB", "0 B", "-5 MiB", [3, 4], "5 rows", b"auto"])
 def test_invalid_chunks(tmp_path: Path, chunks: Any) -> None:
-    """Arguments are checked before files: there are none."""
+    """Arguments are checked before files, which do not exist here."""
     with pytest.raises(ValueError, match=r"chunks is 'auto'|a chunk has one"):
         dtf.read_tfrecord(tmp_path / "none", FEATURES, chunks=chunks)
     with pytest.raises(ValueError, match="chunks"):
@@ -306,7 +306,7 @@ def test_the_order_of_shuffled_rows_is_sent_as_a_seed(tmp_path: Path) -> None:
     found, wanted = pickle.loads(sent)["x"].compute(), ds.shuffle(seed=3)["x"].compute()
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(np.sort(found), numbers)
-    # A part of the order has no seed, and is sent as row numbers.
+    # A part of the order lacks a seed, and is sent as row numbers.
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(ds.shuffle(3).rows[10:20]))["x"].compute(), wanted[10:20])
 
 
@@ -621,13 +621,13 @@ def test_query_planning_needs_its_package(folder: Path) -> None:
     done = run_program(sys.executable, "-c", code, cwd=PACKAGES, env=planned)
     assert done.returncode == 1
     assert re.match(r"ImportError: .* pip install 'dask-tfrecord\[planning\]'", done.stderr.splitlines()[-1])
-    # Setting it later has no effect.
+    # Setting it later changes nothing.
     with dask.config.set({"array.query-planning": True}):
         assert dtf.read_tfrecord(folder, FEATURES).nrows == ROWS
 
 
 def write_renamed(folder: Path) -> Path:
-    """Write shards of records, with a value that is no tensor in record 17."""
+    """Write shards of records; record 17 holds a value that can't be parsed as a tensor."""
     arrays = {
         "label": np.arange(20) % 5,
         "word": [f"w{number % 3}".encode() for number in range(20)],

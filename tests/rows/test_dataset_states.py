@@ -115,7 +115,7 @@ class DatasetStates(RuleBasedStateMachine):
         self.rows = [record_of(number, length) for number, length in enumerate(lengths)]
         self.open_rows(lengths, chunks, source)
         if then != "nothing":
-            # Chunks of one record often have no items.
+            # Chunks of one record are often empty.
             self.ds = self.ds.persist() if then.startswith("persist") else self.ds
             self.divide(["items", "points", "words"], repeat)
 

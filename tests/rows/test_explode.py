@@ -56,7 +56,7 @@ ITEMS = [
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write episodes to three shards, of which one holds episodes without steps only."""
+    """Write episodes to three shards; one shard holds only episodes without steps."""
     folder = tmp_path_factory.mktemp("episodes")
     for shard, (start, stop) in enumerate(pairwise([0, 4, 6, len(LENGTHS)])):
         write_oracle(folder / f"e-{shard:05d}-of-00003.tfrecord", map(payload, RECORDS[start:stop]))

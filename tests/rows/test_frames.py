@@ -30,7 +30,7 @@ def check_equal(one: dtf.Dataset, other: dtf.Dataset) -> None:
 
 def test_rows_come_back_from_a_dataframe() -> None:
     ds = every_column()
-    # Arrow has no complex numbers, and users state how times are listed.
+    # Arrow lacks complex numbers, and users state how times are listed.
     times = [name for name, feature in ds.schema.items() if feature.item_dtype.kind in "mM"]
     plain = ds[[name for name in ds if name not in ("samples", "none", *times)]]
     frame = plain.to_dataframe()

@@ -362,7 +362,7 @@ def test_the_dashboard_groups_tasks_by_step_and_column(tmp_path: Path, name: str
 
 
 def wait_for_no_tasks(client: Client) -> None:
-    """Wait until messages have arrived and the scheduler holds no task."""
+    """Wait until messages have arrived and the scheduler has dropped all tasks."""
 
     def left() -> dict[str, str]:
         states: dict[str, str] = client.run_on_scheduler(

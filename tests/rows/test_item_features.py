@@ -48,7 +48,7 @@ def item(feature: Feature, shape: Shape, rng: np.random.Generator) -> Any:
 
 
 def refused(make: Callable[[Shape], Feature], shape: Shape) -> bool:
-    """Return whether a class has no such feature, which its error says."""
+    """Return whether a class refuses this feature with its error."""
     try:
         make(shape)
     except SchemaError as error:

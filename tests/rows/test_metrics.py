@@ -53,7 +53,7 @@ def test_every_pass_over_records_is_decoding(client: Any, tmp_path: Path) -> Non
         spans = dask_scheduler.extensions["spans"].spans.values()
         return {span.name[0] for span in spans if any("decode" in key for key in span.cumulative_worker_metrics)}
 
-    # What persist computes belongs to no span of the caller.
+    # Tasks of persist are outside of the caller's span.
     wanted = {"default" if name == "persist" else name for name in passes}
     assert wait_until(
         lambda: wanted <= client.run_on_scheduler(decoding), state=lambda: client.run_on_scheduler(decoding)

@@ -1,4 +1,4 @@
-"""Properties of plans: each row is in one chunk, in order, and selections match those of NumPy."""
+"""Properties of plans: each row is in one chunk, in order, and selections match NumPy's."""
 
 from __future__ import annotations
 

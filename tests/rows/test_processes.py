@@ -145,7 +145,7 @@ def test_only_what_is_being_read_is_interrupted(folder: Path) -> None:
     features = {"label": dtf.FixedLenFeature((), "int64")}
     ds = dtf.read_tfrecord(folder / "one", features)
     streams.interrupt_reading()
-    # What begins later is read, and so is what the main thread reads.
+    # Reads that begin later succeed, and so do reads of the main thread.
     assert ds["label"].sum().compute(scheduler="threads") == sum(range(500))
     begun = streams.interrupt_count()
     streams.interrupt_reading()

@@ -238,7 +238,7 @@ with show_immediately():
     (outputs,) = executed(tmp_path / "notebooks", code)
     kinds = [message["msg_type"] for message in outputs]
     assert set(kinds) == {"display_data", "update_display_data"}
-    # The bar of counting disappears; the last output is that of writing.
+    # The bar of counting disappears; the last output is the bar of writing.
     pictures = [message["content"]["data"] for message in outputs if "display_data" in message["msg_type"]]
     assert any(re.search(r"Writing .*\d+%.*\s[\d,]+ of 600 rows", picture["text/plain"]) for picture in pictures)
     assert pictures[-1]["text/plain"].startswith(f"Wrote {tmp_path}/some.zarr: 600 rows of 1 feature in ")
@@ -247,7 +247,7 @@ with show_immediately():
     assert len(set(cells)) == kinds.count("display_data")
 
 
-# -- beside others -----------------------------------------------------------------------------------------------------
+# -- with other bars ---------------------------------------------------------------------------------------------------
 
 
 def test_tasks_of_others_are_not_counted() -> None:
@@ -366,7 +366,7 @@ def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def listeners(dask_scheduler: Any) -> int:
-    # distributed has no public list of the clients that follow a topic; one that stays would get all events.
+    # distributed does not list the clients that follow a topic; one that stays would get all events.
     return len(dask_scheduler._broker._topics[progress.TOPIC].subscribers)
 
 

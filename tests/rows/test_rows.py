@@ -1,4 +1,4 @@
-"""Selected rows: the same rows as NumPy selects from those of the oracle, and few other bytes are read."""
+"""Selected rows: the same rows as NumPy selects from the oracle's, and few other bytes are read."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
     """Shard of 20 MiB: records of about 4 KiB, and an index entry per 256 records."""
     block = bytes(4 << 10)
     oracle.write_oracle(tmp_path / "x", (example(number=[number], rest=[block]) for number in range(5_000)))
-    # Those of `case` last until the end of the module.
+    # Shards of `case` last until the end of the module.
     with replaced_limits(**asdict(Limits())):
         yield tmp_path / "x"
 

@@ -296,7 +296,7 @@ def check(folder: Path, form: str, seed: int) -> str:
         ds.to_tfrecord(folder / "b", mode="w")
         again = dtf.read_tfrecord(folder / "b", dtf.Schema.from_json(ds.schema.to_json()))
     except dtf.SchemaError as error:
-        # Of columns that no record lists, the error says so; they were items, or steps of bytes, of other names.
+        # The error names columns that no record lists; they were items, or steps of bytes, under other names.
         assert any(repr(name) in str(error) for name in wanted.columns), (taken, error)
         return str(error)
     assert found(again) == wanted, taken
@@ -307,5 +307,5 @@ def check(folder: Path, form: str, seed: int) -> str:
 @pytest.mark.parametrize("form", FORMS)
 def test_the_schema_reads_what_the_data_set_writes(form: str, count: int, tmp_path: Path) -> None:
     refused = [check(tmp_path, form, seed) for seed in range(count)]
-    # Messages have no field for columns that are added.
+    # Messages lack a field for columns that are added.
     assert sum(map(bool, refused)) < len(refused) * (0.75 if form == "message" else 0.5), refused

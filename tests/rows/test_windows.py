@@ -151,7 +151,7 @@ def test_schema_and_chunks(shards: Path) -> None:
         "mask": ((18, 3), np.dtype(bool)),
     }
     assert windows.chunks == ds.explode("steps").chunks == (8, 8, 2)
-    # Rows of the first chunk have three windows, of which two are complete.
+    # Rows of the first chunk have three windows; two are complete.
     assert ds.windows("steps", past=2, pad="drop").chunks == (1 + 3, 5)
     with dask.config.set(scheduler="sync"):
         action, mask = dask.compute(windows["steps/action"][4:6], windows["mask"][4:6])

@@ -1,6 +1,6 @@
 """`Dataset.windows` against the chunks of actions and observations that training code of robots makes in TensorFlow.
 
-The semantics are those of `chunk_act_obs` of octo-models/octo: windows of past observations that repeat the first one,
+The semantics follow `chunk_act_obs` of octo-models/octo: windows of past observations that repeat the first one,
 and of future actions that repeat the last one. DASK_TFRECORD_OCTO, if set, is the path of its `traj_transforms.py`,
 whose function is then called instead of the expression below.
 """
@@ -73,7 +73,7 @@ def test_windows_are_the_chunks_of_training_code(tensorflow: str, tmp_path: Path
             planned = episodes.windows(["steps/action"], future=horizon - 1).compute()
             assert np.array_equal(seen["steps/state"], made[f"{past}-{horizon}-state"])
             assert np.array_equal(seen["mask"], made[f"{past}-{horizon}-mask"])
-            # Octo pairs each past observation with the actions planned from it; the last one is that of the step.
+            # Octo pairs each past observation with the actions planned from it; the last one belongs to the step.
             actions = made[f"{past}-{horizon}-action"]
             assert actions.shape == (ends[-1], past, horizon, 2)
             assert np.array_equal(planned["steps/action"], actions[:, -1])

@@ -80,7 +80,7 @@ def test_cut_and_damaged_data_are_errors_after_intact_records(name: str, stored:
         except dtf.CorruptRecordError as error:
             assert "x.tfrecord" in str(error)
         else:
-            # A flag without effect, such as the time in a gzip header.
+            # A flag without effect, like the time in a gzip header.
             assert not number % 2 and found == expected
         assert found == expected[: len(found)]
 

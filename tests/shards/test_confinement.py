@@ -58,7 +58,7 @@ def test_names_that_leave_the_root_are_refused(kind: str, name: str, tmp_path: P
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Make a directory of somebody else, and links to it in a directory of objects."""
+    """Make a directory that belongs to other programs, and links to it in a directory of objects."""
     (tmp_path / "victim/c").mkdir(parents=True)
     (tmp_path / "victim/c/0").write_text("thesis")
     (tmp_path / "root/a").mkdir(parents=True)

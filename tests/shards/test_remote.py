@@ -279,7 +279,7 @@ class TestListing:
             for urlpath in ("s3://many/d/x-*", "s3://many/d/x@1100", "s3://many/d"):
                 log.clear()
                 assert len(find_shards(urlpath, storage_options=options)) == 1100
-                # A page of a listing has 1000 names; two requests look up the literal path first.
+                # A page of a listing has 1000 names; two requests try the literal path first.
                 assert len(log.asked) <= 6
 
     @pytest.mark.integration

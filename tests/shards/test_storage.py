@@ -259,7 +259,7 @@ def test_compression_is_detected(golden: Path) -> None:
         *((path.read_bytes()[:512], "gzip" if path.suffix == ".gz" else None) for path in golden.glob("*.tfrecord")),
         *((path.read_bytes()[:512], "gzip") for path in golden.glob("*.tfrecord.gz")),
         ((golden / PACKED["zlib"]).read_bytes(), "zlib"),
-        # A length that looks like gzip, and damaged ones that look like zlib.
+        # A length whose bytes begin like gzip, and damaged ones that begin like zlib.
         *((looks, None), (looks[:11], "gzip"), (length + b"1234", "gzip")),
         *((b"\x78\x01" + data[2:512], None), (b"\x78\x9c" + data[2:512], None)),
         *((zlib.compress(data, level)[:512], "zlib") for level in range(10)),

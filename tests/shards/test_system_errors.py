@@ -105,7 +105,7 @@ with dask.config.set(scheduler="sync"):
     assert run_program(sys.executable, "-c", program, shards, target, env=environment()).returncode == 9
     folder = target if call == "repair" else shards
     (left,) = folder.glob(".*.tmp")
-    # That of another process stays: it may be alive.
+    # The file of another process stays: the process may be alive.
     other = left.with_name(f"{left.name[:-36]}{'0' * 32}.tmp")
     other.write_bytes(np.arange(3).tobytes())
     WRITES["repair" if call == "repair" else "index"](dtf.read_tfrecord(shards), shards, target)

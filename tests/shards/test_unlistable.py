@@ -1,4 +1,4 @@
-"""Patterns over several folders, one of which can't be listed: no shard is left out without an error."""
+"""Patterns over several folders while one can't be listed: no shard is left out without an error."""
 
 import contextlib
 import errno

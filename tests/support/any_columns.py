@@ -173,7 +173,7 @@ def _values(feature: Feature, shape: tuple[int, ...], sizes: list[int], rng: np.
         return BytesBlock(rng.integers(0, 255, int(ends[-1]), np.uint8), ends, shape)
     dtype = feature.item_dtype
     if dtype.kind in "mM":
-        # Some are no time.
+        # Some are NaT.
         times = rng.integers(-(10**5), 10**5, shape)
         return np.where(times % 7 == 0, np.iinfo(np.int64).min, times).view(dtype)
     highest = 2 if dtype.kind == "b" else 256
@@ -192,7 +192,7 @@ class Picked:
 
 
 def dataset_of(blocks: Mapping[str, Block], features: Mapping[str, Feature], sizes: Sequence[int]) -> dtf.Dataset:
-    """Return a Dataset of the rows of some blocks in chunks of these sizes."""
+    """Make a Dataset from the rows of blocks, in chunks of these sizes."""
     rows = dtf.Dataset.from_arrays({"row": da.from_array(np.arange(sum(sizes)), chunks=(tuple(sizes),))})
     return rows.map_blocks(Picked(blocks), features)
 

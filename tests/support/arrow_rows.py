@@ -48,7 +48,7 @@ def rows_of(array: Any) -> Any:
     if array.dtype.name == "bfloat16":
         return array.astype(np.float32)
     if array.dtype.kind in "mM":
-        # NaT is None.
+        # NaT becomes None.
         return array.astype(f"{array.dtype.kind}8[us]").astype(object)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)

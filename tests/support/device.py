@@ -1,4 +1,4 @@
-"""Arrays of a library that never converts them to NumPy by itself, like those of CuPy, and its backend of dask."""
+"""Arrays of a library that, like CuPy, never converts them to NumPy on its own, and its backend of dask."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ concatenate_lookup.register(DeviceArray, lambda arrays, axis=0: DeviceArray(np.c
 
 
 class Sparse:
-    """Sparse array, like those of `sparse`."""
+    """Sparse array, as in the package `sparse`."""
 
     def __init__(self, values: Any) -> None:
         self.values = np.asarray(values)

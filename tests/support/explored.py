@@ -43,7 +43,7 @@ class Write:
     adds: bool = False
     # Readers may find some of the new files, because files of a plain pattern do not appear in one step.
     by_files: bool = False
-    # Readers may get an error while the old output makes room for the new one, which takes several renames.
+    # Readers may get an error while several renames replace the old output by the new one.
     gap: bool = False
     # Methods that are steps too.
     announces: Callable[[], list[tuple[type, str]]] = list
@@ -296,7 +296,7 @@ def old_split(folder: Path) -> None:
 
 def read_split(folder: Path) -> dict[str, Found]:
     def described() -> Iterator[int]:
-        # As TensorFlow Datasets does: the files and the numbers of records are those of the description.
+        # As TensorFlow Datasets does: files and numbers of records come from the description.
         (split,) = json.loads((folder / "n/1.0.0/dataset_info.json").read_text())["splits"]
         lengths = [int(each) for each in split["shardLengths"]]
         for number, length in enumerate(lengths):

@@ -1,4 +1,4 @@
-"""Parameters of which the default run takes a few."""
+"""Parameters: the default run takes a few, slow tests take all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def marked(value: Any, mark: pytest.MarkDecorator) -> Any:
-    """Mark a parameter, or a tuple of those of one test."""
+    """Mark a parameter, or a tuple of parameters of one test."""
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
 
 
@@ -19,5 +19,5 @@ def mostly_slow(values: Iterable[Any], each: int) -> list[Any]:
 
 
 def rising(default: Any, slow: Any, nightly: Any) -> list[Any]:
-    """Return one parameter for each run: the default one, that of the slow tests, and the nightly one."""
+    """Return one parameter for each run: the default one, the one of slow tests, and the nightly one."""
     return [default, marked(slow, pytest.mark.slow), marked(nightly, pytest.mark.nightly)]

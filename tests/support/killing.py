@@ -67,7 +67,7 @@ def running(cluster: LocalCluster) -> list[int]:
     """Return the process ids of the running workers."""
     processes = [nanny.process for nanny in cluster.workers.values()]
     found = [process.pid for process in processes if process is not None and process.status == Status.running]
-    # A process that ends between the two questions has no id.
+    # A process that ends between the two questions lacks an id.
     return [process for process in found if process is not None]
 
 

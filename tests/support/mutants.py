@@ -43,7 +43,7 @@ def publish_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_fence(patch: pytest.MonkeyPatch) -> None:
-    """Write to the group from anywhere, and ask nobody."""
+    """Write to the group from anywhere, without a claim."""
 
     def of(cls: Any, target: Any, token: str, owner: str | None = None) -> RunFolder:
         return RunFolder(target, DirectoryObjects(str(target.directory)), token, owner)

@@ -83,7 +83,7 @@ def make_store(kind: str, request: pytest.FixtureRequest, stack: ExitStack) -> S
             direct = fsspec.filesystem("gs", **options)
         else:
             direct, address, log = request.getfixturevalue("bucket")
-            # Retries of the client would hide those of the library.
+            # Retries of the client would hide the library's own.
             retries = {"config_kwargs": {"retries": {"max_attempts": 0}}}
             options = {"key": "a", "secret": "b", "endpoint_url": address, **retries}
         log.fault = lambda number: None

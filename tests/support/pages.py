@@ -20,7 +20,7 @@ class Block:
 
 
 def blocks(page: str, *kinds: str) -> list[Block]:
-    """Return the blocks of some kinds, such as ``"python"``, of a page below the root of the project."""
+    """Find the blocks of some kinds, like ``"python"``, in a page below the root of the project."""
     source = (REPOSITORY / page).read_text("utf-8")
     found = (
         Block(match["kind"], match["text"], source.count("\n", 0, match.start("text")) + 1)

@@ -56,7 +56,7 @@ def predicate(rng: Random, columns: Kinds, depth: int = 2) -> str:
         return _comparison(rng, columns)
     first, second, third = (predicate(rng, columns, depth - 1) for _ in range(3))
     if form == "when" and rng.random() < 0.5:
-        # Columns have no null, so one side of these never holds; DuckDB writes its comparisons like this.
+        # Columns never hold null, so one side of these is always false; DuckDB writes its comparisons like this.
         null = f"pl.col({rng.choice(sorted(columns))!r}).is_null()"
         first, second = rng.choice([(null, second), (first, null)])
     if form == "not":

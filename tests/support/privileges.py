@@ -9,7 +9,7 @@ import pytest
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """Drop the privileges of root, to whom everything is permitted."""
+    """Drop the privileges of root, which may do everything."""
     if not hasattr(os, "geteuid"):
         pytest.skip("no users on this system")
     user = os.geteuid()

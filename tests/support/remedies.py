@@ -32,7 +32,7 @@ def calls(message: str) -> Iterator[str]:
     while found := _START.search(message, at):
         at = _end(message, found.start())
         code = message[found.start() : at].rstrip(".")
-        # An error begins with the name of what was called, and a cluster is no part of these tests.
+        # An error begins with the name of the function, and these tests do not start a cluster.
         is_subject = message[at:].startswith((" needs", " got"))
         if re.search(r"[(\[]", code) and not is_subject and "client" not in code:
             yield code

@@ -22,7 +22,7 @@ class Repeating:
 
     def get(self) -> Callable[..., Any]:
         """Return the function that dask's option `scheduler` accepts."""
-        # A bound method would be taken for that of a client.
+        # A bound method would be mistaken for a client's.
         return lambda graph, keys, **options: self._compute(graph, keys)
 
     def run_late(self) -> list[BaseException]:

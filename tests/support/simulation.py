@@ -1,9 +1,9 @@
-"""Runs of one process that take turns: a schedule decides who takes each step on files, and what fails.
+"""Runs of one process that take turns: a schedule decides which run takes each step on files, and which step fails.
 
 A step is an operation on a file below one directory: to open it, to make, rename, link or remove a name. Python
-announces each of them before it happens (audit events), whoever calls it, so that no effect of a run escapes. Each run
-is a thread with a machine of its own, and only one of them moves; nothing sleeps, and the clock is that of the
-simulation. A schedule says what happens at the steps that it names:
+announces each of them before it happens (audit events), in any library, so that no effect of a run escapes. Each run
+is a thread with a machine of its own, and only one of them moves; nothing sleeps, and the clock belongs to the
+simulation. A schedule determines what happens at the steps that it names:
 
 - ``kill``: the run does not take this step, nor any later one, not even to clean up
 - ``full``: from here on, this run can't make or write a file
@@ -146,7 +146,7 @@ class Simulation:
             actor.turn.release()
 
     def step(self, actor: Actor, what: str, path: str) -> None:
-        """Take a step, unless the schedule says something else."""
+        """Take a step, unless the schedule has another event for it."""
         if actor.killed:
             raise Killed
         step = Step(actor.name, what, path.removeprefix(self.base))

@@ -1,4 +1,4 @@
-"""TensorProto messages for tests: strategies for every way to write one. `oracle.tensors` says what a message means."""
+"""TensorProto messages for tests: strategies for every way to write one. `oracle.tensors` decodes them."""
 
 from __future__ import annotations
 

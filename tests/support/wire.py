@@ -45,7 +45,7 @@ def example(**features: Sequence[Any]) -> bytes:
 
 
 def sequence_example(context: Mapping[str, Sequence[Any]] | None = None, **lists: Sequence[Sequence[Any]]) -> bytes:
-    """Serialize a SequenceExample of a context and of the values of the steps of each feature list."""
+    """Serialize a SequenceExample from a context and, for each feature list, the values of its steps."""
     named = {name: messages.FeatureList(feature=map(feature, steps)) for name, steps in lists.items()}
     message = messages.SequenceExample(
         context=None if context is None else features_message(context),

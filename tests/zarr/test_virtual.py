@@ -229,7 +229,7 @@ def test_records_and_empty_shards(urlpath: str, virtual: VirtualZarr, wanted: Co
 
 
 def test_a_group_is_a_data_set(urlpath: str, virtual: VirtualZarr) -> None:
-    """Rows are picked, filtered, batched and written as those of other groups."""
+    """Rows are picked, filtered, batched and written as in other groups."""
     ds = dtf.read_tfrecord(urlpath, FEATURES)
     opened = dtf.from_zarr("reference://", storage_options={"fo": virtual.references()})
     rows = [30, 2, 2, 11]
@@ -340,7 +340,7 @@ def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
     (tmp_path / "1").write_bytes(changed(kind, second, first))
     options = {"fo": virtual.references()}
     array: Any = zarr.open_group("reference://", mode="r", storage_options=options)["k"]
-    # Ten records of one size in two chunks. A swapped shard has intact records, but those of the other shard.
+    # Ten records of one size in two chunks. A swapped shard has intact records of the other shard.
     record = {"within a record": 7, "between records": 5, "nothing left": 0}.get(kind, 0)
     chunk = 10 + record // 5 * 5
     rows = slice(chunk, chunk + 5)
@@ -368,9 +368,9 @@ def test_changed_shards_raise(tmp_path: Path, kind: str) -> None:
 def test_swapped_shards_are_refused_by_every_reader(
     tmp_path: Path, output: str, column: str, feature: dtf.Feature
 ) -> None:
-    """Records are intact and as long as before; the metadata are those of any shard, and appends add chunks."""
+    """Records are intact and as long as before; metadata do not depend on the shard, and appends add chunks."""
     for number in range(2):
-        # The first two records have no values, and no chunk of values.
+        # The first two records are empty and lack a chunk of values.
         write_oracle(tmp_path / f"{number}", [example(), example(), *(example(**{column: [3, number]}) for _ in "ab")])
     both, *parts = (
         dtf.virtual_zarr([tmp_path / name for name in names], {column: feature}, rows_per_chunk=2)
@@ -416,7 +416,7 @@ def with_chunks_in_metadata(virtual: VirtualZarr) -> VirtualZarr:
 
 
 def test_metadata_do_not_grow_with_the_data(tmp_path: Path) -> None:
-    """Codecs are the same for all chunks of all shards; an append to Icechunk stores little beside what is new."""
+    """Codecs are the same for all chunks of all shards; an append to Icechunk stores little more than what is new."""
     features: dict[str, Any] = {"x": dtf.FixedLenFeature((), "float32"), "y": dtf.FixedLenFeature((), "int64")}
     for number in range(2):
         values = np.arange(40000) + number
@@ -804,7 +804,7 @@ def test_references_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 
 def test_checksums_in_metadata_are_read(tmp_path: Path) -> None:
-    """References of versions that kept the checksum of each chunk in the metadata of each array."""
+    """References of versions that kept checksums in the metadata of each array."""
     folder = tmp_path / "shards"
     shutil.copytree(DATA / "virtual", folder)
     references = json.loads((folder / "codec_chunks.json").read_text("utf-8").replace("FOLDER", str(folder)))

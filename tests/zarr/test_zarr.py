@@ -221,7 +221,7 @@ def test_xarray_reads_it(ds: dtf.Dataset, tmp_path: Path) -> None:
         assert dict(opened.sizes) == {"record": 4, "x.dim_1": 2, "x.dim_2": 3}
 
 
-# ------------------------------------------------------------------------------------------------ whoever writes it
+# ------------------------------------------------------------------------------------------------- on any scheduler
 
 
 def test_conversions_run_within_a_running_event_loop(few: dtf.Dataset, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_units_follow_the_size_of_rows() -> None:
         template,
     )
     assert 100 < unit_rows(held) < 1000
-    # Shards of a prime size have no tiny chunks.
+    # Shards of a prime size do not get tiny chunks.
     assert dtf.plan_zarr({"x": np.zeros((20_011, 64))}, shards=10_007).arrays[0].chunks == (10_007, 64)
 
 

@@ -393,7 +393,7 @@ def test_rules_of_snakemake_convert_in_parts(tmp_path: Path) -> None:
     write_shards(tmp_path, 2, ROWS // 2)
     [rules] = [each.text for each in blocks("docs/how-to/without-a-scheduler.md", "text") if "rule finish" in each.text]
     (tmp_path / "Snakefile").write_text(rules.replace("64", "3").replace("train-*", "part-*"))
-    # Snakemake is in an environment of its own: its dependencies are not those of this package.
+    # Snakemake is in an environment of its own: its dependencies differ from this package's.
     snakemake = os.environ.get("DASK_TFRECORD_SNAKEMAKE") or shutil.which("snakemake")
     if snakemake is None:
         commands = [literal_eval(text) for text in re.findall(r'shell: (".*")', rules)]

@@ -136,7 +136,7 @@ def test_features_share_a_unit_of_rows(chunks: dict[str, int], shards: int | Non
 
 
 def test_small_columns_have_few_chunks(tmp_path: Path, set_limits: Any) -> None:
-    """Those of rows in memory fill their chunks; those of shards are written with the rows that one task reads."""
+    """Labels in memory fill their chunks; labels of shards are written with the rows that one task reads."""
     arrays = {"image": np.zeros((3750, 128, 128, 3), "u1"), "label": np.zeros(3750, "i8")}
     chunks = {array.name: array.chunks[0] for array in dtf.plan_zarr(arrays).arrays}
     assert chunks["image"] < 100 and chunks["label"] >= 3750
@@ -298,7 +298,7 @@ def test_the_limit_is_that_of_the_workers(tmp_path: Path) -> None:
 def test_the_requests_are_those_that_an_object_store_gets(
     rows: str, ds: dtf.Dataset, bucket: tuple[Any, str, servers.Log], set_limits: Callable[..., None]
 ) -> None:
-    # A process looks for its claim once, however slow this machine is.
+    # A process checks its claim once, however slow this machine is.
     set_limits(owner_check=1e9, heartbeat=1e9)
     source: Any = {
         "shards": ds,

@@ -1,7 +1,7 @@
 """Stores that other programs changed, or earlier versions wrote: rows as they were written, or errors that name it all.
 
 ``data/zarr/format1.zip`` holds three groups of the same rows, written in format 1: in chunks of 3 rows, in shards of 3
-rows, and an interrupted conversion. Rows, features and options are those of `ROWS`, `FEATURES` and `OPTIONS`.
+rows, and an interrupted conversion. Rows, features and options are `ROWS`, `FEATURES` and `OPTIONS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write units of Zarr: whatever shards and chunks are, whoever writes, in whatever order, each chunk is written once.
+"""Write units of Zarr: for any shards and chunks, schedulers and orders, each chunk is written once.
 
 Shards of some 200 rows, of one and of none; chunks and shards that divide neither those nor each other.
 """

@@ -431,7 +431,7 @@ def test_an_interrupt_while_the_threads_start_stops_them(ds: dtf.Dataset, monkey
 
 
 def test_close_in_another_thread_ends_a_waiting_caller(ds: dtf.Dataset) -> None:
-    # One batch of all units, of which some are not read yet.
+    # One batch of all units while some are not read yet.
     gate = Gate(ds, TOTAL)
 
     def close() -> None:
@@ -688,7 +688,7 @@ def test_workers_of_torch_divide_the_rows_of_each_epoch(
         assert sorted(epochs[-1]) == list(range(50))
     assert (epochs[0] == epochs[1]) is not bool(options)
     monkeypatch.setattr(torch, "get_worker_info", lambda: None)
-    # Another loop of the process goes on with the next epoch, too.
+    # Another loop of the process continues with the next epoch, too.
     assert [sorted(np.concatenate([batch["label"] for batch in batches])) for _ in "ab"] == [list(range(50))] * 2
 
 

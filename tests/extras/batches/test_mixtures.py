@@ -57,7 +57,7 @@ def everything(sizes: Sequence[int]) -> list[int]:
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> tuple[list[int], list[float], dict[str, Any]]:
-    """Draw sizes, weights of which one is positive, and options."""
+    """Draw sizes, weights (at least one is positive), and options."""
     sizes = draw(st.lists(st.integers(0, 20), min_size=1, max_size=3))
     weight = st.sampled_from([0.0, 1e-300, 0.01, 0.5, 1.0, 3.0, 1e300])
     weights = draw(st.lists(weight, min_size=len(sizes), max_size=len(sizes)).filter(any))
@@ -70,7 +70,7 @@ def assert_is_prefix_of_each(found: Sequence[int], sizes: Sequence[int], weights
     for part, (count, size) in enumerate(zip(counts, sizes, strict=True)):
         assert [each for each in found if each // FIRST == part] == [part * FIRST + row for row in range(count)]
         assert count <= size if stop and weights[part] else count == (size if weights[part] else 0)
-    # An early end is that of a data set.
+    # A mixture ends early where a data set ends.
     assert any(count == size for count, size, weight in zip(counts, sizes, weights, strict=True) if weight)
 
 
@@ -283,14 +283,14 @@ def test_data_sets_that_differ_are_refused_or_reduced() -> None:
         dtf.sample_from_datasets([one, two], columns="common")
     assert list(dtf.sample_from_datasets([one, two], columns=["id"]).schema) == ["id"]
     assert list(dtf.sample_from_datasets([one, two[["wrist", "id"]]], columns="common").schema) == ["id"]
-    # The order of the columns is that of the first data set.
+    # Columns are in the order of the first data set.
     (batch,) = dtf.sample_from_datasets([one[["image", "id"]], one[["id", "image"]]], seed=0).batches(6)
     assert list(batch) == ["image", "id"]
     with pytest.raises(UnknownFeatureError, match="data set 1: no column 'depth'"):
         dtf.sample_from_datasets([one, two], columns=["depth"])
     with pytest.raises(SchemaError, match="no common column"):
         dtf.sample_from_datasets([one[["depth"]], two[["wrist"]]], columns="common")
-    # A data set of weight 0 takes no part.
+    # A data set of weight 0 is left out.
     assert list(dtf.sample_from_datasets([one, two], [1, 0]).schema) == ["image", "id", "depth"]
 
 
@@ -347,7 +347,7 @@ CASES: list[tuple[list[int], list[float] | None, bool]] = [
     ([7], [2.0], True),
     ([0, 0], None, False),
 ]
-# Sizes and weights of mixtures that end early, and their mean length: draws before the one of a missing row.
+# Sizes and weights of mixtures that end early, and their mean length: draws until a row is missing.
 ENDING: list[tuple[list[int], list[float], float]] = [
     ([5, 10_000], [0.5, 0.5], 11.0),
     ([0, 10_000], [0.1, 0.9], 9.0),

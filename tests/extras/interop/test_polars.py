@@ -248,7 +248,7 @@ def test_names_that_polars_takes_for_patterns(tmp_path: Path, names: tuple[str, 
 
 
 def decoding(*names: str) -> dict[str, dtf.Feature]:
-    """Return features of which only `names` can be decoded: no record lists as many values as the others ask for."""
+    """Make features so that only `names` can be decoded: records list fewer values than the others need."""
     return {
         name: feature if name in names else dtf.FixedLenFeature((11,), feature.stored)
         for name, feature in FEATURES.items()
@@ -307,7 +307,7 @@ SQL = [
     ("opened", "condition"), mostly_slow(((opened, condition) for opened in OPENED for condition in SQL), 4)
 )
 def test_duckdb(files: Path, opened: str, condition: str) -> None:
-    # DuckDB has no float16.
+    # DuckDB lacks float16.
     ds = open_once(files, opened)[[name for name in FEATURES if name != "half"]]
     query = f"SELECT label, small, word, len(tokens) FROM shown WHERE {condition} ORDER BY small"
     with duckdb.connect() as database:

@@ -401,7 +401,7 @@ def test_xarray_writes_no_objects_that_it_would_change(tmp_path: Path, way: str,
                 opened[name].mean().compute()
         return
     with warnings.catch_warnings():
-        # zarr has no specification of bytes that end at a zero.
+        # zarr does not specify bytes that end at a zero.
         warnings.simplefilter("ignore")
         opened[["raw"]].to_zarr(tmp_path / "c.zarr", consolidated=False, encoding={"raw": {"dtype": "S3"}})
         found = xr.open_zarr(tmp_path / "c.zarr", consolidated=False)["raw"].values.tolist()
@@ -410,7 +410,7 @@ def test_xarray_writes_no_objects_that_it_would_change(tmp_path: Path, way: str,
 
 @pytest.mark.parametrize("kind", ["to_zarr", "virtual"])
 def test_stores_are_saved_as_netcdf(tmp_path: Path, kind: str) -> None:
-    """NetCDF has no attributes that are mappings."""
+    """NetCDF does not store mappings as attributes."""
     if kind == "to_zarr":
         dtf.to_zarr({"x": np.ones((3, 2), np.float32), "y": [[1], [2, 3], []]}, tmp_path / "a.zarr")
         opened = xr.open_zarr(tmp_path / "a.zarr")

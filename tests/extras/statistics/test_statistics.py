@@ -1,4 +1,4 @@
-"""Statistics equal those of pandas and NumPy over all values, for any column in any chunks."""
+"""Statistics equal what pandas and NumPy compute from all values, for any column in any chunks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def close(found: Any, expected: Any, scale: float) -> bool:
 
 
 def assert_numbers(found: Any, values: list[Any]) -> None:
-    """Compare statistics of numbers with those of pandas."""
+    """Compare statistics of numbers with pandas."""
     array = np.array(values)
     with np.errstate(all="ignore"):
         known = array[~np.isnan(array)] if array.dtype.kind == "f" else array

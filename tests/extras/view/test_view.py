@@ -1,4 +1,4 @@
-"""The server of `dask-tfrecord view`: answers, limits of what it answers, and who gets an answer."""
+"""The server of `dask-tfrecord view`: answers, their limits, and the requests that it refuses."""
 
 import contextlib
 import http.client

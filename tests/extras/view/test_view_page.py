@@ -179,7 +179,7 @@ def test_rows_get_their_values_while_the_grid_scrolls(show: Show, numbers: Path)
     tab.settle()
     position, filled = tab.driver.execute_async_script(SCROLL)
     assert position > 64 * 34, "the grid did not leave the rows that came first"
-    # Of steps that each ask anew and wait for a pause, fewer than half have values: those of the first rows.
+    # Of steps that each ask anew and wait for a pause, fewer than half have values: the first rows.
     assert filled > 0.6
 
 
