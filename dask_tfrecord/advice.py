@@ -1,6 +1,6 @@
 """What errors advise: the names and arguments of tf.data, pandas, xarray, PyTorch and NumPy, and what to write here.
 
-In texts about a data set, ``COLUMN`` stands for its first column, ``NUMBER`` for its first column of one number per
+In texts about a data set, ``COLUMN`` is replaced by its first column, ``NUMBER`` by its first column of one number per
 row, ``RAGGED`` for its first ragged one, and ``CONDITION`` for one on the number; ``SIZE`` for the rows of a batch, and
 ``VALUE`` for what was given.
 """
@@ -60,7 +60,7 @@ _BEFORE = (
 )
 _AHEAD = "leave it out: ds.batches(SIZE) decodes batches ahead, or write ds.batches(SIZE, prefetch=2) for 2 of them"
 
-# Texts by the name of an attribute of a data set, of the package or of batches, and by that of an argument, alone or
+# Texts by the name of an attribute (of data sets, the package, batches), and by the name of an argument, alone or
 # after the name of its function.
 ADVICE: Mapping[str, Mapping[str, str]] = {
     "ds": {

@@ -164,7 +164,7 @@ class RaggedBlock(_Buffers):
         return RaggedBlock(inner, splits - first)
 
     def padded(self, length: int, value: Any, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return rows padded with `value` to `length`, which must be at least that of the longest row.
+        """Pad rows with `value` to `length`, which must be at least the length of the longest row.
 
         Returns
         -------
@@ -338,7 +338,7 @@ def pad_levels(
     *,
     truncate: bool = False,
 ) -> NDArray[Any]:
-    """Pad rows at each level to a length, None for that of the longest row.
+    """Pad rows at each level to a length, None for the length of the longest row.
 
     Longer rows are cut if `truncate`; otherwise `refuse` returns the error of a row, with what it holds and the length.
     """
@@ -518,7 +518,7 @@ class RowLimitError(RowError):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """How many bytes one column of a block may take."""
+    """The most bytes that one column of a block may take."""
 
     nbytes: int
     setting: str

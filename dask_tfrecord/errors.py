@@ -88,7 +88,7 @@ def repr_without_credentials(self: Any) -> str:
 def describe_error(error: BaseException) -> str:
     """Return the status and message of an error without credentials, for logs and messages, and the type of others'.
 
-    The `repr` of a foreign error may hold the headers of its request.
+    The `repr` of another library's error may hold the headers of its request.
     """
     if hasattr(error, "request_info"):
         # The message of aiohttp comes from the server, and `str` formats whatever it holds.
@@ -266,7 +266,7 @@ class SchemaError(TFRecordError, ValueError):
 
 
 class UnknownFeatureError(SchemaError, KeyError):
-    """The data set has no feature or column of this name."""
+    """A name that is neither a feature nor a column of the data set."""
 
 
 class SchemaNotFoundError(SchemaError, FileNotFoundError):
@@ -449,7 +449,7 @@ def _is_near(name: object, known: str) -> bool:
 
 @contextmanager
 def add_path_to_errors(path: str) -> Iterator[None]:
-    """Add a path to an `OSError` that has none, such as that of a full disk."""
+    """Add a path to an `OSError` without one, as for a full disk."""
     try:
         yield
     except OSError as error:
@@ -458,6 +458,6 @@ def add_path_to_errors(path: str) -> Iterator[None]:
 
 
 def add_path(error: OSError, path: str) -> None:
-    """Add a path to an error of the system that has none."""
+    """Add a path to an error of the system that lacks one."""
     if error.errno is not None and error.filename is None:
         error.filename = redact_url(path)

@@ -56,7 +56,7 @@ _GRANTS = re.compile(
 def file_key(path: str) -> tuple[Any, ...]:
     """Return what two paths or URLs of one file have in common now: device and inode, or scheme, bucket and key.
 
-    What does not exist yet has the key of its directory, and its name. Hard links have one key.
+    A path that does not exist yet has the key of its directory, and its name. Hard links have one key.
     """
     url = url_key(path)
     if url[0] != "file":
@@ -171,7 +171,7 @@ def function_parts(function: Callable[..., Any]) -> dict[str, str]:
         else:
             parts["the function"] = inner
             break
-    # What C defines has no content but its name and its state.
+    # Content that C defines is only known by name and state.
     digests = _Digests(inner.__module__ if isinstance(inner, FunctionType) else None, function)
     if isinstance(inner, FunctionType):
         parts |= _parts_of(inner)
@@ -193,7 +193,7 @@ def _parts_of(function: FunctionType) -> dict[str, Any]:
     if function.__dict__:
         parts["its attributes"] = function.__dict__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        # A variable without a value has no contents.
+        # A variable without a value lacks contents.
         with suppress(ValueError):
             parts[f"its variable {name!r}"] = cell.cell_contents
     for name in sorted(_names(code)):
@@ -293,7 +293,7 @@ class _Digests:
 
 
 def _global(module: str | None, name: str) -> Any:
-    """Return what an imported module has under a name; None if it has nothing."""
+    """Return the object of an imported module under a name; None without one."""
     found: Any = sys.modules.get(module or "")
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -306,7 +306,7 @@ def _members(kind: type) -> Iterator[Any]:
     yield from kind.__bases__
     is_enum = issubclass(kind, enum.Enum)
     for name, member in sorted(vars(kind).items()):
-        # Descriptors of slots, of `__dict__` and of `__weakref__` have no content.
+        # Descriptors of slots, `__dict__` and `__weakref__` lack content.
         if isinstance(member, GetSetDescriptorType | MemberDescriptorType):
             yield name
         elif not (name in _OF_PYTHON or name.startswith(_OF_DATACLASSES) or (is_enum and _OF_ENUMS.fullmatch(name))):

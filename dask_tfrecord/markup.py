@@ -175,7 +175,7 @@ def bins_svg(
 
 
 def json_number(value: float) -> float | str:
-    """Return a number, or the text that stands for NaN or an infinity: JSON has neither."""
+    """Return a number, or text for NaN and infinities, which JSON lacks."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -215,7 +215,7 @@ _INDENT = "    "
 def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
     """Lay a table out for a terminal that is narrower than the table.
 
-    Where all cells but those apart fit, they are one line. Otherwise the first cell of a row stands above the others,
+    Where all cells but those apart fit, they are one line. Otherwise the first cell of a row is above the others,
     which are indented and aligned. No cell is cut or broken within a word, so only a single word that is too long makes
     a line longer than `width`.
 
@@ -233,7 +233,7 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
     Returns
     -------
     list of str
-        Lines: those of the header, a rule, those of the rows.
+        Lines: the header, a rule, the rows.
     """
     header, *rows = table = [list(map(printable, row)) for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

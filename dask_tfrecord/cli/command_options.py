@@ -1,6 +1,6 @@
 """Options and arguments of all commands, each defined once; the scheduler they choose, and their text on a terminal.
 
-A command lists the names of its options: ``@options("columns", "threads")``. Names and values are those of the Python
+A command lists the names of its options: ``@options("columns", "threads")``. Names and values are as in the Python
 functions, so that a command passes them on.
 """
 
@@ -46,7 +46,7 @@ def json_line(values: Any) -> str:
 
 
 def output() -> Console:
-    """Return a console on stdout; it raises BrokenPipeError where that of rich would end the process."""
+    """Return a console on stdout; it raises BrokenPipeError where rich's would end the process."""
     from rich.console import Console
 
     class Output(Console):
@@ -162,7 +162,7 @@ def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:
-    """Join comma-separated lists of names; return None if there are none."""
+    """Join comma-separated lists of names; return None for an empty list."""
     return [name for names in lists for name in names.split(",")] or None
 
 

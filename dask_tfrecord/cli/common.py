@@ -326,7 +326,7 @@ def inspect_matching(
 ) -> Report:
     """Inspect records that meet conditions on a schema's features, or all records.
 
-    Raises click.UsageError if there are none.
+    Raises click.UsageError without features.
     """
     import numpy as np
 

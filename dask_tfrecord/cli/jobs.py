@@ -41,7 +41,7 @@ RESUMED_STEPS = (*STEPS, "begin_resume")
 def _check_steps(pattern: str | list[str] | None, parts: int | None, *, resume: bool = False) -> bool:
     """Return True if the command continues a job; refuse options that do not belong together.
 
-    `resume` is that of a command that resumes nothing else.
+    `resume` comes from a command that resumes nothing else.
     """
     ctx = click.get_current_context()
     flags = {each.name: each.opts[0] for each in ctx.command.params if each.name}
@@ -101,7 +101,7 @@ def divisible(
                         f"Nothing is planned at {plain(given[target])}: give --begin first, with the same "
                         f"{target.upper()}. ({one_line(error)})"
                     ) from None
-                # The command that reads a store has no shards to check.
+                # The command that reads a store does not read shards, which would be checked.
                 shards = None if read == "store" else given[read]
                 _continue(opened, given[target], shards, given["threads"], part=part, finish=finish)
                 return

@@ -127,7 +127,7 @@ def info(
     from dask_tfrecord.shards.listing import find_shards
 
     try:
-        # Without a split, those of all splits.
+        # Without a split, the shards of all splits.
         resolved = resolve_collection(pattern, split, compression=compression, storage_options=None, default="all")
     except SchemaError as error:
         if split is not None:
@@ -161,7 +161,7 @@ def info(
     matching = None
     if where and has_records:
         with computing(threads):
-            # A known schema has no sample.
+            # A known schema needs no sample.
             reading: dict[str, Any] = {"sample": None if message or known is not None else sample}
             reading |= {"message": message, "split": split, "compression": compression, "errors": errors}
             matching = keep_where(open_rows(pattern, threads, features=None, **reading), where, None).nrows
@@ -240,7 +240,7 @@ def copy(
         raise click.UsageError("--features are those that --where compares: give --where, or --columns for fewer.")
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
-        # Another file is no source: a missing name would make it one.
+        # Another file is not a source: a missing name would make it one.
         sources = [*source, target] if _suffix(target) in map(_suffix, source) else source
         written = command_line(click.get_current_context(), "copy", *sources, "copied.tfrecord")
         raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
@@ -347,7 +347,7 @@ def schema(
     Features come from --features, else from the metadata of a TFDS data set, else they are inferred, with --where from
     the records that meet the conditions. The JSON has all
     arguments of the features, class names and groups. TFMD is the text of a schema.pbtxt of TensorFlow Metadata, which
-    has no casts and no decoding of bytes. Python code assigns an equal schema.
+    does not express casts and the decoding of bytes. Python code assigns an equal schema.
     """
     from dask_tfrecord.features.schema import Schema
 

@@ -38,7 +38,7 @@ class AllCommands(Commands):
         return sorted({*super().list_commands(ctx), *(each.name for each in COMMANDS)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; search those of other packages last."""
+        """Find a command; commands of other packages come last."""
         found = super().get_command(ctx, cmd_name)
         return found or next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
 

@@ -151,7 +151,7 @@ def _from_library(array: Any, owner: str, first: int) -> Any:
     if hasattr(kind, "detach") and hasattr(kind, "cpu"):
         return array.detach().cpu().numpy()
     if (hasattr(kind, "__array_function__") or hasattr(kind, "__cuda_array_interface__")) and hasattr(kind, "get"):
-        # CuPy refuses to convert its arrays where nobody asks for it.
+        # CuPy refuses to convert its arrays implicitly.
         return array.get()
     return array
 
@@ -490,7 +490,7 @@ def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
-    """Return the bound up to which a float represents every integer."""
+    """Return the largest integer below which a float represents all integers."""
     bits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(dtype.name, 53)
     return 1 << bits
 

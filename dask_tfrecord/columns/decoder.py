@@ -82,7 +82,7 @@ class Decoder:
     schema : Schema
         Schema of the records.
     kept : {"values", "sizes", "steps"}
-        What blocks hold. Of ``"sizes"``, only row splits and shapes are right: values of rows of variable size are
+        What to decode. With ``"sizes"``, only row splits and shapes are right: values of rows of variable size are
         checked and counted, and replaced by zeros that share the memory of one; of images, only headers are read. An
         example of three records with the values [5, 6], [] and [7]: the block is [0, 0], [] and [0]. Of ``"steps"``,
         the columns are the numbers of steps of padded features.
@@ -117,7 +117,7 @@ class Decoder:
             groups=groups,
             inner_groups=inner,
             report=schema.report,
-            # Lengths that were counted are those of these files.
+            # Lengths were counted in these files.
             records=schema if schema.records is None else schema.records,
         )
         if kept == "sizes":
@@ -135,7 +135,7 @@ class Decoder:
         return type(self), (self.schema, self.kept)
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
-        # Stores hold tokens: the name is that of their format.
+        # Stores hold tokens: the name belongs to their format.
         return "Decoder", self.schema.__dask_tokenize__(), *(() if self.kept == "values" else (self.kept,))
 
 
@@ -211,7 +211,7 @@ def _columns_of_messages(name: str, feature: ProtoFeature, schema: Schema) -> di
 
 def _check_axes(column: ColumnDecoder) -> None:
     """Refuse shapes with more axes than a NumPy array, the axis of rows included."""
-    # Rows of different shapes are arrays of their own; flat values of ragged rows have no axes of rows.
+    # Rows of different shapes are arrays of their own; flat values of ragged rows lack the axes of rows.
     rows = int(not column.feature.own_shapes)
     axes = len(column.feature.row_shape) - column.feature.ragged_rank
     if axes + rows > _MAX_AXES:
@@ -249,7 +249,7 @@ def _with_shared_keys(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnD
 
 
 def _is_one_value(spec: KeySpec) -> bool:
-    """Return whether a spec is that of one bytes value without a default, whatever the decoder makes of it."""
+    """Return whether a spec reads one bytes value without a default, for any use of it."""
     is_one = spec.layout == ValueLayout.FIXED and spec.dtype == "bytes" and spec.count == 1
     return not spec.default_value and (is_one or spec.layout in (ValueLayout.RAW, ValueLayout.TENSOR))
 
@@ -308,7 +308,7 @@ def decode_blocks(
 
 
 class _Shards:
-    """Open shards: that of the window, and that of the last records whose bytes are known."""
+    """Open shards: the shard of the window, and the shard of the last records whose bytes are known."""
 
     def __init__(self, check_crc: bool) -> None:
         self._check_crc = check_crc
@@ -636,7 +636,7 @@ class _FilteredJob(_DecodeJob):
     def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Prepare to decode the next chunk."""
         super().begin(runs, rows, out)
-        # Records that are kept: for each window, the number of its run and those of the records.
+        # Records that are kept: for each window, the number of its record range and the numbers of the records.
         self._kept: list[tuple[int, NDArray[np.int64]]] = []
 
     def blocks(self) -> dict[str, Block]:
@@ -944,7 +944,7 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
             return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
         case Fault.SIZE:
             text = f"holds {plural(found, 'byte')} where {feature} takes {spec.count:,}"
-            # Fewer bytes than those of the array are often an encoded image.
+            # If the array needs more bytes, they are often an encoded image.
             return f"{text}; ImageFeature() reads JPEG, PNG and other images"
         case Fault.UTF8:
             return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"

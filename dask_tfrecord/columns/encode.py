@@ -108,7 +108,7 @@ class Encoder:
 
 @contextmanager
 def locating(name: str, location: Location, scope: str = "item") -> Iterator[None]:
-    """Raise the error of a row with its record; `location` is that of the first row."""
+    """Raise the error of a row with its record; `location` names the first row."""
     try:
         yield
     except RowError as error:
@@ -172,7 +172,7 @@ def message_columns_of(name: str, decoder: Decoder, columns: Container[str]) -> 
 
 
 def check_items(found: NDArray[np.int64], expected: NDArray[np.int64], other: str, reason: str) -> None:
-    """Refuse rows whose splits have another number of items than those of `other`."""
+    """Refuse rows whose splits differ from those of `other` in the number of items."""
     sizes, wanted = np.diff(found), np.diff(expected)
     if (row := first_true(sizes != wanted)) is not None:
         raise RowError(row, f"holds {plural(sizes[row], 'item')}; expected {wanted[row]:,}, as in {other!r}: {reason}")
@@ -240,7 +240,7 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
 
 
 def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
-    """Return the features of the columns from which records of these features are written."""
+    """Map features of records to the features of the columns that are written as them."""
     schema = schema_from_arguments(features, None)
     columns: Mapping[str, Any] = Decoder(schema).columns
     # Arrays hold the nanoseconds of times of messages, and of times of one shape.

@@ -47,7 +47,7 @@ def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> 
     if isinstance(block, RaggedBlock):
         values = block.values
         if isinstance(values, ArraysBlock) and not feature.own_shapes:
-            # The only open size is that of ragged rows.
+            # Only ragged rows have an open size.
             each = math.prod(feature.item_shape)
             return RaggedBlock(to_array(values.values).reshape(-1, *feature.item_shape), values.row_splits // each)
         return values
@@ -79,7 +79,7 @@ class StepWindow:
     pad: Literal["edge", "zero", "drop"]
 
     def rows(self, lengths: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """Return the items that are rows, among those of records of some lengths."""
+        """Choose the items that become rows, given the lengths of records."""
         if self.pad != "drop":
             return slice(0, int(lengths.sum()))
         before = self.past * self.stride
@@ -92,7 +92,7 @@ class StepWindow:
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return the positions of the steps around some items, and where they are within the record.
 
-        Both have the shape (items, steps). A position before or after the record is that of its first or last item.
+        Both have the shape (items, steps). A position before or after the record is replaced by its first or last item.
         """
         splits = splits_of(lengths)
         record = np.searchsorted(splits, items, side="right") - 1
@@ -118,7 +118,7 @@ class StepWindow:
 
 
 def _empty_item(items: Any) -> Block:
-    """Return an item with the form of those of a block: empty bytes, or no values."""
+    """Make an empty item in the form of a block's items: empty bytes, or an array without values."""
     if isinstance(items, BytesBlock):
         each = math.prod(items.shape[1:])
         return BytesBlock(items.values[:0], np.zeros(each + 1, np.int64), (1, *items.shape[1:]))
@@ -137,8 +137,8 @@ class ItemColumns:
     repeated: tuple[str, ...]
     records: Schema
     item_schema: Schema
-    schema: Schema  # of the rows: that of the items unless rows are windows
-    encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode those of the requested items only
+    schema: Schema  # of the rows: the schema of the items unless rows are windows
+    encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode only those of requested items
     window: StepWindow | None = None
     number: str | None = None  # column of the number of each item in its record
     unwindowed: tuple[str, ...] = ()  # columns of the group without a window
@@ -290,7 +290,7 @@ class LengthError(RowError):
 
 
 def _unequal(expected: int, found: int, other: str) -> str:
-    """Describe a length that differs from that of column `other`, or from the counted length."""
+    """Describe a length that differs from the length in column `other`, or from the counted one."""
     message = f"holds {plural(found, 'item')}; expected {expected:,}, "
     if other:
         return message + (

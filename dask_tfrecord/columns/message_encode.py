@@ -36,7 +36,7 @@ MAX_MESSAGE = (1 << 31) - 1
 
 
 def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, given: Schema) -> Schema:
-    """Return the fields that columns are written to: given ones, those that were read, or those of their names."""
+    """Choose the field for each column: a given one, the one that was read, or the one of its name."""
     message, features = given.message_type, dict(given)
     assert message is not None
     found = {label for name, feature in given.items() for label in _columns(message, name, feature)}
@@ -97,7 +97,7 @@ class MessageEncoder:
             if name not in self.fields or not self.fields[name].parsed.is_image:
                 raise SchemaError(f"encoding of {name!r}: only the values of an ImageFeature have an encoding")
         specs = [spec for field in self.fields.values() for spec in field.specs]
-        # The column of a oneof states which of its messages is set, also if the message has no column.
+        # The column of a oneof states which of its messages is set, also if the message lacks a column.
         self._members = {
             FieldSpec((*spec.path[:-1], member.name), "presence"): (spec, member.number)
             for path, spec in zip(self._paths.values(), (field.specs[0] for field in self.fields.values()), strict=True)

@@ -77,7 +77,7 @@ _ANY = "google.protobuf.Any"
 _MOST_COLUMNS = 20_000
 # Compressed messages that are inflated before they are decoded.
 _INFLATED_NBYTES = 1 << 20
-# Enums whose numbers are below it have their names as those of classes.
+# Enums with all numbers below it have class names.
 _MOST_CLASSES = 4096
 
 
@@ -100,7 +100,7 @@ class FieldPath(NamedTuple):
     """A field of a message type, or a oneof, and the fields on the way to it."""
 
     parts: tuple[str, ...]
-    fields: tuple[Any, ...]  # descriptors, without that of the oneof
+    fields: tuple[Any, ...]  # descriptors, without the oneof's
     oneof: Any = None
     # Of messages in bytes: the path of the bytes, and a group for each of their levels of rows.
     prefix: str = ""
@@ -145,7 +145,7 @@ class FieldPath(NamedTuple):
         return self.fields[-1] if self.fields and self.oneof is None else None
 
     def of_wrapper(self) -> FieldPath:
-        """Return the path of the value of a wrapper, such as ``google.protobuf.Int64Value``."""
+        """Return the path of the value in a wrapper like ``google.protobuf.Int64Value``."""
         value = self.fields[-1].message_type.fields_by_name["value"]
         return self._replace(parts=(*self.parts, "value"), fields=(*self.fields, value))
 
@@ -244,7 +244,7 @@ def _nested_columns(path: FieldPath, name: str, feature: ProtoFeature) -> dict[s
 def columns_in_bytes(
     name: str, feature: ProtoFeature, specs: Any, prefix: str, outer: tuple[str, ...], *, is_any: bool = False
 ) -> dict[str, ColumnDecoder]:
-    """Return the columns of messages in bytes values, whose outputs are those of `specs`."""
+    """Return the columns of messages in bytes values, which have the outputs of `specs`."""
     columns = message_columns(
         feature.message, name, replace(feature, message=None, compression_type=None), prefix, outer
     )
@@ -449,7 +449,7 @@ def _stored_messages(
     parts, size, first = list[bytes](), 0, 0
     for number, value in enumerate(iter_values(values)):
         most = 0 if limit is None else limit.nbytes + 1
-        # A field that is not set has no bytes, and a message in it no fields.
+        # A field that is not set is empty, and so is a message in it.
         part, whole = inflated_value(value, parsed.compression_type, most) if value else (b"", True)
         if limit is not None and len(part) > limit.nbytes:
             raise RowLimitError(number, limit.message())
@@ -503,7 +503,7 @@ class MessageTables:
         self._add(message.descriptor, ())
 
     def _add(self, descriptor: Any, path: tuple[str, ...]) -> int:
-        """Add the table of a message at a place, and those of the messages below it; return its index."""
+        """Add the tables of a message at a place and of the messages below it; return the first index."""
         index, names = len(self.tables), list[str]()
         self.tables.append(None)
         self.places.append((path, names))
@@ -537,7 +537,7 @@ class MessageTables:
             if "values" in wanted and self.specs[wanted["values"]].counted and sized:
                 # A singular number has one value in each message: there is nothing to count.
                 self.counted.append(wanted["values"])
-            # Bytes of entries, too, are those of the last entry of each key.
+            # Bytes of entries, too, come from the last entry of each key.
             if path in self._entered or is_map(each):
                 options["message"] = self._add(each.message_type, path)
             if each.message_type is None:
@@ -580,7 +580,7 @@ class MessageTables:
         return kind(self.describe(problem), replace(location, feature=self.field(problem) or None))
 
     def describe(self, problem: _native.MessageProblem) -> str:
-        """Describe content that the decoder refused, in a message that begins with that of its feature."""
+        """Describe content that the decoder refused, in a message that begins with the feature's."""
         where = f"field {self.field(problem)!r}" if self.field(problem) else f"message {self.message.name}"
         number = f", number {problem.number} on the wire" if problem.number and problem.field < 0 else ""
         if problem.fault is Fault.UTF8:

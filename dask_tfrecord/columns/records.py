@@ -51,7 +51,7 @@ def _readable(columns: Schema) -> Schema:
             f"column {lost[0]!r} is not in the records that this data set writes: leave it out, as in ds[[…]].schema, "
             f"or state the features of the records"
         )
-    # Of an inferred schema, the sample tells which keys were never set.
+    # The sample of an inferred schema shows which keys were never set.
     return read.with_classes({**read.classes, **made.classes}).with_groups(made.groups) if made == read else made
 
 
@@ -69,7 +69,7 @@ def renamed_records(columns: Schema, names: Mapping[str, str]) -> Schema | None:
     """Return the features that columns under new names are read by; `names` are the present ones by the new ones.
 
     A feature gets the name that its columns have together. One whose columns are renamed apart is left out, as is an
-    item that is not named as one: such columns are features of their own.
+    item that is not named as one: these columns are features of their own.
     """
     read = columns.records
     if read is None:
@@ -98,7 +98,7 @@ def _joined(common: set[str], suffix: str) -> str:
 
 
 def named_columns(schema: Schema, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that names of features, or of columns, stand for; other names are returned as they are."""
+    """Replace names of features by their columns; other names stay."""
     decoders = Decoder(schema).decoders
     found: dict[str, None] = {}
     for name in names:
@@ -107,7 +107,7 @@ def named_columns(schema: Schema, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def features_of_columns(schema: Schema, names: Sequence[str]) -> Schema:
-    """Return the features that some names stand for: their own, or those of columns."""
+    """Replace names by the features with this name, or with a column of this name."""
     if all(name in schema for name in names):
         return schema.select(names)
     decoders = Decoder(schema).decoders

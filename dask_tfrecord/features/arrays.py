@@ -45,7 +45,7 @@ class ArrayFeature(EncodedArray):
         Shape of one array, with -1 for sizes that differ between values. With a leading -1 alone, rows are ragged;
         otherwise each row is an array of its own shape.
     dtype : str
-        The dtype of the arrays: numeric, bool, ``"text"``, or times such as ``"datetime64[s]"``. Text has the shape
+        The dtype of the arrays: numeric, bool, ``"text"``, or times like ``"datetime64[s]"``. Text has the shape
         ``()``, or one axis; text and times have no open size but a leading one.
     count : int or None
         Bytes values per record: None for one, -1 for any number. It has to be an argument, with the default None.
@@ -91,12 +91,12 @@ class ArrayFeature(EncodedArray):
         kind, inner = self.item_dtype.kind, self.shape[1:]
         if kind == "T":
             return TextFeature()
-        # Blocks of arrays of different shapes have the layout of tensors, also with one open size.
+        # Arrays that differ in shape are laid out like tensors, also with one open size.
         made = FixedLenFeature if kind in "mM" else TensorFeature if -1 in inner else RawFeature
         return made(inner, self.item_dtype)
 
     def reason_not_written(self) -> str | None:
-        """Return why arrays can't be written, if the class has no `encode_value`."""
+        """Return why arrays can't be written, if the class lacks `encode_value`."""
         return "has no encode_value" if type(self).encode_value is ArrayFeature.encode_value else None
 
     def assemble(self, decoded: Decoded) -> Block:
@@ -178,7 +178,7 @@ def _own_array(given: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _own_times(given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return times in a unit that holds them: those of another unit, and of Python."""
+    """Convert times of another unit, and Python's, to a unit that holds them."""
     if given.dtype == object and all(type(each) in _TIMES for each in given.ravel().tolist()):
         given = given.astype(f"{dtype.kind}8[us]")
     if given.dtype.kind != dtype.kind:

@@ -22,8 +22,8 @@ class Feature(ABC):
     """Base of the feature classes.
 
     A feature specifies the values to read from a record, and the layout of a block of rows. A block is dense: an array
-    of shape ``(n, *item_shape)``; or ragged: `ragged_rank` levels of rows of values of shape `item_shape`; or each of
-    its rows is an array of its own shape.
+    of shape ``(n, *item_shape)``; or ragged: `ragged_rank` levels of rows, whose values have the shape `item_shape`; or
+    each of its rows is an array of its own shape.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Feature(ABC):
     is_message : bool
         Values are fields of protobuf messages.
     has_decoded_values : bool
-        The flat values of a block are those of the decoder, unchanged.
+        The flat values of a block come from the decoder, unchanged.
     tfmd_domain : str or None
-        Field of TensorFlow Metadata for the content of bytes, such as ``"image_domain"``.
+        Field of TensorFlow Metadata for the content of bytes, for example ``"image_domain"``.
     """
 
     __slots__ = ("block_dtype", "is_bytes", "is_dense")
@@ -85,14 +85,14 @@ class Feature(ABC):
     # Reading: what a decoder asks.
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the keys that a column needs of each record; None if the feature does not describe such values.
+        """Return the keys that a column needs of each record; None if the feature does not describe these values.
 
         Parameters
         ----------
         key : str
             Key of the feature in the record, the feature list or the item.
         scope : {"value", "step", "item"}
-            What the feature describes: the values of a record, or of each of its steps or items.
+            The feature describes the values of a record, or of each of its steps or items.
         """
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class Feature(ABC):
         return False
 
     def padded_to(self, length: int | None) -> Feature:
-        """Return the feature of rows that are padded to a length; None for that of the longest."""
+        """Return the feature of rows padded to a length; None pads to the longest."""
         return self
 
     def unpadded(self) -> Feature:

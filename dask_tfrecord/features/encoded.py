@@ -71,7 +71,7 @@ class Encoded(Feature):
         return (KeySpec(key, "bytes", ValueLayout.FIXED, 1 if self.count is None else self.count),)
 
     def column(self, scope: Scope) -> Feature:
-        """Return the feature itself, or that of any number of values."""
+        """Return the feature, or its variant for any number of values."""
         return self if scope == "value" else self.with_count(-1)
 
     @property

@@ -19,7 +19,7 @@ from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_ent
 
 @dataclass(frozen=True, repr=False)
 class FloatImageFeature(ArrayFeature):
-    """An image of one float32 per pixel in a PNG, such as a depth map: the channels are the four bytes of each float.
+    """An image of one float32 per pixel in a PNG, like a depth map: the channels are the four bytes of each float.
 
     `tensorflow_datasets.features.Image(dtype="float32")` stores it. Needs Pillow, as `ImageFeature` does.
 
@@ -62,6 +62,6 @@ class FloatImageFeature(ArrayFeature):
         return encode_png(np.ascontiguousarray(array, "<f4").view(np.uint8))
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Describe an image with float pixels, or a sequence of such images."""
+        """Describe an image with float pixels, or a sequence of them."""
         image = class_entry("image", {"shape": shape_entry(self.shape), "dtype": "float32", "encodingFormat": "png"})
         return image if self.count is None else sequence_entry(image, self.count)

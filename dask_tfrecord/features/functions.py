@@ -20,7 +20,7 @@ from dask_tfrecord.features.dtypes import Shape
 from dask_tfrecord.identity import function_parts
 
 # Functions that features of this process were given. JSON names functions, and never imports one: a store or the labels
-# of shards may come from anywhere. Threads add functions and look them up; equal ones have equal names.
+# of shards may come from anywhere. Threads add functions and find them; equal ones have equal names.
 _known: WeakValueDictionary[tuple[str, str], Any] = WeakValueDictionary()
 # The names of these functions, by id.
 _named_functions: dict[int, tuple[weakref.ref[Any], tuple[str, str]]] = {}
@@ -28,7 +28,7 @@ _named_functions: dict[int, tuple[weakref.ref[Any], tuple[str, str]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class NamedFunction:
-    """A function that JSON names: the one of this process if a feature was given it, otherwise none to call."""
+    """A function that JSON names: callable if a feature in this process has it, else only a name."""
 
     name: str
     digest: str
@@ -57,7 +57,7 @@ def _name_now(function: Any) -> tuple[str, str]:
     named, key = _named(function), id(function)
     digest = hashlib.sha256(repr(function_parts(function)).encode())
     name = f"{named.__module__}:{named.__qualname__}", digest.hexdigest()[:16]
-    # A callable of C may have no weak references.
+    # A callable of C may lack weak references.
     with suppress(TypeError):
         _named_functions[key] = weakref.ref(function, lambda _: _named_functions.pop(key, None)), name
         _known[name] = function
@@ -65,7 +65,7 @@ def _name_now(function: Any) -> tuple[str, str]:
 
 
 def _named(function: Any) -> Any:
-    """Return the function whose name it has: that of a partial, or the class of a callable object."""
+    """Return the function that names it: a partial's function, or the class of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function)
@@ -84,7 +84,7 @@ class FunctionFeature(ArrayFeature):
         Shape of one array. None or -1 is a size that differs between values: with a leading one alone, rows are
         ragged; otherwise each row is an array of its own shape.
     dtype : str or dtype
-        The dtype of the arrays: numeric, bool, text (`str`), or times such as ``"datetime64[s]"``, of the unit D, s,
+        The dtype of the arrays: numeric, bool, text (`str`), or times like ``"datetime64[s]"``, of the unit D, s,
         ms, us or ns. A row has one text or a list of texts; text and times have no open size but a leading one.
     encode : callable, optional
         Function from an array to `bytes`. `to_tfrecord` needs it.

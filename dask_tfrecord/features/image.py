@@ -35,7 +35,7 @@ IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 # Filters of `tf.image.resize`.
 IMAGE_METHODS = ("bilinear", "lanczos3")
 
-# Channels that can be requested; 0 for those of the file.
+# Channels that can be requested; 0 keeps the file's.
 IMAGE_CHANNELS = (0, 1, 3, 4)
 
 
@@ -59,7 +59,7 @@ class ImageFeature(Encoded):
         ``(height, width)`` to resize to, as by `tf.image.resize`. Integers are rounded to the nearest, and clipped to
         the range of `dtype`.
     channels : int, default 0
-        0 for those of the file, or 1, 3 or 4 to convert to, as by `tf.io.decode_image`.
+        0 keeps the channels of the file; 1, 3 or 4 convert, as by `tf.io.decode_image`.
     fast : bool, default False
         Decode JPEG with libjpeg's fast DCT, TensorFlow's default. By default the accurate DCT is used, TensorFlow's
         ``dct_method="INTEGER_ACCURATE"``. The levels of both differ by a few, of noise at quality 100 by dozens; on
@@ -67,7 +67,7 @@ class ImageFeature(Encoded):
     reduced : bool, default False
         Decode JPEG at the smallest of libjpeg's scales 1/8, 1/4 and 1/2 whose result covers `size`, as by
         `tf.io.decode_jpeg` with ``ratio``, then resize. This is faster. It averages pixels that the bilinear filter
-        would leave out, so values differ from those of the whole image. True needs `size` and simplejpeg.
+        would leave out, so values differ from a resized whole image. True needs `size` and simplejpeg.
     method : {"bilinear", "lanczos3"}, default "bilinear"
         Filter of `size`. ``"lanczos3"`` calls the sine of the C library: by another one than TensorFlow's, integers
         may differ by a level.

@@ -1,4 +1,4 @@
-"""Keys of a record: what the native core is told about each, and what it returns for them.
+"""Keys of a record: the request of each to the native core, and the output that it returns.
 
 The core gets key specs as data, and no feature class.
 """
@@ -181,7 +181,7 @@ class Decoded(NamedTuple):
 
 
 Assemble = Callable[[Any, Decoded], Block]
-# What a feature describes: the values of a record, of each step of a feature list, or of each item.
+# A feature describes the values of a record, of each step of a feature list, or of each item.
 Scope = Literal["value", "step", "item"]
 
 

@@ -83,7 +83,7 @@ class Listed(Feature):
         return ()
 
     def column(self, scope: Scope) -> Feature:
-        """Return the feature itself, which has padding or is that of a record, or rows of its rows."""
+        """Return the feature itself if it has padding or describes a record, else rows of its rows."""
         if scope == "value" or self.is_padded:
             return self
         return VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
@@ -360,7 +360,7 @@ class FixedLenSequenceFeature(Listed):
     default_value : scalar, optional
         Value to pad shorter records with; 0 or ``b""`` by default.
     length : int, optional
-        Number of steps to pad to; by default that of the longest record, which is counted when the data set is opened.
+        Number of steps to pad to; by default the longest record's, which is counted when the data set is opened.
         A record with more steps is an error.
     mixed : bool, default False
         As for `FixedLenFeature`.
@@ -474,7 +474,7 @@ class FixedLenSequenceFeature(Listed):
         return Feature.encode_columns(self, name, key, scope, unpadded, encoding)
 
     def _without_padding(self, block: Block, lengths: Block | None) -> RaggedBlock:
-        """Return rows of steps without padding; all steps if `lengths` is None."""
+        """Cut the padding from rows of steps; keep all steps if `lengths` is None."""
         if isinstance(block, RaggedBlock):
             check_lengths(np.diff(block.row_splits), lengths)
             return block
@@ -525,7 +525,7 @@ class FixedLenSequenceFeature(Listed):
 
 
 def _step_splits(feature: Feature, output: KeyOutput) -> NDArray[np.int64]:
-    """Return the offsets between records, in steps: those of a feature list, or those that the values form."""
+    """Return the offsets between records, in steps of a feature list or steps that the values form."""
     return output.record_splits if output.spec.steps else output.record_splits // math.prod(feature.shape)
 
 

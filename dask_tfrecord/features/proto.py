@@ -53,7 +53,7 @@ class ProtoFeature(Feature):
         is then the path.
     path : str
         Names of fields joined by dots, ``"tracks.states.center_x"``; an extension is ``[package.name]``, an entry of a
-        map has ``key`` and ``value``, and the name of a oneof is a column of the name of the field that is set. The
+        map has ``key`` and ``value``, and the name of a oneof is a column that names the field that is set. The
         empty path is the message itself.
     values : RawFeature, TensorFeature, ImageFeature, TextFeature or ProtoFeature, optional
         Feature of each bytes value. `TextFeature` also names the values of an enum. A `ProtoFeature` decodes messages

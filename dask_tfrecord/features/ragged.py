@@ -172,7 +172,7 @@ class RaggedFeature(Listed):
         return 1 + len(self.partitions) - len(self.uniform_sizes)
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the spec of the values, then those of the keyed partitions."""
+        """Return the spec of the values, then the specs of the keyed partitions."""
         if scope != "value" and self.values is not None:
             return None
         entries = [partition.key for partition in self.partitions if isinstance(partition, KeyedPartition)]
@@ -184,7 +184,7 @@ class RaggedFeature(Listed):
         return (values, *(ragged_key(each, "int64", scope=scope) for each in entries))
 
     def keys_for_sizes(self, keys: tuple[KeySpec, ...]) -> tuple[KeySpec, ...]:
-        """Return the keys of the partitions; those of arrays too, which are decoded to check them."""
+        """Return the keys of the partitions, also of arrays, which are decoded to check them."""
         return keys[1:] if self.values is None else keys
 
     def assemble(self, decoded: Decoded) -> Block:
@@ -220,7 +220,7 @@ class RaggedFeature(Listed):
             return Listed.item(self)
         levels, sizes = self.ragged_rank - 1, tuple(map(UniformRowLength, self.uniform_sizes))
         if levels or sizes:
-            # One level of rows less; keys are those of no record.
+            # One level of rows less; the keys are not read from records.
             outer = tuple(RowLengths(f"{level}") for level in range(levels - 1))
             return RaggedFeature("bytes", partitions=(*outer, *sizes), values=self.values)
         return self.values
@@ -249,7 +249,7 @@ class RaggedFeature(Listed):
         ends = np.ascontiguousarray(ends)
         if self.values is None:
             return [in_rows(key, RaggedBlock(inside, ends)), *result]
-        # Axes of uniform partitions are merged with that of the rows.
+        # Axes of uniform partitions are merged with the axis of the rows.
         axes = len(self.uniform_sizes)
         values = inside.reshape((math.prod(inside.shape[: axes + 1]), *inside.shape[axes + 1 :]))
         rows = RaggedBlock(values, ends * math.prod(self.uniform_sizes))

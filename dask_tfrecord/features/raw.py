@@ -155,7 +155,7 @@ class RawFeature(EncodedArray):
         return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, content=content),)
 
     def tfds_entry(self, name: str, labels: Sequence[str] | None, format: str) -> Entry | None:
-        """Describe a tensor that is stored as bytes, or a sequence of such tensors."""
+        """Describe a tensor that is stored as bytes, or a sequence of them."""
         if self.count is not None:
             return sequence_entry(self.with_count(None).tfds_entry(name, labels, format), self.count)
         if self.size_keys or not self.stored_dtype.isnative or self.compression_type not in (None, "ZLIB"):
@@ -221,7 +221,7 @@ class RawFeature(EncodedArray):
         if self.count == -1:
             return self.with_count(None)
         if self.own_shapes and self.shape[0] < 0:
-            # Sizes of items are in no key, and blocks of arrays of different shapes have the layout of tensors.
+            # Sizes of items are not stored, and arrays that differ in shape are laid out like tensors.
             return TensorFeature(self.shape[1:], self.item_dtype)
         return replace(self, shape=self.shape[1:], size_keys=()) if self.ragged_rank else None
 

@@ -33,7 +33,7 @@ FEATURES: dict[str, type[Feature]] = {
     )
 }
 _OWN = FEATURES.copy()
-# How each is called, for errors about its arguments.
+# The signature of each, for errors about its arguments.
 _CALLS = (
     *("FixedLenFeature((), 'int64')", "FixedLenSequenceFeature((), 'int64')", "ImageFeature()"),
     *("TextFeature(), or TextFeature(encoding='latin-1')",),
@@ -56,7 +56,7 @@ def register_feature(cls: Registered) -> Registered:
     Parameters
     ----------
     cls : type
-        A frozen dataclass and subclass of `Feature`, such as one of `dask_tfrecord.features.ArrayFeature`. All
+        A frozen dataclass and subclass of `Feature`, for example of `dask_tfrecord.features.ArrayFeature`. All
         arguments have to be what JSON can store: None, bool, numbers, text, bytes, tuples and features.
 
     Returns
@@ -67,7 +67,7 @@ def register_feature(cls: Registered) -> Registered:
     Raises
     ------
     SchemaError
-        If it is no such class, or another class has its name.
+        If it is another kind of class, or another class has its name.
 
     Examples
     --------

@@ -74,7 +74,7 @@ class Schema(Mapping[str, Feature]):
     Parameters
     ----------
     features : mapping of str to feature
-        Feature classes of this library or of `tf.io`, by name; those of the context for records
+        Feature classes of this library or of `tf.io`, by name; features of the context for records
         with steps or items.
     sampling : Sampling, optional
         Set by `infer_schema`: the sample of records that the features are based on.
@@ -98,7 +98,7 @@ class Schema(Mapping[str, Feature]):
     report : Report, optional
         Set by `infer_schema`: a report on all features found, selected or not. Pickles, JSON and comparisons omit it.
     records : Schema, optional
-        Set by `Dataset.schema`, whose features are those of columns: the features of the records that the columns are
+        Set by `Dataset.schema`, whose features describe columns: the features of the records that the columns are
         read from, under the present names of the columns. `read_tfrecord` takes it: ``read_tfrecord(other, ds.schema)``
         reads the columns from records of the form that ``ds.to_tfrecord`` writes. Comparisons omit it.
 
@@ -209,7 +209,7 @@ class Schema(Mapping[str, Feature]):
         return len(self._features)
 
     def items(self) -> ItemsView[str, Feature]:
-        """Return the names and features, without a look-up for each name."""
+        """Return pairs of names and features; one pass is faster than a look-up for each name."""
         return self._features.items()
 
     def values(self) -> ValuesView[Feature]:
@@ -352,7 +352,7 @@ class Schema(Mapping[str, Feature]):
         return self.replaced(self._features)._set(groups=checked, sampling=self.sampling, report=self.report)
 
     def with_classes(self, classes: Mapping[str, Sequence[str]]) -> Schema:
-        """Return this schema with other names of classes, those of each feature by its name.
+        """Return this schema with other names of classes, by the name of their feature.
 
         Examples
         --------

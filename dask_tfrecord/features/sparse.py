@@ -93,7 +93,7 @@ class SparseFeature(Listed):
         }
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
-        """Return the specs of the indices along each axis, then that of the values."""
+        """Return the specs of the indices along each axis, then the spec of the values."""
         if scope != "value":
             return None
         return (*(ragged_key(each, "int64") for each in self.index_key), ragged_key(self.value_key, self.dtype))
@@ -108,7 +108,7 @@ class SparseFeature(Listed):
         return Feature.unsupported(self, scope) + hint
 
     def sources(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the columns of indices and values, and that of the shape, which may be missing."""
+        """Return the columns of indices, values and the shape, which may be missing."""
         return (f"{name}.indices", f"{name}.values"), (f"{name}.shape",)
 
     def encode_columns(

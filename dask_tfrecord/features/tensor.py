@@ -149,7 +149,7 @@ class TensorFeature(EncodedArray):
         return tuple(each for each in keys if not _is_parsed(each))
 
     def assemble(self, decoded: Decoded) -> Block:
-        """Return tensors that the decoder has parsed, or parse those of each row."""
+        """Return tensors that the decoder has parsed, or parse each row's."""
         output = decoded.keys[0]
         if not _is_parsed(output.spec):
             return self._parse(decoded)
@@ -160,7 +160,7 @@ class TensorFeature(EncodedArray):
         return ArraysBlock(output.flat(self.item_dtype), output.record_splits, shapes)
 
     def _parse(self, decoded: Decoded) -> Block:
-        """Parse the tensors of each row; those of one shape straight into an array."""
+        """Parse the tensors of each row; tensors of one shape straight into an array."""
         messages, limit = decoded.keys[0].encoded(), decoded.limit
         shape = (len(messages), *self.shape)
         array = None
@@ -227,7 +227,7 @@ def found_tensor(text: str, number: int) -> str:
     return f"a tensor of dtype {names[number]}" if number in names else f"a tensor of dtype number {number}"
 
 
-# Tag of the content of a tensor of numbers, which no other field follows.
+# Tag of the content in a tensor of numbers, which no other field follows.
 _CONTENT = b"\x22"
 
 

@@ -35,7 +35,7 @@ class TextFeature(Encoded):
         Number of strings per record; -1 for any number, zero included. By default a record holds one, and rows are
         strings.
     encoding : str, default "utf-8"
-        Name of a text encoding of Python, such as ``"latin-1"``. `to_tfrecord` writes it; other outputs hold text.
+        Name of a text encoding of Python: ``"latin-1"``, for example. `to_tfrecord` writes it; other outputs hold text.
     value_key : str, optional
         Key of the values in the record, by default the name of the feature. Several features may read one key.
 
@@ -93,7 +93,7 @@ class TextFeature(Encoded):
         return found and tuple(replace(each, content=content, default_value=default) for each in found)
 
     def column(self, scope: Scope) -> Feature:
-        """Return the feature itself, or that of any number of strings."""
+        """Return the feature, or its variant for any number of strings."""
         return self if scope == "value" else TextFeature(count=-1, encoding=self.encoding)
 
     def suggestion(self, count: int) -> str:
@@ -119,7 +119,7 @@ class TextFeature(Encoded):
         for number, value in enumerate(iter_values(values)):
             try:
                 text = str(value, self.encoding)
-                # Some encodings have bytes for halves of surrogate pairs, which are no characters.
+                # Some encodings have bytes for halves of surrogate pairs, which are not characters.
                 text.encode("utf-8")
                 texts.append(text)
             except UnicodeError as error:
@@ -148,7 +148,7 @@ def _checked_encoding(encoding: Any) -> str:
     """Return the name that Python has for an encoding of text."""
     try:
         name = codecs.lookup(encoding).name
-        # Codecs of bytes, such as zlib, are no encodings of text.
+        # Codecs of bytes (zlib) do not encode text.
         "".encode(name)
     except (LookupError, TypeError, ValueError) as error:
         raise SchemaError(f"TextFeature: {encoding!r:.100} is no encoding of text that Python knows") from error

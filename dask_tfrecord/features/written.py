@@ -109,6 +109,6 @@ def in_levels(block: Any, levels: int) -> Any:
 
 
 def check_lengths(counts: _Ints, lengths: Block | None) -> None:
-    """Refuse lengths that differ from those of the rows."""
+    """Refuse lengths that differ from the lengths of rows."""
     if lengths is not None and (row := first_true(counts != np.asarray(lengths))) is not None:
         raise RowError(row, f"holds {plural(counts[row], 'step')}; its lengths column has {np.asarray(lengths)[row]}")

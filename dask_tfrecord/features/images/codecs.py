@@ -194,7 +194,7 @@ def decode_with_pillow(
     return np.frombuffer(image.tobytes(), np.uint8).reshape(height, width, -1)
 
 
-# Markers without a segment (TEM, RST, SOI) and those of a frame (SOF).
+# Markers without a segment (TEM, RST, SOI), and markers of a frame (SOF).
 _BARE = {0x01, *range(0xD0, 0xD9)}
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = {0xC0, 0xC1}

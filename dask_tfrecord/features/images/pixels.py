@@ -40,7 +40,7 @@ def read_header(data: bytes) -> tuple[str, int, Sizes] | None:
 
 
 class Decoding(Protocol):
-    """How an image is decoded: the arguments of an `ImageFeature`."""
+    """The arguments of an `ImageFeature`, which determine how an image is decoded."""
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -48,7 +48,7 @@ class Decoding(Protocol):
 
     @property
     def channels(self) -> int:
-        """Number of channels to convert to; 0 for those of the file."""
+        """Number of channels to convert to; 0 keeps the file's."""
 
     @property
     def method(self) -> str:
@@ -198,7 +198,7 @@ def _open_to_draw(data: bytes) -> Any:
 
 
 def scale_pixels(pixels: NDArray[Any], factor_to_uint16: int, out: NDArray[Any]) -> None:
-    """Write `pixels` to `out`, scaled from the range of their dtype to that of `out`."""
+    """Write `pixels` to `out`, scaled from the range of their dtype to the range of `out`."""
     if out.dtype == pixels.dtype:
         np.copyto(out, pixels)
     else:

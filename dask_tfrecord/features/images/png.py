@@ -94,7 +94,7 @@ class PNG(ImageFormat):
     def open(self, data: bytes, channels: int, fast: bool, least: tuple[int, int] | None) -> EncodedImage:
         """Check all chunks of a PNG and prepare its decoding.
 
-        Without `channels`, those of the file: 3 of a palette, or 4 with transparency. Gray is repeated for RGB. RGB is
+        Without `channels`, the file decides: 3 of a palette, or 4 with transparency. Gray is repeated for RGB. RGB is
         weighted for gray as libpng does, in linear light if the file has a gamma. Bytes after the last chunk are
         ignored.
         """

@@ -1,6 +1,6 @@
 """Formats of images, by the bytes that they begin with.
 
-Packages add others to those of this library with `register_image_format`, or by an entry point of the group
+Packages add formats with `register_image_format`, or by an entry point of the group
 ``dask_tfrecord.image_formats``, which holds on workers too.
 """
 
@@ -22,12 +22,12 @@ def register_image_format(image_format: ImageFormat) -> None:
     Parameters
     ----------
     image_format : ImageFormat
-        A format of the same name is replaced, except for those of this library, whose bytes it cannot claim either.
+        A format of the same name is replaced. Formats of this library can't be, and their bytes can't be claimed.
 
     Raises
     ------
     ValueError
-        If the name is that of a format of this library, or no word.
+        If a format of this library has the name, or the name is not a word.
 
     Examples
     --------

@@ -121,7 +121,7 @@ _CLASSES = {each.DESCRIPTOR.name: each for each in (Example, SequenceExample, Ex
 
 
 def _parsed(cls: type[Any], payload: bytes) -> Any:
-    """Parse a payload as a message of a class; return None if it is not one."""
+    """Parse a payload as a message of a class; return None if that fails."""
     try:
         return cls.FromString(payload)
     # Pure Python protobuf raises UnicodeDecodeError for a key that is not UTF-8.
@@ -135,7 +135,7 @@ def _steps() -> Iterator[int]:
 
 
 def is_probably_example(payload: bytes) -> bool:
-    """Return whether the outer fields and the first feature of a payload are those of an Example.
+    """Return whether the outer fields and the first feature of a payload match an Example.
 
     False for every other message type that is commonly stored in TFRecord files, even if protobuf would parse it; also
     for an empty payload, which can be a message of any type.
@@ -182,7 +182,7 @@ def parse_record(payload: bytes) -> SequenceExample | None:
 def parse_example_list(payload: bytes) -> ExampleListWithContext | None:
     """Parse an ExampleListWithContext; return None for another payload type.
 
-    A list without features, such as ``0a00``, can be another message too: only other records decide.
+    A list without features (``0a00``) can be another message too: only other records decide.
     """
     record: ExampleListWithContext | None = _parsed(ExampleListWithContext, payload)
     if record is None or detect_payload_type(payload) == "an ExampleListWithContext":
@@ -434,7 +434,7 @@ def is_probably_text(value: bytes) -> bool:
 
 
 def detect_image(value: bytes) -> BytesContent | None:
-    """Return format, dtype and shape of an encoded image, or None if the value is not one.
+    """Return format, dtype and shape of an encoded image, or None for other values.
 
     The shape is (height, width, channels), with None where the header does not specify a size.
     """

@@ -102,7 +102,7 @@ _ITEMS = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64"}
 
 
 def _with_keys_together(features: Sequence[FeatureReport], survey: Survey) -> Iterator[FeatureReport]:
-    """Add suggestions that several keys make: sizes beside bytes, and parts of ragged and sparse features of TFX."""
+    """Add suggestions that several keys make: sizes next to bytes, and parts of ragged and sparse features of TFX."""
     names = {feature.name for feature in features}
     for each in features:
         found = list(each.suggestions)
@@ -245,7 +245,7 @@ class KindReport:
     shards : int
         Number of shards with at least one of these records.
     by_shard : tuple of (str, int)
-        Path and number of records of the first ten of these shards.
+        The first ten of these shards: path and number of records.
     first : Location
         Location of the first record.
     """
@@ -289,11 +289,11 @@ class FeatureReport:
         Histogram of the number of values per record, or per step of a feature list: first number, last number and
         frequency of each bin. Exact up to 64 distinct numbers, then by powers of two.
     steps : tuple of (int, int, int)
-        Histogram of the number of steps of a feature list, or of items that have the key.
+        Histogram of the numbers of steps in a feature list, or of items that have the key.
     extent : (int, int)
         Minimum and maximum number of values.
     feature : FixedLenFeature, VarLenFeature, FixedLenSequenceFeature, ProtoFeature or None
-        Inferred feature, or the feature of a field; None if the feature has no kind or several kinds.
+        Inferred feature, or the feature of a field; None if its values are unset or of several kinds.
     suggestions : tuple of Suggestion
         Other features that fit all values.
     mixed : int
@@ -351,7 +351,7 @@ class FeatureReport:
 
     @property
     def values(self) -> str:
-        """How many values and steps there are, as text."""
+        """The numbers of values and steps, as text."""
         values = span(*self.extent)
         if not self.in_lists or not self.steps:
             return values
@@ -438,7 +438,7 @@ class PathReport:
 
     @classmethod
     def from_survey(cls, survey: Survey) -> Iterator[PathReport]:
-        """Yield reports in the order of field numbers, without fields of values that are no messages."""
+        """Yield reports in the order of field numbers, without fields of values that are not messages."""
         order = sorted(survey.paths, key=lambda key: (*(map(int, key[0].split("."))),))
         messages = {""}
         for path, wire_type in order:
@@ -463,7 +463,7 @@ class Report:
     ----------
     message : str
         "Example", "SequenceExample" or "ExampleListWithContext". For other protobuf messages the full name of the given
-        type, or the detected type of the first record, such as "tf.Event".
+        type, or the detected type of the first record, for example "tf.Event".
     records : int
         Number of records read.
     sequences : int
@@ -792,7 +792,7 @@ def sample_records(
     """Yield the first records of evenly spaced shards, the first and the last included.
 
     Records of the other shards are read only if the selected shards are empty. `runs_of` returns the runs of the
-    records of a shard, such as the intact ones; by default all are read, and the first damaged one raises.
+    records of a shard, for example the intact ones; by default all are read, and the first damaged one raises.
     """
     runs_of = runs_of or (lambda index: [full_run(shards[index])])
     spread = min(len(shards), _SAMPLED_SHARDS)

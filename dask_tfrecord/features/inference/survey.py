@@ -215,7 +215,7 @@ class FeatureCounts:
     value_counts: Histogram = field(default_factory=Histogram)  # values per record, or per step
     steps: Histogram = field(default_factory=Histogram)  # steps of a feature list
     bytes_summary: BytesSummary = field(default_factory=BytesSummary)
-    # Distinct int64 values, as long as all are 0 or 1, and those of the first record with others.
+    # Distinct int64 values, as long as all are 0 or 1, and the values of the first record with others.
     integers: set[int] = field(default_factory=set)
     filled: set[str] = field(default_factory=set)  # kinds of lists with values
     # All lists are the three tensors that tf.io.serialize_sparse writes; None before the first list.
@@ -343,7 +343,7 @@ class PathCounts:
 
 @dataclass(slots=True)
 class Survey:
-    """What was counted over a collection's records, or a part's."""
+    """Counts over the records of a collection, or of a part."""
 
     records: int = 0
     sequences: int = 0  # records with feature lists, which are SequenceExamples for certain

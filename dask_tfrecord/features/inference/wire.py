@@ -50,7 +50,7 @@ class NoMessageError(Exception):
 
 
 class Span(NamedTuple):
-    """Where a field's tag and content begin and end."""
+    """Begin and end of a field's tag and content."""
 
     number: int
     wire_type: int
@@ -95,7 +95,7 @@ def likely_types(types: Sequence[str]) -> list[str]:
 
 
 def wire_lines(field: WireField, indent: str = "") -> Iterator[str]:
-    """Yield the fields of a message as text like that of `protoc --decode_raw`, each with the types that fit."""
+    """Yield the fields of a message as text like `protoc --decode_raw`, each with the types that fit."""
     for child in field.children:
         types = likely_types([candidate.type for candidate in child.candidates])
         if types[0] in ("message", "group"):

@@ -125,7 +125,7 @@ class Labels:
 
 
 def read_labels(shard: Shard) -> Labels | None:
-    """Read the labels next to a shard; None if there are none, or with a warning if the file has other content."""
+    """Read the labels next to a shard; None without a file, or with a warning if the file has other content."""
     (sidecar,) = find_sidecars([shard], SUFFIX)
     if sidecar is None:
         return None
@@ -252,7 +252,7 @@ def schema_code(schema: Schema) -> str:
         if names:
             arguments.append(f"{option}={_label_names(names)}")
     lines = [f"{_INDENT}{argument},".replace("\n", f"\n{_INDENT}") for argument in arguments]
-    # A Schema orders context features before those of steps; columns keep that of this schema.
+    # A Schema orders context features before features of steps; columns keep the order of this schema.
     order = [*schema.context_features, *filter(schema.has_steps, schema)]
     selected = [] if order == list(schema) else [f"schema = schema.select({python_code(list(schema))})"]
     return "\n".join(["import dask_tfrecord as dtf", "", "schema = dtf.Schema(", *lines, ")", *selected])
@@ -276,7 +276,7 @@ def feature_code(feature: Feature) -> str:
 
 
 def python_code(value: Any) -> str:
-    """Return an expression of a value: strings in double quotes, floats that have no literal, partitions, features."""
+    """Write a value as an expression: strings in double quotes, floats without a literal, partitions, features."""
     if isinstance(value, str):
         quoted = repr(value)
         return f'"{quoted[1:-1]}"' if quoted.startswith("'") and '"' not in quoted else quoted

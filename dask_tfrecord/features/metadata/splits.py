@@ -205,7 +205,7 @@ def _selection(splits: Mapping[str, TFDSSplit], slices: Sequence[_Slice]) -> TFD
             numbers = [shard for shard in numbers if borders[shard + 1] > start and borders[shard] < stop]
         files += [split.files[shard] for shard in numbers]
         if split.counts is not None:
-            # From numbers of records in the split to those of rows.
+            # From numbers of records in the split to numbers of rows.
             shift = sum(counts) - (borders[numbers[0]] if numbers else 0)
             spans.append((start + shift, (borders[-1] if stop is None else stop) + shift))
             counts += [split.counts[shard] for shard in numbers]

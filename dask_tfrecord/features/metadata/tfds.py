@@ -126,7 +126,7 @@ def _item_of(name: str, schema: Schema, format: str) -> Entry | None:
     feature, labels = schema[name], schema.classes.get(name)
     entry = feature.tfds_entry(name, labels, format)
     if entry is not None and isinstance(feature, VarLenFeature):
-        # A tensor of any number of values, which has no entry of its items.
+        # A tensor of any number of values, whose items lack an entry.
         return values_entry(feature.dtype, feature.item_shape, labels)
     item: Entry | None = (entry or {}).get("sequence", {}).get("feature")
     return item
@@ -206,7 +206,7 @@ class TFDSMetadata:
         return read_text(join(self.directory, name), storage_options)
 
     def _info(self, before: str | None, counts: Sequence[int], nbytes: int) -> str:
-        """Return the text of a `dataset_info.json` with this split and those of the text before."""
+        """Add this split to the text of a `dataset_info.json`."""
         names = self.names
         info: dict[str, Any] = {"name": names.name, "version": names.version, "fileFormat": "tfrecord", "splits": []}
         if before is not None:

@@ -116,7 +116,7 @@ def _camel(key: str) -> str:
 
 
 def _tfds_shape(value: Any, otherwise: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Read a shape in either format; -1 stands in for an unknown size."""
+    """Read a shape in either format; an unknown size is -1."""
     if value is None:
         return otherwise
     sizes = value.get("dimensions", ()) if isinstance(value, Mapping) else value
@@ -256,7 +256,7 @@ class _FeatureCollector:
         elif sizes[0] == -1 and -1 not in sizes[1:]:
             self._add(name, VarLenFeature(dtype, shape=sizes))
         else:
-            # The number of values does not determine the sizes, so rows of this column are not those of a sequence.
+            # The number of values does not determine the sizes, so rows of this column are not a sequence.
             self._add(name, VarLenFeature(dtype), is_flat=True)
 
     def _ragged(self, name: str, dtype: str, shape: tuple[int, ...], rank: int, values: Encoded | None = None) -> None:

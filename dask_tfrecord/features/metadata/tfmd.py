@@ -2,7 +2,7 @@
 
 For each feature, the file specifies its kind, its shape or number of values, and its presence. Tensor representations
 specify the features that form a sparse or ragged tensor, and default values. Domains describe the meaning of values and
-are ignored. The rules are those of the parsing specs of TFX and the comments of `schema.proto`, see
+are ignored. The rules follow the parsing specs of TFX and the comments of `schema.proto`, see
 https://github.com/tensorflow/metadata/blob/master/tensorflow_metadata/proto/v0/schema.proto.
 """
 
@@ -57,7 +57,7 @@ def read_pbtxt(text: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        Arguments of `Schema`: features by name, and those of feature lists, None for Examples.
+        Arguments of `Schema`: features by name, and features of feature lists, None for Examples.
 
     Raises
     ------
@@ -255,7 +255,7 @@ def format_pbtxt(
     sequence_features: Mapping[str, Feature] | None,
     classes: Mapping[str, Sequence[str]],
 ) -> str:
-    """Format features, those of feature lists, and names of classes as the text of a `schema.pbtxt`."""
+    """Format features, features of feature lists, and names of classes as the text of a `schema.pbtxt`."""
     message: Any = MetadataSchema()
     # Columns that only occur as parts of a sparse or ragged feature follow the features.
     parts: dict[str, str] = {}
