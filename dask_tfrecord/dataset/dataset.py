@@ -49,9 +49,9 @@ from dask_tfrecord.rows.filters import (
     filter_rows,
     parse_expression,
 )
+from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.rows.permutation import shuffled
 from dask_tfrecord.rows.rows import HasRows, Rows
-from dask_tfrecord.rows.sources import BlockFunction, OnBackend, infer_template, mapped_schema
 
 if TYPE_CHECKING:
     import xarray

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Literal
 
 import numpy as np
-from dask.base import tokenize
+from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import RaggedBlock, pad_levels, zero_rows
+from dask_tfrecord.blocks import (
+    Block,
+    BytesBlock,
+    RaggedBlock,
+    RowError,
+    allocating,
+    block_nbytes,
+    pad_levels,
+    splits_of,
+    take_rows,
+    union,
+    zero_rows,
+)
 from dask_tfrecord.columns.conversions import feature_of
+from dask_tfrecord.columns.decoder import located_error
 from dask_tfrecord.columns.items import (
     MASK,
     RECORD,
@@ -22,22 +35,36 @@ from dask_tfrecord.columns.items import (
     LengthError,
     StepWindow,
 )
-from dask_tfrecord.errors import FeatureError, SchemaError, Spelled, UnknownFeatureError, near_misses
+from dask_tfrecord.errors import (
+    FeatureError,
+    Location,
+    MemoryLimitError,
+    SchemaError,
+    Spelled,
+    UnknownFeatureError,
+    near_misses,
+)
 from dask_tfrecord.features import Feature, FixedLenFeature
+from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema, lengths_column, prefix_groups
+from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.objects import as_chunk
-from dask_tfrecord.rows.rows import Chunk, Rows, block_array, chunk_array, column_key, locate_in_chunk, shared
+from dask_tfrecord.rows.rows import Chunk, Rows, block_array, column_key, files_of, locate_in_chunk, place_of_chunk
 from dask_tfrecord.rows.sources import (
     AnySource,
     CountedRows,
-    ExplodedChunks,
-    ExplodedSource,
-    ItemCounts,
-    UncountedChunks,
-    read_lengths,
+    DerivedRows,
+    GrowingSpans,
+    Outputs,
+    RecordSource,
+    join_into,
+    memory_limit,
+    parts,
 )
+from dask_tfrecord.rows.steps import Place, Step
+from dask_tfrecord.settings import limits
 
 _INT = np.dtype(np.int64)
 
@@ -186,6 +213,359 @@ def _padded(
     return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse), name)
 
 
+# Records between two cumulative counts.
+_GROUP = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemCounts:
+    """Number of items of each record."""
+
+    lengths: NDArray[Any]  # items of each record, in the smallest dtype
+    starts: NDArray[np.int64]  # items before every 1024th record, and the number of items
+
+    @classmethod
+    def from_lengths(cls, lengths: NDArray[Any]) -> ItemCounts:
+        """Count the items before some of the records."""
+        sums = np.add.reduceat(lengths, np.arange(0, len(lengths), _GROUP), dtype=np.int64) if len(lengths) else lengths
+        return cls(lengths, splits_of(sums))
+
+    def splits(self, first: int, past: int) -> NDArray[np.int64]:
+        """Return the items before the records `first` to `past`."""
+        group = first // _GROUP
+        before = int(self.starts[group]) + int(self.lengths[group * _GROUP : first].sum(dtype=np.int64))
+        return before + splits_of(self.lengths[first:past])
+
+    def before(self, records: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the items before some records."""
+        return self.splits(0, len(self.lengths))[records]
+
+    def records_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Find the first record in a range of items, and the end of its records."""
+        first, last = self.locate(np.array([start, stop - 1]))[0].tolist()
+        return first, last + 1
+
+    def locate(self, items: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the record of each item, and the number of the item in its record."""
+        low = int(np.searchsorted(self.starts, items.min(), side="right")) - 1
+        high = int(np.searchsorted(self.starts, items.max(), side="right"))
+        splits = self.splits(low * _GROUP, min(high * _GROUP, len(self.lengths)))
+        # Records without items share their split with the next one.
+        found = np.searchsorted(splits, items, side="right") - 1
+        return found + low * _GROUP, items - splits[found]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exploded(Step):
+    """Items of all records of a block."""
+
+    item_columns: ItemColumns
+
+    keeps_rows = False
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns of items."""
+        return self.item_columns.schema
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items."""
+        return self.item_columns, None
+
+    def origin(self, origin: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the origin of the records, without their schema: items are other rows."""
+        kept = {name: value for name, value in origin.items() if name != "schema"}
+        return {**kept, **self.item_columns.origin}
+
+    def needs(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of records to read, among them one that tells the lengths."""
+        return self.item_columns.needed(names, counted=False)
+
+    def lengths(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.int64]:
+        """Return the number of items in each record, which is the same for all columns of the group."""
+        try:
+            return self.item_columns.check_lengths(blocks, None)
+        except LengthError as error:
+            at = (
+                f"{place.describe()}: row {error.row} of the chunk"
+                if place.rows is None
+                else f"row {place.rows[error.row]}"
+            )
+            raise FeatureError(f"{at}: feature {error.name!r} " + error.message) from None
+
+    def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
+        """Divide records into items."""
+        lengths = self.lengths(blocks, place)
+        first = 0 if place.rows is None or not len(place.rows) else int(place.rows[0])
+        return self.item_columns.items(names, blocks, lengths, self.item_columns.rows(lengths), first)
+
+
+class _RecordReader:
+    """Reader of consecutive items that decodes each record once, in one pass over the source of the records.
+
+    An example of three records with 2, 3 and 1 items, read in spans of 4 items: the first span reads records 0 and 1,
+    and keeps record 1, because one of its items is left. The second span takes that item and reads record 2.
+    """
+
+    def __init__(self, source: CountedRows, names: Sequence[str]) -> None:
+        self._span = (0, 0)
+        # A source takes a span when its rows are requested: the one that `read` has just set.
+        self._blocks = source.read_spans(names, self._spans()) if names else repeat(dict[str, Block]())
+        # The last record if some of its items are left, or -1.
+        self.kept_record = -1
+        self.kept_blocks: Mapping[str, Block] = {}
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        while True:
+            yield self._span
+
+    def read(self, start: int, stop: int) -> dict[str, Block]:
+        """Read the records `start` to `stop`."""
+        self._span = start, stop
+        return next(self._blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplodedSource(DerivedRows):
+    """Items of the rows of another source.
+
+    Counted items are more than a step, because any of them is read by its number, from its record alone.
+
+    An example of three records with 2, 0 and 3 items: items 1 to 3 are the last one of record 0 and the first one of
+    record 2, so these two records are decoded.
+    """
+
+    source: CountedRows
+    item_columns: ItemColumns
+    counts: ItemCounts  # items of each row of `source`
+    rows: RowNumbers  # numbers of the items that are rows of this source, among all items of `source`
+    sized: CountedRows | None = None  # source of the same records that is read where sizes are enough, if any
+
+    def __dask_tokenize__(self) -> object:
+        # Counts follow from the records.
+        return normalize_token(("dask_tfrecord.ExplodedSource", self.source, self.item_columns, self.rows, self.sized))
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns of items."""
+        return self.item_columns.schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of records that are read."""
+        return tuple(self.item_columns.records)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the items."""
+        return Exploded(self.item_columns).origin(self.source.origin)
+
+    @property
+    def derivation(self) -> object:
+        """Columns of items, and the items that are rows."""
+        return self.item_columns, self.rows
+
+    @property
+    def most_items(self) -> int:
+        """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
+        return 0 if self.item_columns.encoded else int(self.counts.lengths.max(initial=0))
+
+    def measure(self) -> ExplodedSource:
+        """Return a source of the same items; values are zeros where all columns that are read vary in size."""
+        return replace(self, sized=self.source.measure())
+
+    @property
+    def images(self) -> Mapping[str, Any]:
+        """Images of the items, without windows of images."""
+        item_columns = self.item_columns
+        names = [
+            name for name in item_columns.encoded if item_columns.window is None or name in item_columns.unwindowed
+        ]
+        return {name: each for name in names if (each := item_columns.item_schema[name]).is_image}
+
+    def encoded(self, names: Sequence[str]) -> ExplodedSource:
+        """Return a source that reads the bytes of images."""
+        return replace(self, item_columns=self.item_columns.undecoded(names))
+
+    def with_memory_limit(self, nbytes: int) -> ExplodedSource:
+        """Limit the blocks of records."""
+        sized = None if self.sized is None else self.sized.with_memory_limit(nbytes)
+        return replace(self, source=self.source.with_memory_limit(nbytes), sized=sized)
+
+    def _source_of(self, names: Sequence[str]) -> CountedRows:
+        """Return the source of the records to read: dense items need the values of ragged rows."""
+        return self.source if self.sized is None or self.item_columns.needs_values(names) else self.sized
+
+    def select(self, key: Any) -> ExplodedSource:
+        """Return a source of the selected items."""
+        return replace(self, rows=pick_rows(self.rows, key))
+
+    def describe(self, key: Any) -> str:
+        """Return the files and records of items as text, for errors."""
+        items = row_numbers(pick_rows(self.rows, key))
+        return self.source.describe(union(self.counts.locate(items)[0]) if items.size else slice(0))
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the location of the record of an item."""
+        record = int(self.counts.locate(np.array([self.rows[start + row]]))[0][0])
+        return self.source.locate(record, feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return the stored bytes of the records that hold ranges of items."""
+        found = np.zeros_like(spans)
+        for number, (start, stop) in enumerate(spans.tolist()):
+            items = row_numbers(self.rows[start:stop])
+            if items.size:
+                found[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
+        return self.source.cost(found)
+
+    def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+        """Add the borders that the source adds to those of the records of all items."""
+        rows, counts = self.rows, self.counts
+        if not (isinstance(rows, range) and rows.step == 1) or not len(rows):
+            return borders
+        first, past = counts.records_of(rows.start, rows.stop)
+        records = self.source.refine(np.array([first, past]), nbytes)
+        before = counts.splits(first, past)[records - first] - rows.start
+        return union(borders, before[(before > borders[0]) & (before < borders[-1])])
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read items; only the records that hold them are decoded."""
+        counts = self.counts
+        items = pick_rows(self.rows, key)
+        if not len(items):
+            return join_into([{name: zero_rows(self.schema[name]) for name in names}], out)
+        needed = self.item_columns.needed(names, counted=True)
+        if isinstance(items, range) and items.step == 1:
+            first, past = counts.records_of(items.start, items.stop)
+            splits, records = counts.splits(first, past), slice(first, past)
+            picked = slice(items.start - int(splits[0]), items.stop - int(splits[0]))
+            # The values of whole records are decoded to their places.
+            whole = picked == slice(0, int(splits[-1] - splits[0]))
+            offered = self.item_columns.flat_outputs(out or {}) if whole else {}
+            lengths = np.diff(splits)
+            blocks = self._source_of(names).read(needed, records, offered) if needed else {}
+            self._lengths(blocks, lengths, records)
+            return join_into([self._items(names, blocks, lengths, picked, first, out)], out)
+        numbers, within = counts.locate(row_numbers(items))
+        # A record with several of the items is decoded once.
+        ascending, order = np.unique(numbers, return_inverse=True)
+        lengths = counts.lengths[ascending].astype(np.int64)
+        blocks = self._source_of(names).read(needed, ascending) if needed else {}
+        self._lengths(blocks, lengths, ascending)
+        positions = splits_of(lengths)[order] + within
+        return join_into([self._items(names, blocks, lengths, positions, ascending, out)], out)
+
+    def read_spans(
+        self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
+    ) -> Iterator[dict[str, Block]]:
+        """Yield the items of each span; a record that consecutive spans divide is decoded once."""
+        rows = self.rows
+        if not (isinstance(rows, range) and rows.step == 1):
+            yield from (self.read(names, key, into) for key, into in parts(spans, out))
+            return
+        needed = self.item_columns.needed(names, counted=True)
+        reader = _RecordReader(self._source_of(names), needed)
+        for key, into in parts(spans, out):
+            if key.start == key.stop:
+                yield join_into([{name: zero_rows(self.schema[name]) for name in names}], into)
+            else:
+                yield join_into(self._read_span(names, rows.start + key.start, rows.start + key.stop, reader), into)
+
+    def _read_span(self, names: Sequence[str], start: int, stop: int, reader: _RecordReader) -> list[dict[str, Block]]:
+        """Return a range of items in one or two parts; the reader keeps the last record if more of its items follow."""
+        first, past = self.counts.records_of(start, stop)
+        between = first + (first == reader.kept_record)
+        made: list[dict[str, Block]] = []
+        for begin, end in ((first, between), (between, past)):
+            if begin == end:
+                continue
+            splits = self.counts.splits(begin, end)
+            lengths = np.diff(splits)
+            if begin == reader.kept_record:
+                blocks = reader.kept_blocks
+            else:
+                blocks = reader.read(begin, end)
+                self._lengths(blocks, lengths, slice(begin, end))
+            picked = slice(max(start - int(splits[0]), 0), int(min(stop, splits[-1]) - splits[0]))
+            made.append(self._items(names, blocks, lengths, picked, begin))
+        if stop == splits[-1]:
+            reader.kept_record, reader.kept_blocks = -1, {}
+            return made
+        if end - begin > 1:
+            blocks = {name: take_rows(block, np.array([len(block) - 1])) for name, block in blocks.items()}
+        reader.kept_record, reader.kept_blocks = past - 1, blocks
+        return made
+
+    def _items(
+        self,
+        names: Sequence[str],
+        blocks: Mapping[str, Block],
+        lengths: NDArray[np.int64],
+        picked: slice | NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        out: Mapping[str, NDArray[Any]] | None = None,
+    ) -> dict[str, Block]:
+        decode = partial(self._decode_images, out or {}, lengths, first_record)
+        return self.item_columns.items(names, blocks, lengths, picked, first_record, decode)
+
+    def _decode_images(
+        self,
+        out: Mapping[str, NDArray[Any]],
+        lengths: NDArray[np.int64],
+        first_record: int | NDArray[np.int64],
+        name: str,
+        files: Block,
+        picked: slice | NDArray[np.int64],
+    ) -> Block:
+        feature = self.item_columns.item_schema[name]
+        assert isinstance(files, BytesBlock)
+        assert isinstance(self.source, RecordSource)
+        limit = memory_limit(self.source.most_nbytes)
+        # Windows of images have more axes.
+        array = out.get(name)
+        into = array if array is not None and array.shape == (len(files), *feature.item_shape) else None
+        try:
+            if limit is not None:
+                limit.check_rows(len(files), feature)
+            with allocating(name, feature):
+                return feature.assemble(Decoded.of(files)._replace(out=into))
+        except RowError as error:
+            record = int(np.repeat(np.arange(len(lengths)), lengths)[picked][error.row])
+            number = first_record + record if isinstance(first_record, int) else int(first_record[record])
+            raise located_error(error, self.source.locate(number, name)) from None
+
+    def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
+        """Check the row lengths of blocks of the source's rows `key`, and return them."""
+        try:
+            return self.item_columns.check_lengths(blocks, expected)
+        except LengthError as error:
+            raise length_error(error, self.source, key) from None
+
+
+def length_error(error: LengthError, source: CountedRows, key: Any) -> FeatureError | MemoryLimitError:
+    """Return the public error of a row of a source whose columns differ in length, with its record."""
+    row = int(row_numbers(pick_rows(range(source.nrows), key))[error.row])
+    return located_error(error, source.locate(row, error.name), kind=FeatureError)
+
+
+def read_lengths(source: CountedRows, item_columns: ItemColumns, start: int, stop: int) -> NDArray[Any]:
+    """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
+    names = source.without_equal_lengths(tuple(dict.fromkeys(map(item_columns.lengths_of, item_columns.group))))
+    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
+    for blocks in source.measure().read_spans(names, spans):
+        try:
+            found.append(item_columns.check_lengths(blocks, None))
+        except LengthError as error:
+            raise length_error(error, source, slice(*spans.span)) from None
+        # Sources that do not count without decoding hold the values of these rows.
+        spans.adapt(sum(map(block_nbytes, blocks.values())))
+    lengths = np.concatenate(found)
+    return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
+
+
 def explode_rows(
     rows: Rows,
     group: str | Sequence[str],
@@ -203,9 +583,13 @@ def explode_rows(
     item_columns = _columns_of_items(schema, (*names, *single), repeat, number, counted=rows.borders is not None)
     if window is not None:
         item_columns = _with_window(replace(item_columns, unwindowed=single), window)
-    items = (
-        _explode_chunks(rows, item_columns) if rows.source is None else _explode_source(rows, rows.source, item_columns)
-    )
+    source, step = rows.source, Exploded(item_columns)
+    if isinstance(source, CountedRows):
+        items = _explode_counted(rows, source, item_columns)
+    elif rows.borders is None:
+        items = rows.apply(step)
+    else:
+        items = rows.apply(step, _count_chunks(rows, step))
     return replace(items, backend=backend)
 
 
@@ -337,9 +721,7 @@ def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str,
     return tuple(given)
 
 
-def _explode_source(rows: Rows, source: AnySource, item_columns: ItemColumns) -> Rows:
-    if isinstance(source, UncountedChunks):
-        return Rows.of_source(ExplodedChunks(source, item_columns), None, rows.nchunks)
+def _explode_counted(rows: Rows, source: CountedRows, item_columns: ItemColumns) -> Rows:
     assert rows.borders is not None
     records, item_columns = _with_encoded_images(source, item_columns)
     counts = _count_items(records, item_columns, rows.borders)
@@ -367,39 +749,18 @@ def _count_items(source: CountedRows, item_columns: ItemColumns, borders: NDArra
     return ItemCounts.from_lengths(np.concatenate(compute_with_progress(calls, "Counting items", source, item_columns)))
 
 
-def _explode_chunks(rows: Rows, item_columns: ItemColumns) -> Rows:
-    """Divide chunks that exist already, or are computed from such."""
-    chunks, borders, number = rows.chunks(tuple(item_columns.records)), rows.borders, rows.nchunks
-    sizes: tuple[float, ...] = (np.nan,) * number
-    if borders is not None:
-        name = f"tfrecord:counting-items-{tokenize(chunks.name, item_columns)}"
-        counts = block_array(_count_chunk, chunks, item_columns, name, ((1,) * number,), np.dtype(np.int64))
-        sizes = tuple(counts.compute().tolist())
-    option = shared((item_columns, borders), "items")
-    name = f"tfrecord-explode-{tokenize(chunks.name, item_columns, borders)}"
-    blocks = chunk_array(_explode_chunk, name, number, chunks, option)
-    origin = {name: value for name, value in rows.origin.items() if name != "schema"}
-    return Rows.of_chunks(blocks, item_columns.schema, sizes, {**origin, **item_columns.origin}, rows.rechunked)
+def _count_chunks(rows: Rows, step: Exploded) -> tuple[float, ...]:
+    """Count the rows that chunks that exist will have."""
+    chunks, option = rows.chunks(step.needs(tuple(step.schema))), (step, rows.sizes, files_of(rows.origin))
+    name = f"tfrecord:counting-items-{tokenize(chunks.name, option)}"
+    numbers = da.arange(rows.nchunks, chunks=1)
+    counts = block_array(_count_chunk, chunks, option, name, ((1,) * rows.nchunks,), np.dtype(np.int64), numbers)
+    return tuple(counts.compute().tolist())
 
 
-def _count_chunk(chunk: Chunk, item_columns: ItemColumns) -> NDArray[np.int64]:
-    rows = item_columns.rows(_chunk_lengths(chunk, item_columns, 0))
+def _count_chunk(
+    chunk: Chunk, option: tuple[Exploded, tuple[float, ...], str], number: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    step, sizes, files = option
+    rows = step.item_columns.rows(step.lengths(chunk.blocks, place_of_chunk(sizes, files, int(number[0]))))
     return np.array([rows.stop if isinstance(rows, slice) else len(rows)])
-
-
-def _explode_chunk(
-    chunk: Chunk, option: tuple[ItemColumns, NDArray[np.int64] | None], block_id: tuple[int] = (0,)
-) -> Chunk:
-    item_columns, borders = option
-    first = 0 if borders is None else int(borders[block_id[0]])
-    lengths = _chunk_lengths(chunk, item_columns, first)
-    return Chunk(
-        item_columns.items(tuple(item_columns.schema), chunk.blocks, lengths, item_columns.rows(lengths), first)
-    )
-
-
-def _chunk_lengths(chunk: Chunk, item_columns: ItemColumns, first: int) -> NDArray[np.int64]:
-    try:
-        return item_columns.check_lengths(chunk.blocks, None)
-    except LengthError as error:
-        raise FeatureError(f"row {first + error.row}: feature {error.name!r} " + error.message) from None

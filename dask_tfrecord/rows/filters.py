@@ -9,7 +9,6 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from dask_tfrecord.blocks import (
     to_array,
 )
 from dask_tfrecord.columns.conversions import host_array
+from dask_tfrecord.columns.decoder import Where
 from dask_tfrecord.columns.items import row_lengths
 from dask_tfrecord.errors import SchemaError, Spelled, UnknownFeatureError, near_misses
 from dask_tfrecord.features import dtype_name
@@ -34,8 +34,9 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import function_parts
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.rows import Chunk, Rows, block_array, describe_chunk, each_chunk, files_of
-from dask_tfrecord.rows.sources import DerivedChunks, UncountedChunks, UserBlocks, note_rows_on_error, unknown_column
+from dask_tfrecord.rows.functions import UserBlocks, note_rows_on_error, unknown_column
+from dask_tfrecord.rows.rows import Chunk, Rows, block_array, files_of, place_of_chunk
+from dask_tfrecord.rows.steps import Place, Step
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
@@ -333,39 +334,41 @@ Mask = Filters | UserMask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilteredSource(DerivedChunks):
-    """Rows of the chunks of a source for which a mask is true."""
+class Filtered(Step):
+    """Rows for which a mask is true."""
 
-    source: UncountedChunks
     mask: Mask
     tested: tuple[str, ...]
+    schema: Schema
+
+    keeps_rows = False
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.FilteredSource", self.source, self.mask, self.tested))
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the source."""
-        return self.source.schema
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns of the source."""
-        return tuple(self.source.schema)
+        return normalize_token(("dask_tfrecord.Filtered", self.mask, self.tested))
 
     @property
     def derivation(self) -> object:
         """Columns that the mask is computed from, and filters."""
         return self.tested, None if isinstance(self.mask, UserMask) else self.mask
 
-    def read_chunk(self, names: Sequence[str], number: int) -> dict[str, Block]:
-        """Read a chunk, and keep the rows for which the mask is true."""
+    def needs(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns, and those that are tested."""
+        return tuple(dict.fromkeys([*self.tested, *names]))
+
+    def where(self, place: Place) -> Where:
+        """Return the tested columns and the mask."""
 
         def mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-            with note_rows_on_error(partial(self.describe_chunk, number), "where"):
+            with note_rows_on_error(place.describe, "where"):
                 return self.mask(blocks)
 
-        return self.source.read_chunk_where(names, number, (self.tested, mask))
+        return self.tested, mask
+
+    def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
+        """Keep the rows for which the mask is true."""
+        tested, mask = self.where(place)
+        kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
+        return {name: take_rows(blocks[name], kept) for name in names}
 
 
 def where(rows: Rows, filters: Sequence[Any], *, count: bool = True) -> Rows:
@@ -377,17 +380,10 @@ def where(rows: Rows, filters: Sequence[Any], *, count: bool = True) -> Rows:
 def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool = True) -> Rows:
     """Choose the rows of a mask; counted rows are tested now, in a task for each chunk, unless `count` is False."""
     rows = rows.merged()
-    count = count and rows.borders is not None
-    chunked = rows.chunked_source
-    if not count and chunked is not None:
-        found = Rows.of_source(FilteredSource(chunked, mask, tested), None, rows.nchunks)
-        return replace(found, selected=rows.selected, backend=rows.backend)
-    option = mask, tested, rows.sizes, files_of(rows.origin)
-    if not count:
-        stored = rows.stored_schema
-        chunks = each_chunk(_kept_rows, option, rows.chunks(tuple(stored)))
-        uncounted = Rows.of_chunks(chunks, stored, (np.nan,) * rows.nchunks, rows.origin, rows.rechunked)
-        return replace(uncounted, selected=rows.selected, backend=rows.backend)
+    step = Filtered(mask, tested, rows.stored_schema)
+    if not count or rows.borders is None:
+        return replace(rows.apply(step), selected=rows.selected)
+    option = step, rows.sizes, files_of(rows.origin)
     chunks = rows.chunks(tested)
     name = f"tfrecord-mask-{tokenize(chunks.name, option)}"
     numbers = da.arange(rows.nchunks, chunks=1)
@@ -395,18 +391,12 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
     return rows.select(kept.compute())
 
 
-_Option = tuple[Mask, tuple[str, ...], tuple[float, ...], str]
-
-
-def _mask(chunk: Chunk, option: _Option, number: NDArray[np.int64]) -> NDArray[np.bool_]:
-    mask, tested, sizes, files = option
-    with note_rows_on_error(lambda: describe_chunk(sizes, files, int(number[0])), "where"):
-        return mask({name: frozen(chunk.blocks[name]) for name in tested})
-
-
-def _kept_rows(chunk: Chunk, option: _Option, block_id: tuple[int] = (0,)) -> Chunk:
-    kept = np.flatnonzero(_mask(chunk, option, np.array(block_id)))
-    return Chunk({name: take_rows(block, kept) for name, block in chunk.blocks.items()})
+def _mask(
+    chunk: Chunk, option: tuple[Filtered, tuple[float, ...], str], number: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    step, sizes, files = option
+    tested, mask = step.where(place_of_chunk(sizes, files, int(number[0])))
+    return mask({name: frozen(chunk.blocks[name]) for name in tested})
 
 
 # A token of a condition: white space, a word, text in quotes that are closed, or one other character. Each expression

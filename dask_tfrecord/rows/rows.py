@@ -61,23 +61,17 @@ from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import Attempts, raise_first
 from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.rows.engine import da, from_graph
+from dask_tfrecord.rows.functions import BlockFunction, Mapped, OnBackend
 from dask_tfrecord.rows.objects import as_chunk
 from dask_tfrecord.rows.sources import (
     AnySource,
-    BlockFunction,
     CountedRows,
-    MappedChunks,
-    MappedSource,
-    OnBackend,
     RecordSource,
-    RenamedChunks,
-    RenamedSource,
     RowChunks,
     UncountedChunks,
     UncountedSource,
-    apply,
-    note_rows_on_error,
 )
+from dask_tfrecord.rows.steps import Place, Renamed, Step, StepChunks, StepRows
 from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 
@@ -548,33 +542,31 @@ class Rows(HasRows):
 
     def map(self, function: BlockFunction, schema: Schema) -> Rows:
         """Pass every chunk through a function: rows of a source in the task that decodes them."""
-        rows, columns = self.merged(), self.names
-        function = OnBackend(function, self.backend)
-        if rows.source is not None:
-            source = (
-                MappedSource(rows.source, columns, function, schema)
-                if isinstance(rows.source, CountedRows)
-                else MappedChunks(rows.source, columns, function, schema)
-            )
-            return replace(Rows.of_source(source, rows.borders, rows.nchunks), backend=self.backend)
-        mapped = each_chunk(_apply, (function, schema, rows.sizes, files_of(rows.origin)), rows.chunks(columns))
-        return replace(Rows.of_chunks(mapped, schema, rows.sizes, rows.origin, rows.rechunked), backend=self.backend)
+        return self.apply(Mapped(self.names, OnBackend(function, self.backend), schema))
 
     def rename(self, names: Mapping[str, str]) -> Rows:
         """Return some columns under new names; `names` are the present ones by the new ones."""
         rows = self.merged()
         schema = rows.stored_schema.renamed(names, renamed_records(rows.stored_schema, names))
-        if rows.source is not None:
-            source = (
-                RenamedSource(rows.source, names, schema)
-                if isinstance(rows.source, CountedRows)
-                else RenamedChunks(rows.source, names, schema)
-            )
-            made = Rows.of_source(source, rows.borders, rows.nchunks)
+        return replace(rows.apply(Renamed(names, schema)), selected=tuple(names))
+
+    def apply(self, step: Step, sizes: Sequence[float] | None = None) -> Rows:
+        """Apply a step: to rows of a source in the task that decodes them, else to every chunk.
+
+        `sizes` are the rows that chunks have after a step that changes their number, if they are counted.
+        """
+        rows = self.merged()
+        if isinstance(rows.source, CountedRows) and step.keeps_rows:
+            made = Rows.of_source(StepRows(rows.source, step), rows.borders)
+        elif rows.chunked_source is not None:
+            made = Rows.of_source(StepChunks(rows.chunked_source, step), None, rows.nchunks)
         else:
-            renamed = each_chunk(_renamed, dict(names), rows.chunks(tuple(names.values())))
-            made = Rows.of_chunks(renamed, schema, rows.sizes, rows.origin, rows.rechunked)
-        return replace(made, selected=tuple(names), backend=self.backend)
+            option = step, rows.sizes, files_of(rows.origin)
+            chunks = each_chunk(_apply, option, rows.chunks(step.needs(tuple(step.schema))))
+            if sizes is None:
+                sizes = rows.sizes if step.keeps_rows else (np.nan,) * rows.nchunks
+            made = Rows.of_chunks(chunks, step.schema, sizes, step.origin(rows.origin), rows.rechunked)
+        return replace(made, backend=self.backend)
 
     def _join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
@@ -735,29 +727,23 @@ def _same(chunk: Chunk, _: list[int]) -> Chunk:
     return chunk
 
 
-def _renamed(chunk: Chunk, names: Mapping[str, str]) -> Chunk:
-    return Chunk({new: chunk.blocks[name] for new, name in names.items()})
-
-
 def _only(chunk: Chunk, names: tuple[str, ...]) -> Chunk:
     return Chunk({name: chunk.blocks[name] for name in names})
 
 
-def _apply(
-    chunk: Chunk, option: tuple[BlockFunction, Schema, tuple[float, ...], str], block_id: tuple[int] = (0,)
-) -> Chunk:
-    function, schema, sizes, files = option
+def _apply(chunk: Chunk, option: tuple[Step, tuple[float, ...], str], block_id: tuple[int] = (0,)) -> Chunk:
+    step, sizes, files = option
     blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
-    with note_rows_on_error(partial(describe_chunk, sizes, files, block_id[0])):
-        return Chunk(apply(function, blocks, schema, tuple(schema)))
+    return Chunk(step.apply(blocks, tuple(step.schema), place_of_chunk(sizes, files, block_id[0])))
 
 
-def describe_chunk(sizes: tuple[float, ...], files: str, number: int) -> str:
-    """Return the rows of a chunk as text, for errors; assigned columns have no records."""
-    start = float(np.sum(sizes[:number]))
-    if np.isnan(start + sizes[number]):
-        return f"chunk {number} of {files}"
-    return f"rows {int(start)} to {int(start + sizes[number]) - 1} of {files}"
+def place_of_chunk(sizes: tuple[float, ...], files: str, number: int) -> Place:
+    """Return where the rows of a chunk that exists are from: assigned columns have no records."""
+    start, size = float(np.sum(sizes[:number])), sizes[number]
+    if np.isnan(start + size):
+        return Place(lambda: f"chunk {number} of {files}")
+    rows = range(int(start), int(start + size))
+    return Place(lambda: f"rows {rows.start} to {rows.stop - 1} of {files}", rows)
 
 
 def locate_in_chunk(

@@ -17,8 +17,10 @@ from dask_tfrecord.errors import IncompleteStoreError, plural, redact_url
 from dask_tfrecord.features.registry import class_digests
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import canonical_path, file_key, function_parts
+from dask_tfrecord.rows.functions import Mapped
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import MappedChunks, MappedSource, Source
+from dask_tfrecord.rows.sources import Source
+from dask_tfrecord.rows.steps import StepChunks, StepRows
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.documents import Count, checked
 
@@ -236,7 +238,7 @@ def _rows_token(given: Rows) -> tuple[str, list[dict[str, str]]]:
         return tokenize(given), []
     while source.inner is not None:
         columns.append(source.derivation)
-        if isinstance(source, MappedSource | MappedChunks):
-            functions.append(function_parts(source.function))
+        if isinstance(source, StepRows | StepChunks) and isinstance(source.step, Mapped):
+            functions.append(function_parts(source.step.function))
         source = source.inner
     return tokenize(source.content, columns), functions

@@ -1,0 +1,299 @@
+"""Functions of users: what `map_blocks` and `where` call with blocks, and what they may return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.base import normalize_token
+
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, to_array, zero_rows
+from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
+from dask_tfrecord.errors import SchemaError, near_misses, plural, printable, redact
+from dask_tfrecord.features import Feature
+from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import function_parts
+from dask_tfrecord.rows.dask_private import to_backend
+from dask_tfrecord.rows.steps import Place, Step
+
+BlockFunction = Callable[[dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapped(Step):
+    """Columns that a function makes of blocks."""
+
+    columns: tuple[str, ...]  # that the function is called with
+    function: BlockFunction
+    schema: Schema  # of the blocks that it returns
+
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.Mapped", self.columns, self.function, self.schema))
+
+    @property
+    def derivation(self) -> object:
+        """Input columns of the function, and its result."""
+        return self.columns, self.schema
+
+    def needs(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return all columns of the function."""
+        return self.columns
+
+    def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
+        """Call the function, and check the result."""
+        with note_rows_on_error(place.describe):
+            return _call(self.function, blocks, self.schema, names)
+
+
+@contextmanager
+def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") -> Iterator[None]:
+    """Add a note with the rows to an exception that the function of `map_blocks` or `where` raises.
+
+    The exception keeps its class, so that callers can catch it. Notes survive pickling.
+    """
+    try:
+        yield
+    except Exception as error:
+        note = printable(redact(f"{method}: the function failed on {describe()}"))
+        # A function may raise the same object again.
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def _call(
+    function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
+) -> dict[str, Block]:
+    """Call a user's function on blocks and check the result against its schema."""
+    rows = {len(block) for block in blocks.values()}
+    result = function(UserBlocks(blocks))
+    if not isinstance(result, Mapping):
+        raise SchemaError(f"the function of map_blocks returns a dict of blocks; got {type(result).__name__}")
+    missing = [name for name in schema if name not in result]
+    if missing:
+        raise SchemaError(f"the function of map_blocks returned no {missing[0]!r}, which its template has")
+    conformed: dict[str, Block] = {}
+    for name in names:
+        given = result.as_read(name, schema[name]) if isinstance(result, UserBlocks) else result[name]
+        try:
+            conformed[name] = conform(schema[name], given, f"map_blocks returned {name!r}")
+        except SchemaError as error:
+            raise SchemaError(error.message + _other_template(name, schema[name], given)) from error
+    for name, block in conformed.items():
+        if rows and len(block) not in rows:
+            raise SchemaError(
+                f"the function of map_blocks got {plural(rows.pop(), 'row')} and returned {len(block):,} of {name!r}"
+            )
+    return conformed
+
+
+def _other_template(name: str, expected: Feature, given: Any) -> str:
+    """Say how a function states the dtype that it returns, if that is another one than its template has."""
+    try:
+        found = feature_of(host_array(given, name), name)
+    except (SchemaError, AttributeError):
+        return ""
+    template = f"template={{{name!r}: {found}}}"
+    if expected.item_dtype == np.float64 and found.item_dtype.kind in "biu":
+        # It was tried on no rows.
+        return f": numpy.array([]) is float64, so give numpy.array dtype='int64', or map_blocks {template}"
+    return f": if this is right, give map_blocks {template}"
+
+
+class UserBlocks(dict[str, Any]):
+    """Blocks as functions of users get them: NumPy arrays, and `RaggedBlock` for ragged rows.
+
+    Rows of bytes become objects when the function asks for them: that takes longer than decoding them, and the threads
+    of a process take turns to do it. Methods without a name convert all blocks. So does code in C that copies a dict:
+    it calls `__getitem__`, because this class has an `__iter__` of its own.
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        block = super().__getitem__(name)
+        if isinstance(block, BytesBlock | ArraysBlock):
+            block = self[name] = to_array(block)
+        return block
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def _convert(self) -> None:
+        for name in self:
+            self[name]
+
+    # As of a dict.
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        self._convert()
+        return super().__eq__(dict(other) if isinstance(other, UserBlocks) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        self._convert()
+        return super().__repr__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a block, or the default."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a block, after adding the default if it is missing."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove and return a block, or return the default."""
+        if name in self:
+            self[name]
+        return super().pop(name, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove and return the last block with its name."""
+        self._convert()
+        return super().popitem()
+
+    def values(self) -> Any:
+        """Return a view of all blocks."""
+        self._convert()
+        return super().values()
+
+    def items(self) -> Any:
+        """Return a view of all names and blocks."""
+        self._convert()
+        return super().items()
+
+    def as_read(self, name: str, feature: Feature) -> Any:
+        """Return a block; the one that was read, if nothing asked for it and it has the form of the feature."""
+        block = super().__getitem__(name)
+        unasked = isinstance(block, BytesBlock | ArraysBlock) and same_form(feature_of(block, name), feature)
+        return block if unasked else self[name]
+
+
+@dataclass(frozen=True, slots=True)
+class OnBackend:
+    """A function for `map_blocks`, called with arrays from a dask backend (CuPy); None is NumPy."""
+
+    function: BlockFunction
+    backend: str | None = None
+
+    def __call__(self, blocks: dict[str, Any]) -> Mapping[str, Any]:
+        """Move the blocks, and call the function; `host_array` copies its results back."""
+        if self.backend is None:
+            return self.function(blocks)
+        move = to_backend(self.backend)
+        return self.function({name: _moved(block, move) for name, block in blocks.items()})
+
+    def __dask_tokenize__(self) -> object:
+        return "dask_tfrecord.OnBackend", function_parts(self.function), self.backend
+
+    @property
+    def __wrapped__(self) -> BlockFunction:
+        """Function of the user, which fingerprints compare."""
+        return self.function
+
+
+def _moved(block: Any, move: Callable[[Any], Any]) -> Any:
+    if isinstance(block, RaggedBlock):
+        values = _moved(block.values, move)
+        return block if values is block.values else RaggedBlock(values, _moved(block.row_splits, move))
+    return move(block) if isinstance(block, np.ndarray) and block.dtype.kind in "biufc" else block
+
+
+def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[str]) -> Mapping[str, Any]:
+    """Call the function on empty blocks to infer its output."""
+    blocks = dict(UserBlocks({name: zero_rows(schema[name]) for name in columns}))
+    # A block that is returned unchanged keeps its feature, which objects do not determine.
+    known = {id(block): schema[name] for name, block in blocks.items()}
+    try:
+        made = function(dict(blocks))
+    except Exception as error:
+        remedy = unknown_column(error, columns) or _failed_trial(error)
+        raise ValueError(
+            f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
+            f"{remedy}"
+        ) from error
+    for name, block in made.items() if isinstance(made, Mapping) else ():
+        if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
+            raise SchemaError(
+                f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
+                f"gets. blocks['label'] * 2 has one value per row, and so has blocks['box'].sum(axis=1) of a column of "
+                f"shape (n, 4)"
+            )
+        if blocks and hasattr(block, "shape") and len(block):
+            raise SchemaError(
+                f"the function of map_blocks got blocks of no rows, which are tried to learn its dtypes, and returned "
+                f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
+            )
+    return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
+
+
+def _failed_trial(error: Exception) -> str:
+    """Say what to change in a function that failed with blocks of no rows."""
+    said = str(error)
+    if isinstance(error, TypeError) and "positional argument" in said:
+        return "it is called with one argument, a dict of arrays"
+    if "RaggedBlock" in said:
+        return "rows that differ in length are a RaggedBlock: compute with its values, as in blocks['tokens'].values"
+    if isinstance(error, np.exceptions.AxisError):
+        return "text, bytes and rows that differ in shape are objects along one axis: leave out axis="
+    return "give template={name: array without rows, or a feature class}"
+
+
+def unknown_column(error: Exception, columns: Iterable[str]) -> str:
+    """Return what to do about the KeyError of a function that looks up another column; no text for other errors."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(name, str) or name in columns:
+        return ""
+    return f"it is called with no column {name!r}{near_misses(name, columns)}"
+
+
+def mapped_schema(made: Any, own: Schema) -> Schema:
+    """Derive a function's output schema from a template; it is called with the columns in `own`.
+
+    An array states no class: if its dtype and shape match the column of the same name, the column keeps its class. A
+    Schema also states groups and names of classes.
+    """
+    if not isinstance(made, Mapping):
+        raise SchemaError(
+            f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}: return "
+            f"{{'name': array}}"
+        )
+    features: dict[str, Feature] = {}
+    for name, like in made.items():
+        stated = isinstance(like, Feature)
+        owner = f"map_blocks returned {name!r}"
+        try:
+            found = like if stated else feature_of(host_array(like, owner), owner)
+        except SchemaError as error:
+            raise SchemaError(error.message + _of_several_sizes(own)) from error
+        kept = not stated and name in own and same_form(found, own[name])
+        features[name] = own[name] if kept else found
+    classes = {name: own.classes[name] for name in features if name in own.classes and features[name] == own[name]}
+    if isinstance(made, Schema):
+        return Schema(features, classes={**classes, **made.classes}, groups=made.groups, records=own.records)
+    return Schema(features, classes=classes, records=own.records)
+
+
+def _of_several_sizes(own: Schema) -> str:
+    """Say how to read the columns of arrays that differ in shape, which functions get as objects."""
+    differing = [name for name, feature in own.items() if feature.own_shapes]
+    if not differing:
+        return ""
+    image = any(getattr(own[name], "is_image", False) for name in differing)
+    return f"; rows of {differing[0]!r} differ in shape" + (
+        ", and ImageFeature(size=(224, 224)) resizes images" * image
+    )
