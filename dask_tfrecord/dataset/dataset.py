@@ -39,7 +39,7 @@ from dask_tfrecord.records.damage import DamageReport
 from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.counting import check_shards
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.explode import explode_rows, padded_column, ragged_column, step_window
+from dask_tfrecord.rows.explode import explode_rows, step_window
 from dask_tfrecord.rows.filters import (
     Filters,
     MaskFunction,
@@ -51,6 +51,7 @@ from dask_tfrecord.rows.filters import (
 )
 from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.rows.permutation import shuffled
+from dask_tfrecord.rows.ragged import padded_column, ragged_column
 from dask_tfrecord.rows.rows import HasRows, Rows
 
 if TYPE_CHECKING:

@@ -48,9 +48,11 @@ from dask_tfrecord.features.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import LeRobotOptions, Mode, complete, with_options
 from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.chunk_iterator import ChunkIterator
+from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.progress import ProgressBar
-from dask_tfrecord.rows.rows import Chunk, ChunkIterator, Rows
+from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import objects_in

@@ -43,7 +43,9 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock
 from dask_tfrecord.errors import SchemaError, explain_missing
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.rows import Chunk, ChunkIterator, Rows
+from dask_tfrecord.rows.chunk_iterator import ChunkIterator
+from dask_tfrecord.rows.graph import Chunk
+from dask_tfrecord.rows.rows import Rows
 
 with explain_missing("Arrow, DataFrames and Parquet need", "pyarrow", "arrow"):
     import pyarrow as pa

@@ -35,7 +35,8 @@ from dask_tfrecord.identity import function_parts
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.functions import UserBlocks, note_rows_on_error, unknown_column
-from dask_tfrecord.rows.rows import Chunk, Rows, block_array, files_of, place_of_chunk
+from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
+from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.steps import Place, Step
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {

@@ -1,30 +1,16 @@
-"""Rows of a `Dataset` as dask arrays: a source and its chunk borders, or chunks that exist already.
+"""`Rows` of a `Dataset`: a source and its chunk borders, or chunks that exist already, and what is done with them.
 
-Rule: columns requested together are decoded together, and a key of a graph has one definition.
-
-A single column is `da.from_array` over a `LazyColumn`: dask merges slices and ints of rows into the read. dask does not
-merge lists and masks, so `Dataset.rows` handles those. Several columns share one task per chunk that decodes exactly
-these columns; the name of the task identifies the set. Building a graph reads nothing.
-
-dask may fuse a task into its only reader. The reader's key then has another definition than in a graph where the task
-has two readers. A cluster that holds both graphs warns and may keep tasks forever. Tasks that read chunks therefore
-have a second dependency, which excludes them from low-level fusion, and layers of chunks are annotated, which excludes
-them from blockwise fusion.
+The tasks and arrays of dask are made in `rows/graph.py`, results in `rows/compute.py`.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-import uuid
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import dask
 import dask.local
@@ -32,214 +18,59 @@ import dask.threaded
 import numpy as np
 from dask.base import get_scheduler, normalize_token, tokenize
 from dask.delayed import Delayed
-from dask.utils import format_bytes
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
     Block,
-    RaggedBlock,
-    allocating,
-    block_nbytes,
     concatenate,
     frozen,
-    rows_of,
     splits_of,
     take_rows,
     to_array,
     union,
-    write_rows,
     zero_rows,
 )
-from dask_tfrecord.columns.conversions import conform, host_array
+from dask_tfrecord.columns.conversions import conform
 from dask_tfrecord.columns.records import renamed_records
-from dask_tfrecord.errors import Location, SchemaError, plural, printable
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels, read_labels
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import borders_by_rows, distinct
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.rows.counting import Attempts, raise_first
+from dask_tfrecord.rows.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.rows.engine import da, from_graph
 from dask_tfrecord.rows.functions import BlockFunction, Mapped, OnBackend
+from dask_tfrecord.rows.graph import (
+    Chunk,
+    LazyColumn,
+    Rechunked,
+    block_array,
+    chunk_array,
+    column_key,
+    each_chunk,
+    files_of,
+    find_rechunked,
+    nonempty_chunks,
+    place_of_chunk,
+    read_chunk,
+    shared,
+    without_empty_chunks,
+)
 from dask_tfrecord.rows.objects import as_chunk
 from dask_tfrecord.rows.sources import (
     AnySource,
     CountedRows,
-    RecordSource,
     RowChunks,
     UncountedChunks,
     UncountedSource,
 )
-from dask_tfrecord.rows.steps import Place, Renamed, Step, StepChunks, StepRows
-from dask_tfrecord.rows.workers import Workers
-from dask_tfrecord.settings import limits
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Blocks of some columns, as a chunk of an object array with one element.
-
-    It reports its real size to dask. An object array of NumPy would report 8 bytes, so that a worker would not spill
-    it.
-    """
-
-    blocks: dict[str, Block]
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.blocks if key == 0 else self
-
-    def __sizeof__(self) -> int:
-        return object.__sizeof__(self) + sum(map(block_nbytes, self.blocks.values()))
-
-
-class LazyColumn:
-    """Array-like of one column of a source; indexing reads only the selected rows."""
-
-    def __init__(self, source: CountedRows, name: str) -> None:
-        feature = source.schema[name]
-        self.source, self.name = source, name
-        self.shape = (source.nrows, *feature.block_shape)
-        self.dtype = feature.block_dtype
-        self.ndim = len(self.shape)
-
-    def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.LazyColumn", self.source, self.name))
-
-    def __getitem__(self, key: Any) -> Any:
-        rows, *rest = key if isinstance(key, tuple) else (key,)
-        if rows is Ellipsis:
-            rows = slice(None)
-        one = isinstance(rows, int | np.integer)
-        block = self.source.read((self.name,), [rows] if one else rows)[self.name]
-        array = as_chunk(block, self.name)
-        return array[(0, *rest)] if one else array[(slice(None), *rest)]
-
-    def in_chunks(self, sizes: Sequence[float]) -> da.Array:
-        """Return a dask array in chunks of `sizes` rows."""
-        chunks = (tuple(sizes), *((size,) for size in self.shape[1:]))
-        array: da.Array = da.from_array(
-            self,
-            chunks=chunks,
-            name=column_key("read", self.name, tokenize(self, np.asarray(sizes))),
-            asarray=False,
-            lock=False,
-            meta=np.empty((0,) * self.ndim, self.dtype),
-            # dask would fuse the node of a column with a single chunk into its reader, and only there.
-            inline_array=len(sizes) == 1,
-        )
-        return array
-
-
-def column_key(step: str, column: str, token: str) -> str:
-    """Return a name of tasks that the dashboard of dask groups by step and column.
-
-    `dask.utils.key_split` takes the first word of a name whole. Words are divided by hyphens, and it ends a name before
-    the first of the others that is not of letters alone, or has eight and begins with one of a to f, like "counting".
-    """
-    return f"tfrecord:{step}:{printable(column).replace('-', chr(0x2010))}-{token}"
-
-
-def shared(value: object, prefix: str) -> Delayed:
-    """Return a graph node for an argument of many tasks, which is sent once per worker instead of with each task."""
-    key = f"tfrecord:{prefix}-{tokenize(value)}"
-    node: Delayed = dask.delayed(value, name=key, traverse=False)
-    return node
-
-
-def chunk_array(step: Callable[..., Chunk], name: str, number: int, *arguments: da.Array | Delayed) -> da.Array:
-    """Return an object array with ``step(*arguments)`` per chunk, where each array contributes its chunk.
-
-    At least two arguments are required, so that dask does not fuse the tasks with their inputs.
-    """
-    with dask.annotate(tfrecord=name):
-        chunks: da.Array = da.map_blocks(
-            step, *arguments, name=name, chunks=((1,) * number,), dtype=object, meta=np.empty(0, object)
-        )
-    return chunks
-
-
-def read_chunk(
-    source: AnySource, plan: tuple[tuple[str, ...], NDArray[np.int64] | None], block_id: tuple[int] = (0,)
-) -> Chunk:
-    """Read a chunk by a plan of column names and chunk borders."""
-    names, borders = plan
-    (number,) = block_id
-    if not names:
-        return Chunk({})
-    if isinstance(source, UncountedChunks):
-        return Chunk(source.read_chunk(names, number))
-    assert borders is not None
-    return Chunk(source.read(names, slice(*borders[number : number + 2].tolist())))
-
-
-def block_array(
-    step: Callable[..., NDArray[Any]],
-    chunks: da.Array,
-    option: object,
-    name: str,
-    shape: tuple[Any, ...],
-    dtype: np.dtype[Any],
-    *others: da.Array,
-) -> da.Array:
-    """Return an array of the blocks ``step(chunk, option, *others)``; of `others`, each block gets its element.
-
-    `shape` has the rows of each block as a tuple, then the sizes of the other axes.
-    """
-    axes = tuple(range(len(shape)))
-    array: da.Array = da.blockwise(
-        step,
-        axes,
-        chunks,
-        (0,),
-        shared(option, "option"),
-        None,
-        *(argument for other in others for argument in (other, (0,))),
-        name=name,
-        dtype=dtype,
-        meta=np.empty((0,) * len(axes), dtype),
-        adjust_chunks={0: shape[0]},
-        new_axes=dict(zip(axes[1:], shape[1:], strict=True)),
-        align_arrays=False,
-    )
-    return array
+from dask_tfrecord.rows.steps import Renamed, Step, StepChunks, StepRows
 
 
 def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
     return as_chunk(chunk.blocks[name], name)
-
-
-@dataclass(frozen=True, slots=True)
-class Rechunked:
-    """An array that has to be rechunked, which holds parts of it in memory twice."""
-
-    name: str
-    before: tuple[tuple[int, ...], ...]
-    # Rows are chunked as in the data set; other axes have one chunk.
-    after: tuple[tuple[int, ...], ...]
-    itemsize: int
-
-    @property
-    def held_nbytes(self) -> int:
-        """Most bytes of old chunks that one new chunk is made of, which are in memory together."""
-        old, new = (splits_of(chunks[0]) for chunks in (self.before, self.after))
-        low = np.searchsorted(old, new[:-1], side="right") - 1
-        high = np.maximum(np.searchsorted(old, new[1:], side="left"), low)
-        rows = int((old[high] - old[low]).max(initial=0))
-        return rows * math.prod(map(sum, self.after[1:])) * self.itemsize
-
-    @staticmethod
-    def largest(chunks: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-        """Return the shape of the largest chunk."""
-        return tuple(map(max, chunks))
-
-    def __str__(self) -> str:
-        rows = ", ".join(f"{size:,}" for size in self.after[0][:3]) + (", …" if len(self.after[0]) > 3 else "")
-        return (
-            f"{self.name!r} is rechunked from {_chunks(self.before)} to {_chunks(self.after)}, which holds "
-            f"{format_bytes(self.held_nbytes)} of it for each thread: chunks of ({rows}) rows, whole along other axes, "
-            f"are taken as they are"
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -702,27 +533,6 @@ def _rebuild(
     return replace(Rows.of_chunks(chunks, *stored), assigned=assigned, **kept)
 
 
-def nonempty_chunks(sizes: Sequence[float]) -> list[int]:
-    """Return the numbers of the chunks with rows; the first one if there are no rows."""
-    return [number for number, size in enumerate(sizes) if size] or [0]
-
-
-def without_empty_chunks(array: da.Array) -> da.Array:
-    """Remove the empty chunks of rows of an array."""
-    kept = nonempty_chunks(array.chunks[0])
-    if len(kept) == len(array.chunks[0]):
-        return array
-    filled: da.Array = array.blocks[kept]
-    return filled
-
-
-def each_chunk(step: Callable[..., Any], option: object, *chunks: da.Array) -> da.Array:
-    """Call ``step(*chunks, option)`` for every chunk."""
-    token = tokenize([array.name for array in chunks], option)
-    prefix = step.__name__.strip("_").replace("_", "-")
-    return chunk_array(step, f"tfrecord-{prefix}-{token}", chunks[0].numblocks[0], *chunks, shared(option, prefix))
-
-
 def _same(chunk: Chunk, _: list[int]) -> Chunk:
     return chunk
 
@@ -735,34 +545,6 @@ def _apply(chunk: Chunk, option: tuple[Step, tuple[float, ...], str], block_id: 
     step, sizes, files = option
     blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
     return Chunk(step.apply(blocks, tuple(step.schema), place_of_chunk(sizes, files, block_id[0])))
-
-
-def place_of_chunk(sizes: tuple[float, ...], files: str, number: int) -> Place:
-    """Return where the rows of a chunk that exists are from: assigned columns have no records."""
-    start, size = float(np.sum(sizes[:number])), sizes[number]
-    if np.isnan(start + size):
-        return Place(lambda: f"chunk {number} of {files}")
-    rows = range(int(start), int(start + size))
-    return Place(lambda: f"rows {rows.start} to {rows.stop - 1} of {files}", rows)
-
-
-def locate_in_chunk(
-    source: AnySource | None, borders: NDArray[np.int64] | None, number: int, row: int, feature: str
-) -> Location:
-    """Return the location of a row of a chunk, for errors; without a source, rows are in memory."""
-    start = 0 if borders is None else int(borders[number])
-    if isinstance(source, CountedRows):
-        return source.locate(row, feature, start)
-    if borders is not None:
-        return Location("rows in memory", start + row, feature=feature)
-    place = "rows in memory" if source is None else source.describe_chunk(number)
-    return Location(f"{place}: row {row} of chunk {number}", feature=feature)
-
-
-def files_of(origin: Mapping[str, Any]) -> str:
-    """Return the files of an origin as text, for errors."""
-    files = origin.get("files", [origin["store"]] if "store" in origin else [])
-    return (files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}") if files else "the data set"
 
 
 def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> Chunk:
@@ -823,305 +605,5 @@ def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64
     return union([0], cuts, [count])
 
 
-def find_rechunked(arrays: Iterable[tuple[str, da.Array]], sizes: Sequence[float]) -> tuple[Rechunked, ...]:
-    """Return the arrays whose chunks differ from `sizes` rows; unknown sizes count as equal."""
-    found = []
-    for name, array in arrays:
-        after = (tuple(sizes), *((size,) for size in array.shape[1:]))
-        rows = [size for size in array.chunks[0] if size]
-        differ = not np.isnan(rows).any() and rows != [size for size in sizes if size]
-        if differ or any(number > 1 for number in array.numblocks[1:]):
-            found.append(Rechunked(name, array.chunks, after, array.dtype.itemsize))
-    return tuple(found)
-
-
-def _chunks(chunks: tuple[tuple[int, ...], ...]) -> str:
-    number = math.prod(map(len, chunks))
-    largest = " x ".join(f"{size:,}" for size in Rechunked.largest(chunks))
-    return f"{plural(number, 'chunk')} of {'' if number == 1 else 'up to '}{largest}"
-
-
-def compute_in_place(
-    source: CountedRows,
-    borders: NDArray[np.int64],
-    schema: Schema,
-    assigned: Mapping[str, da.Array],
-    options: Mapping[str, Any],
-) -> dict[str, NDArray[Any]]:
-    """Compute all columns with threads of this process, which decode directly into the results."""
-    rows = int(borders[-1])
-    results: dict[str, NDArray[Any]] = {}
-    for name, feature in schema.items():
-        with allocating(name, feature):
-            results[name] = np.empty((rows, *feature.block_shape), feature.block_dtype)
-    own = {name: array for name, array in results.items() if name not in assigned}
-    tasks = []
-    written: dict[str, list[int]] = {name: [] for name in schema}
-    if own:
-        stored, order = _in_stored_order(source)
-        borders = stored.refine(borders, _read_nbytes(stored, schema, options))
-        reads = _ReadIntoResults(stored, borders, own, order, written)
-        tasks.append(reads.tasks(f"tfrecord-compute-{uuid.uuid4().hex}"))
-    if assigned:
-        targets: list[Any] = [_Unmasked(name, results[name], written[name]) for name in assigned]
-        tasks.append(da.store(list(assigned.values()), targets, lock=False, compute=False))
-    done = dask.compute(*tasks, **options)
-    if own:
-        raise_first(done[0])
-    for name, counts in written.items():
-        # Memory that was not written holds anything. dask does not store arrays without values.
-        if results[name].size and sum(counts) != rows:
-            raise SchemaError(f"column {name!r}: expected {plural(rows, 'row')}, found {sum(counts):,} in its chunks")
-    return results
-
-
-def _read_nbytes(source: CountedRows, schema: Schema, options: Mapping[str, Any]) -> int:
-    """Return the stored bytes of one read.
-
-    Bytes exist twice, as flat buffers and as objects, for one read only. Larger reads cost less Python, for which
-    threads wait for each other, and add little to the results of large data. Blocks of functions, and decoded arrays
-    of different shapes, may be much larger than what is stored, so their reads stay small.
-    """
-    least, most = limits().compute_read_nbytes, limits().most_compute_read_nbytes
-    total = source.cost(np.array([[0, source.nrows]]))
-    if total is None or not isinstance(source, RecordSource) or any(each.own_shapes for each in schema.values()):
-        return least
-    with dask.config.set({name: options[name] for name in ("scheduler", "num_workers", "pool") if name in options}):
-        threads = Workers.of_this_process().threads
-    return int(np.clip(total[0] / (limits().reads_of_a_thread * threads), least, most))
-
-
-def _in_stored_order(source: CountedRows) -> tuple[CountedRows, NDArray[np.int64] | None]:
-    """Return a source with the rows in stored order, so that each range of bytes is read once.
-
-    The second value is the original position of each row; None if the order is unchanged.
-    """
-    rows = source.rows
-    if rows.step > 0 if isinstance(rows, range) else (np.diff(rows) >= 0).all():
-        return source, None
-    order = np.argsort(row_numbers(rows), kind="stable")
-    return source.select(order), order
-
-
-class _Unmasked:
-    """Result of an assigned array that refuses masked blocks, and blocks of other shapes, which NumPy would accept."""
-
-    def __init__(self, name: str, result: NDArray[Any], written: list[int]) -> None:
-        self.name, self.result, self.written = name, result, written
-
-    def __setitem__(self, key: Any, block: Any) -> None:
-        start, target = key[0].start or 0, self.result[key]
-        block = host_array(block, f"column {self.name!r}", start)
-        if np.shape(block) != target.shape:
-            raise SchemaError(
-                f"column {self.name!r}: the chunk of row {start} has shape {np.shape(block)}; expected {target.shape}, "
-                f"as its array declares"
-            )
-        self.result[key] = block
-        if all((part.start or 0) == 0 for part in key[1:]):
-            self.written.append(len(target))
-
-
-@dataclass(frozen=True, eq=False)
-class _ReadIntoResults:
-    """Read a source's rows straight into all result columns."""
-
-    source: CountedRows
-    borders: NDArray[np.int64]  # first row of each read, and the number of rows
-    results: Mapping[str, NDArray[Any]]
-    order: NDArray[np.int64] | None  # row of a result for each row of the source; None if they are the same
-    written: Mapping[str, list[int]]  # rows that were written, by column
-    attempts: Attempts = field(default_factory=Attempts)
-
-    def tasks(self, name: str) -> da.Array:
-        """Return a task for each read: an element is its error, so that the first in the order of rows is raised."""
-        number = len(self.borders) - 1
-        tasks: dict[Any, Any] = {(name, read): (self._attempt, read) for read in range(number)}
-        return from_graph(tasks, name, ((1,) * number,), np.empty(0, object))
-
-    def _attempt(self, number: int) -> NDArray[np.object_]:
-        done = np.empty(1, np.object_)
-        done[0] = self.attempts.call(number, partial(self._read, number))
-        return done
-
-    def _read(self, number: int) -> None:
-        start, stop = self.borders[number : number + 2].tolist()
-        target = slice(start, stop) if self.order is None else self.order[start:stop]
-        dense = {}
-        if self.order is None:
-            dense = {name: array[target] for name, array in self.results.items() if array.dtype.kind in "biufc"}
-        blocks = self.source.read(tuple(self.results), slice(start, stop), dense)
-        for name, block in blocks.items():
-            self.written[name].append(len(block))
-            if name not in dense:
-                # Only decoded values belong to these rows alone: functions and chunks may return parts of others.
-                views = isinstance(self.source, RecordSource)
-                if isinstance(target, slice):
-                    write_rows(block, self.results[name][target], views=views)
-                elif views and isinstance(block, RaggedBlock):
-                    self.results[name][target] = block.views()
-                else:
-                    self.results[name][target] = to_array(block)
-
-
-def gather(
-    results: Sequence[Any], names: Sequence[str], schema: Schema, finalizers: Mapping[str, tuple[Any, Any]]
-) -> dict[str, NDArray[Any]]:
-    """Concatenate chunks of blocks, and results of assigned arrays, to one array per column."""
-    # A worker may hold the same chunk objects for other tasks: they must not be modified.
-    chunks: list[dict[str, Block]] = [chunk.blocks for chunk in results[0]]
-    rest = dict(zip(finalizers, results[1:], strict=True))
-    columns = {}
-    for name in names:
-        if name in rest:
-            finalize, extra = finalizers[name]
-            columns[name] = host_array(finalize(rest[name], *extra), f"column {name!r}")
-        else:
-            columns[name] = to_array(concatenate([zero_rows(schema[name]), *(chunk[name] for chunk in chunks)]))
-    rows = {name: len(column) for name, column in columns.items()}
-    if len(set(rows.values())) > 1:
-        # If rows are not counted, a mismatch is only known now.
-        raise SchemaError(f"columns must have the same number of rows; got {rows}")
-    return columns
-
-
 def _as_columns(chunk: Chunk, schema: Schema) -> dict[str, NDArray[Any]]:
     return gather([[chunk]], tuple(schema), schema, {})
-
-
-def first_rows(chunks: da.Array, schema: Schema, rows: int) -> dict[str, NDArray[Any]]:
-    """Return the first rows of chunks of unknown sizes; chunks are computed one by one until there are enough rows."""
-    blocks_of: dict[str, list[Block]] = {name: [zero_rows(feature)] for name, feature in schema.items()}
-    for number in range(chunks.numblocks[0] if schema else 0):
-        if rows <= 0:
-            break
-        chunk: Chunk = chunks[number : number + 1].compute()
-        for name, block in chunk.blocks.items():
-            blocks_of[name].append(rows_of(block, 0, min(rows, len(block))))
-        rows -= len(block)
-    return {name: to_array(concatenate(blocks)) for name, blocks in blocks_of.items()}
-
-
-def count_rows(chunks: da.Array) -> int:
-    """Count the rows of chunks of unknown sizes."""
-    counts = da.map_blocks(_chunk_rows, chunks, dtype=np.int64, meta=np.empty(0, np.int64))
-    return int(counts.sum().compute())
-
-
-def _chunk_rows(chunk: Chunk) -> NDArray[np.int64]:
-    for block in chunk.blocks.values():
-        return np.array([len(block)], np.int64)
-    raise ValueError("rows without a column cannot be counted; open with counts='auto'")
-
-
-Result = TypeVar("Result")
-
-
-class ChunkIterator(Iterator[Result]):
-    """Results of a function for each chunk of columns, made ahead; nothing without columns."""
-
-    def __init__(self, rows: Rows, names: Sequence[str], step: Callable[[Chunk, int], Result]) -> None:
-        self._results = _iterate_chunks(rows, tuple(sorted(names)), step)
-
-    def __next__(self) -> Result:
-        return next(self._results)
-
-    def close(self) -> None:
-        """Stop the tasks."""
-        self._results.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-def _iterate_chunks(
-    rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result]
-) -> Generator[Result, None, None]:
-    """Yield the result of a function for each chunk, called in the thread or the worker that read it.
-
-    Chunks that are begun and not yielded are at most one more than there are threads. An error of a chunk is raised in
-    its turn. Closing the generator cancels chunks that are not started, and waits for those that are.
-    """
-    number, client = rows.nchunks if names else 0, active_client()
-    if client is not None:
-        yield from _from_cluster(client, rows, names, step, number)
-        return
-    source, chunks = rows.source, [] if rows.source is not None else rows.chunks(names).to_delayed().ravel()
-
-    def read(number: int) -> Result:
-        if source is not None:
-            return _read_step(source, (names, rows.borders), step, number)
-        return step(chunks[number].compute(scheduler="sync"), number)
-
-    if get_scheduler() is dask.local.get_sync:
-        yield from map(read, range(number))
-        return
-    threads = Workers.active().threads
-    with ThreadPoolExecutor(threads, "dask-tfrecord") as pool:
-        futures: deque[Any] = deque()
-        try:
-            yield from _ahead(number, 1 + threads, lambda chunk: pool.submit(read, chunk), futures)
-        finally:
-            for future in futures:
-                future.cancel()
-
-
-def _from_cluster(
-    client: Any, rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result], number: int
-) -> Iterator[Result]:
-    name, futures, reader = f"tfrecord-read-ahead-{uuid.uuid4().hex}", deque[Any](), []
-    if rows.source is not None:
-        # A task of its own, so that the source is sent once.
-        read = partial(_read_step, rows.source, (names, rows.borders), step)
-        reader.append(client.submit(partial, read, key=f"{name}-source"))
-
-        def start(chunk: int) -> Any:
-            return client.submit(operator.call, *reader, chunk, key=(name, chunk))
-
-    else:
-        call = dask.delayed(step, name=f"{name}-step", traverse=False)
-        chunks = rows.chunks(names).to_delayed().ravel()
-
-        def start(chunk: int) -> Any:
-            return client.compute(call(chunks[chunk], chunk))
-
-    try:
-        yield from _ahead(number, 1 + sum(client.nthreads().values()), start, futures)
-    finally:
-        # The connection may be closed.
-        if futures and client.status == "running":
-            client.cancel(list(futures))
-        for future in (*futures, *reader):
-            future.release()
-
-
-def _ahead(number: int, most: int, start: Callable[[int], Any], futures: deque[Any]) -> Iterator[Any]:
-    """Yield results in order, with at most `most` futures begun and not yielded."""
-    started = 0
-    for _ in range(number):
-        while started < number and len(futures) < max(1, most):
-            futures.append(start(started))
-            started += 1
-        yield _result(futures.popleft())
-
-
-def _result(future: Any) -> Any:
-    """Return the result of a future, without a reference to it that would keep the chunk in memory."""
-    try:
-        return future.result()
-    finally:
-        # The traceback of an error refers to the future of a cluster.
-        if hasattr(future, "release"):
-            future.release()
-
-
-def _read_step(
-    source: AnySource,
-    plan: tuple[tuple[str, ...], NDArray[np.int64] | None],
-    step: Callable[[Chunk, int], Result],
-    number: int,
-) -> Result:
-    return step(read_chunk(source, plan, (number,)), number)

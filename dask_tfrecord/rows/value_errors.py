@@ -25,7 +25,8 @@ from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
-from dask_tfrecord.rows.rows import Rows, files_of
+from dask_tfrecord.rows.graph import files_of
+from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, SameRows, fillers, join_into
 from dask_tfrecord.settings import limits
 

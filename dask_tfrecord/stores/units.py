@@ -30,8 +30,9 @@ from dask_tfrecord.errors import FeatureError, Location, plural
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import joined_parts
+from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.rows.rows import Chunk, Rows
+from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
 from dask_tfrecord.settings import limits
 

@@ -24,7 +24,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.blocks import ArraysBlock, BytesBlock, RaggedBlock, block_nbytes
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
-from dask_tfrecord.rows.rows import Chunk
+from dask_tfrecord.rows.graph import Chunk
 
 SIZES = (7, 0, 1, 13, 4)
 ROWS = [name for name, feature in FEATURES.items() if feature.ragged_rank and not feature.own_shapes]

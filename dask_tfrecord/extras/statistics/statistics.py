@@ -22,8 +22,9 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
+from dask_tfrecord.rows.graph import Chunk, shared
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
-from dask_tfrecord.rows.rows import Chunk, Rows, shared
+from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.shards.streams import write_file
 
 # Summaries that one task merges.
