@@ -181,15 +181,21 @@ def json_number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def spark_heights(values: Sequence[float]) -> list[float]:
+    """Return numbers from 0, the least one, to 1; 0.5 if all are equal, and NaN, a gap, for NaN and infinities."""
+    # Halves, because the difference of large numbers is infinite.
+    finite = [value / 2 for value in values if math.isfinite(value)]
+    low, span = (min(finite), max(finite) - min(finite)) if finite else (0.0, 0.0)
+    return [((value / 2 - low) / span if span else 0.5) if math.isfinite(value) else math.nan for value in values]
+
+
 def spark_runs(values: Sequence[float], width: float, height: float) -> Iterator[list[tuple[float, float]]]:
     """Yield the points of each line of numbers, which has gaps at NaN and infinities."""
-    finite = [value for value in values if math.isfinite(value)]
-    low, span = (min(finite), max(finite) - min(finite)) if finite else (0.0, 0.0)
     step = width / max(1, len(values) - 1)
     run: list[tuple[float, float]] = []
-    for number, value in enumerate([*values, math.nan]):
-        if math.isfinite(value):
-            run.append((number * step, height * (1 - ((value - low) / span if span else 0.5))))
+    for number, level in enumerate([*spark_heights(values), math.nan]):
+        if math.isfinite(level):
+            run.append((number * step, height * (1 - level)))
         elif run:
             yield run
             run = []

@@ -98,7 +98,7 @@ class Commands(click.Group):
             raise click.UsageError(advice, ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """RecordRange the command; show tracebacks only with ``--debug``."""
+        """Run the command; show tracebacks only with ``--debug``."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:

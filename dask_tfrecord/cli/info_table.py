@@ -64,7 +64,10 @@ def print_schema(schema: Schema) -> None:
     """Print the features of a schema, with the numbers of sampled records that set them and the class names."""
     console = output()
     header: tuple[str, ...] = ("feature", "class", "dtype", "shape", "present", "class names")
-    rows = [(*map(plain, row), plain(_first_class_names(schema.classes.get(row[0], ())))) for row in schema.rows()]
+    rows = []
+    for row in schema.rows():
+        names = schema.classes.get(row[0], ())
+        rows.append((*map(plain, row), plain(f"{len(names):,}: {joined(names, _MOST_NAMES)}") if names else ""))
     kept = [column for column in range(len(header)) if column < 4 or any(row[column] for row in rows)]
     header = tuple(header[column] for column in kept)
     _print_table(console, header, [tuple(row[column] for column in kept) for row in rows])
@@ -110,11 +113,6 @@ def _feature_cells(row: Sequence[str], feature: FeatureReport) -> tuple[str, ...
     if (known := feature.feature) is not None:
         cells = feature_cells(known)
     return (name, *cells, present, values, looks)
-
-
-def _first_class_names(names: Sequence[str]) -> str:
-    """Return the first class names of a feature, and their number."""
-    return f"{len(names):,}: {joined(names, _MOST_NAMES)}" if names else ""
 
 
 def _print_table(console: Console, header: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:

@@ -61,8 +61,6 @@ from dask_tfrecord.options import (
 )
 
 if TYPE_CHECKING:
-    from dask_tfrecord.features.metadata.splits import ResolvedPath
-    from dask_tfrecord.features.schema import Schema
     from dask_tfrecord.rows.filters import Alternatives
 
 
@@ -135,7 +133,11 @@ def info(
         _report_metadata(error)
         resolved = ResolvedPath(find_shards(pattern, compression=compression))
     shards = resolved.shards
-    metadata = _metadata_schema(resolved)
+    try:
+        metadata = resolved.schema()
+    except SchemaError as error:
+        _report_metadata(error)
+        metadata = None
     known = metadata if sample is None and message is None else None
     sample = sample or SAMPLE
     if spec and known is not None:
@@ -184,15 +186,6 @@ def info(
         nested = prefix_lines({each.name: each.feature for each in report.features if each.feature is not None})
     for line in nested if metadata is None else group_lines(metadata):
         click.echo(plain(line))
-
-
-def _metadata_schema(resolved: ResolvedPath) -> Schema | None:
-    """Return the schema of the metadata; report metadata that can't be read, and return None."""
-    try:
-        return resolved.schema()
-    except SchemaError as error:
-        _report_metadata(error)
-        return None
 
 
 def _report_metadata(error: SchemaError) -> None:
@@ -548,15 +541,6 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     return shards_to_append(target, found.shards)
 
 
-def _columns_not_held(schema: Schema, store: str, component: str | None) -> list[str]:
-    """Return the columns that a store does not hold."""
-    from dask_tfrecord.stores.zarr.store import TargetGroup
-
-    stored = TargetGroup.from_arguments(store, component, None).stored_attributes().get("schema", {})
-    held = {each["name"] for each in stored.get("features", ())}
-    return [name for name in schema if name not in held]
-
-
 # Commands that write files of a suffix.
 _WRITERS = {".parquet": "to-parquet", ".tfrecord": "copy", ".tfrec": "copy", ".png": "preview", ".html": "preview"}
 
@@ -610,6 +594,7 @@ def to_zarr(
         raise click.UsageError(
             f"{plain(store)} names no Zarr store: did you mean {written}? A store is named like out.zarr."
         )
+    from dask_tfrecord.stores.zarr.store import TargetGroup
     from dask_tfrecord.stores.zarr.write import open_target
     from dask_tfrecord.stores.zarr.write import to_zarr as write_zarr
 
@@ -650,8 +635,9 @@ def to_zarr(
         if explode is not None:
             dataset = dataset.explode(explode, repeat=repeat or ())
         if add_columns and given["columns"] is None:
-            new = _columns_not_held(dataset.schema, store, target["component"])
-            if not new:
+            group = TargetGroup.from_arguments(store, target["component"], None)
+            held = {each["name"] for each in group.stored_attributes().get("schema", {}).get("features", ())}
+            if not (new := [name for name in dataset.schema if name not in held]):
                 click.echo(f"{plain(store)} holds all of these columns: nothing is left to add")
                 return
             dataset = dataset[new]

@@ -8,6 +8,7 @@ that does not hold it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +121,7 @@ def host_array(array: Any, owner: str, first: int = 0) -> Any:
     if not mask.any():
         return array.data
     rows: Any = np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)) + first if mask.ndim else []
-    raise SchemaError(f"{owner} is masked{in_rows(rows)}, and records lack masks: {MISSING}")
+    raise SchemaError(f"{owner} is masked{_in_rows(rows)}, and records lack masks: {_MISSING}")
 
 
 def may_miss_text(dtype: Any) -> bool:
@@ -133,7 +134,7 @@ def _text_without_missing(array: NDArray[Any], owner: str, first: int) -> NDArra
     texts = array.astype(object)
     others = [not isinstance(text, str) for text in texts.ravel().tolist()]
     missing = np.array(others, bool).reshape(len(array), -1).any(axis=1) if array.ndim and array.size else np.zeros(0)
-    _refuse_missing_values(np.flatnonzero(missing), owner, first)
+    refuse_missing_rows(np.flatnonzero(missing) + first, owner)
     return texts.astype(np.dtypes.StringDType())
 
 
@@ -143,11 +144,11 @@ def _from_library(array: Any, owner: str, first: int) -> Any:
     kind = type(array)
     if hasattr(kind, "null_count") and hasattr(kind, "is_null"):
         # pyarrow and polars make other values of nulls: floats of integers, and the first category.
-        _refuse_missing_values(np.flatnonzero(np.asarray(array.is_null())), owner, first)
+        refuse_missing_rows(np.flatnonzero(np.asarray(array.is_null())) + first, owner)
         # polars makes nulls of empty lists when it flattens them; pyarrow does not.
         nested = array.to_arrow() if hasattr(getattr(array, "dtype", None), "inner") else array
         if any(map(_holds_null, getattr(nested, "chunks", [nested]))):
-            raise SchemaError(f"{owner} has missing values in its lists, which records do not have: {MISSING}")
+            raise SchemaError(f"{owner} has missing values in its lists, which records do not have: {_MISSING}")
     if hasattr(kind, "detach") and hasattr(kind, "cpu"):
         return array.detach().cpu().numpy()
     if (hasattr(kind, "__array_function__") or hasattr(kind, "__cuda_array_interface__")) and hasattr(kind, "get"):
@@ -178,22 +179,23 @@ def refuse_missing_values(series: Any, owner: str, first: int = 0) -> None:
     """Refuse missing values of a Series, Index or extension array; NaN is a value of NumPy's floats."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind == "f":
         return
-    _refuse_missing_values(np.flatnonzero(np.asarray(series.isna())), owner, first)
+    refuse_missing_rows(np.flatnonzero(np.asarray(series.isna())) + first, owner)
 
 
-def _refuse_missing_values(rows: NDArray[np.int64], owner: str, first: int) -> None:
+def refuse_missing_rows(rows: Sequence[int] | NDArray[np.int64], owner: str) -> None:
+    """Refuse an array with rows that have missing values, if there are any."""
     if len(rows):
-        raise SchemaError(f"{owner} has missing values{in_rows(rows + first)}, which records do not have: {MISSING}")
+        raise SchemaError(f"{owner} has missing values{_in_rows(rows)}, which records do not have: {_MISSING}")
 
 
-MISSING = (
+_MISSING = (
     "fill the missing values (array.filled(value), series.fillna(value)), or write rows of variable length "
     "without them (RaggedBlock, or lists like [[1], []]), read by VarLenFeature or by FixedLenFeature with a "
     "default_value"
 )
 
 
-def in_rows(rows: Any) -> str:
+def _in_rows(rows: Any) -> str:
     """List row numbers as the end of a phrase: " in row 3", " in rows 3, 4, …"; "" for an empty list."""
     if len(rows) == 0:
         return ""

@@ -79,7 +79,6 @@ _FILE = re.compile(
 _CONVERSION, _GREW = b"dask_tfrecord.conversion", b"dask_tfrecord.episodes"
 # Decoded bytes of a unit: a video of some ten MB per camera.
 _UNIT_NBYTES = 1 << 30
-_COPIED_NBYTES = 1 << 20
 # Columns of LeRobot that this module computes.
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _INSTRUCTION = "language_instruction"

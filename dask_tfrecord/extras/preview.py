@@ -35,7 +35,7 @@ from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.features.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.features.images.pixels import check_shown, decode_image, encode_png
 from dask_tfrecord.features.inference.payload_type import BytesContent, detect_image, is_probably_text
-from dask_tfrecord.markup import fragment, json_number, page, spark_runs, spark_svg, table, time_text
+from dask_tfrecord.markup import fragment, json_number, page, spark_heights, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.sources import CountedRows, memory_limit
@@ -398,21 +398,13 @@ def _half_blocks(picture: Picture) -> list[list[Segment]]:
 
 def _cell_text(cell: Cell) -> str:
     if isinstance(cell, Spark):
-        return f"{_spark(cell.values)} {cell.text}"
+        # Blocks of eight heights; spaces are gaps.
+        levels = spark_heights(_means(np.array(cell.values), _SPARK_WIDTH))
+        drawn = (_BLOCKS[min(7, int(level * 8))] if math.isfinite(level) else " " for level in levels)
+        return f"{''.join(drawn)} {cell.text}"
     if isinstance(cell, tuple):
         return ", ".join(picture.text for picture in cell)
     return cell
-
-
-def _spark(values: Sequence[float]) -> str:
-    """Draw numbers as blocks of eight heights; spaces are gaps."""
-    values = _means(np.array(values), _SPARK_WIDTH)
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return " " * len(values)
-    low, high = min(finite), max(finite)
-    levels = ((value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5 for value in values)
-    return "".join(_BLOCKS[min(7, int(level * 8))] if math.isfinite(level) else " " for level in levels)
 
 
 # ------------------------------------------------------------------------------------------------------------------ PNG

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_array
 from dask_tfrecord.columns.conversions import (
-    MISSING,
     as_bytes,
     as_text,
     cast_numbers,
@@ -27,10 +26,10 @@ from dask_tfrecord.columns.conversions import (
     conform,
     feature_of,
     host_array,
-    in_rows,
     may_miss_text,
     no_feature,
     objects,
+    refuse_missing_rows,
     refuse_missing_values,
     refuse_sparse,
     same_form,
@@ -336,15 +335,12 @@ def _plain(given: Any, owner: str) -> Any:
         return given
     if isinstance(given, PythonArray) or (hasattr(given, "__array__") and not hasattr(given, "columns")):
         return np.asarray(host_array(given, owner))
-    raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}{_row_advice(given)}")
-
-
-def _row_advice(given: Any) -> str:
-    """Return what to write instead of a value or a function where an array of rows is needed."""
+    remedy = ""
     if callable(given):
-        return ": write an expression of columns, such as ds['label'] * 2, or ds.map_blocks(function) for all columns"
-    is_value = isinstance(given, bool | int | float | str | bytes | np.generic)
-    return f": write numpy.full(ds.nrows, {given!r:.50}) for one value in all rows" if is_value else ""
+        remedy = ": write an expression of columns, such as ds['label'] * 2, or ds.map_blocks(function) for all columns"
+    elif isinstance(given, bool | int | float | str | bytes | np.generic):
+        remedy = f": write numpy.full(ds.nrows, {given!r:.50}) for one value in all rows"
+    raise SchemaError(f"{owner}: expected an array with an axis of rows; got {given!r:.100}{remedy}")
 
 
 def _of_xarray(array: Any) -> Any:
@@ -496,8 +492,7 @@ def _refuse_missing(rows: Sequence[Any], owner: str) -> None:
         or type(row).__name__ in ("NAType", "NaTType")
         or (isinstance(row, float) and math.isnan(row) and not numbers)
     ]
-    if missing:
-        raise SchemaError(f"{owner} has missing values{in_rows(missing)}, which records do not have: {MISSING}")
+    refuse_missing_rows(missing, owner)
 
 
 def _ragged_feature(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
@@ -666,7 +661,13 @@ def is_frame(value: Any) -> bool:
 
 def rows_of_frame(frame: Any, forms: Mapping[str, Feature], *, exact: bool) -> Rows:
     """Convert a DataFrame; `forms` and `exact` are those of `columns_from_arrays`."""
-    names = _checked_names(frame)
+    names = list(frame.columns)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise SchemaError(
+            f"columns of a DataFrame must be named by strings; got {wrong[0]!r}: frame.rename(columns=str)"
+        )
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise SchemaError(f"the DataFrame has several columns {twice[0]!r}: names must be unique")
     if is_dask_collection(frame):
         return _from_dask(frame, names, forms, exact=exact)
     index = frame.index
@@ -681,17 +682,6 @@ _INDEX = (
     "the index of the DataFrame would be lost: frame.reset_index() converts it to a column, "
     "frame.reset_index(drop=True) drops it"
 )
-
-
-def _checked_names(frame: Any) -> list[str]:
-    names = list(frame.columns)
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise SchemaError(
-            f"columns of a DataFrame must be named by strings; got {wrong[0]!r}: frame.rename(columns=str)"
-        )
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise SchemaError(f"the DataFrame has several columns {twice[0]!r}: names must be unique")
-    return names
 
 
 def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *, exact: bool) -> Rows:
@@ -782,8 +772,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
 
     kind = array.type
     if array.null_count:
-        missing = np.unique(rows()[np.asarray(array.is_null())])
-        raise SchemaError(f"{owner} has missing values{in_rows(missing)}, which records do not have: {MISSING}")
+        refuse_missing_rows(np.unique(rows()[np.asarray(array.is_null())]), owner)
     if isinstance(kind, pa.FixedShapeTensorType):
         # `to_numpy_ndarray` reads a missing value within a tensor as a number, and refuses bool.
         tensors = _block(array.storage, owner, rows).reshape(len(array), *kind.shape)

@@ -134,6 +134,21 @@ def test_pixels_labels_and_class_names(tmp_path: Path, monkeypatch: pytest.Monke
     assert whole.startswith("<!doctype html>") and page.html in whole
 
 
+def test_lines_have_gaps_and_hold_the_largest_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {
+        "equal": np.array([[1.0, 1, np.nan, 1, np.inf, 1]]),
+        "large": np.array([[-1.7e308, 1.7e308, 0, 0, 0, 0]]),
+    }
+    found = dtf.Dataset.from_arrays(columns).preview()
+    line = lines_of(found, monkeypatch)[-1]
+    assert "▅▅ ▅ ▅ 6: 1, 2 not finite" in line and "▁█▅▅▅▅ 6: " in line
+    html = Page(found).html
+    points = [point for line in re.findall(r'points="(.*?)"', html) for point in line.split()]
+    heights = {float(point.partition(",")[2]) for point in points[-6:]}
+    assert html.count("<circle") == 2 and heights == {3.0, 12.0, 21.0}
+    assert drawn(found, tmp_path / "a.png").size
+
+
 def test_images_of_every_kind_are_scaled(tmp_path: Path) -> None:
     ramp = np.arange(64, dtype=np.float64).reshape(8, 8)
     levels = np.rint(ramp / 63 * 255)
