@@ -254,11 +254,3 @@ def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
             # Object arrays hold rows without padding.
             forms[name] = feature.unpadded()
     return forms
-
-
-def listed_features(columns: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Return the default features that arrays are written as: kinds that an Example lists.
-
-    Integers and bool are listed as int64, float16 and bfloat16 as float32.
-    """
-    return {name: feature.listed(name) for name, feature in columns.items()}

@@ -52,21 +52,15 @@ def _block_items(block: Block, lengths: NDArray[np.int64], feature: Feature) -> 
             return RaggedBlock(to_array(values.values).reshape(-1, *feature.item_shape), values.row_splits // each)
         return values
     if isinstance(block, ArraysBlock):
-        return _array_items(block, lengths, feature)
+        if feature.own_shapes:
+            shapes = np.repeat(block.shapes[:, 1:], lengths, axis=0)
+            return ArraysBlock(block.values, splits_of(shapes.prod(axis=1)), shapes)
+        return block.values.reshape((int(lengths.sum()), *feature.item_shape))
     kept = np.arange(block.shape[1]) < lengths[:, None]
     if isinstance(block, BytesBlock):
         return block.reshape((kept.size, *feature.item_shape)).take(np.flatnonzero(kept))
     items: NDArray[np.generic] = to_array(block)[kept]
     return items
-
-
-def _array_items(block: ArraysBlock, lengths: NDArray[np.int64], feature: Feature) -> Block:
-    """Cut arrays along their first axis."""
-    values = block.values
-    if feature.own_shapes:
-        shapes = np.repeat(block.shapes[:, 1:], lengths, axis=0)
-        return ArraysBlock(values, splits_of(shapes.prod(axis=1)), shapes)
-    return values.reshape((int(lengths.sum()), *feature.item_shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,10 +152,10 @@ class MessageEncoder:
                         check_items(block.row_splits, expected, other, "both are fields of the same messages")
                         stack.enter_context(as_row_error(block.row_splits, item=True))
                         block = block.values
-                values = self._values(name, field, block)
+                values = self._field_values(name, field, block)
             for spec, each in zip(field.specs, values, strict=True):
                 other, first = outputs.setdefault(spec, (name, each))
-                if first is not each and not _same_lengths(first, each):
+                if first is not each and not _are_equal(first, each):
                     raise SchemaError(
                         f"columns {other!r} and {name!r} hold different values of field {spec.key!r}: drop one of them",
                         location,
@@ -174,7 +174,7 @@ class MessageEncoder:
             len(next(iter(blocks.values()))),
         )
 
-    def _values(self, name: str, field: ColumnDecoder, block: Any) -> Sequence[Any]:
+    def _field_values(self, name: str, field: ColumnDecoder, block: Any) -> Sequence[Any]:
         """Return a column's outputs, with one value for each message instance."""
         spec, path = field.specs[0], self._paths[name]
         if spec.part == "case":
@@ -305,7 +305,7 @@ def _check_bytes(fields: Mapping[str, ColumnDecoder]) -> None:
                     )
 
 
-def _same_lengths(one: Any, other: Any) -> bool:
+def _are_equal(one: Any, other: Any) -> bool:
     if isinstance(one, BytesBlock):
         return np.array_equal(one.values, other.values) and np.array_equal(one.splits, other.splits)
     return bool(one.tobytes() == other.tobytes())

@@ -41,7 +41,7 @@ from dask_tfrecord.features import (
     VarLenFeature,
 )
 from dask_tfrecord.features.base import ColumnDecoder
-from dask_tfrecord.features.encoded import inflated_value, iter_values
+from dask_tfrecord.features.encoded import iter_values
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput
 from dask_tfrecord.features.message_types import (
     MessageType,
@@ -55,6 +55,7 @@ from dask_tfrecord.features.message_types import (
     oneofs_of,
     split_path,
 )
+from dask_tfrecord.shards.deflate import inflated_value
 
 _BYTES = FixedLenFeature((), "bytes")
 _DTYPES = {

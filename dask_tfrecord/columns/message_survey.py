@@ -85,14 +85,6 @@ def _is_entry(path: FieldPath) -> bool:
     return path.oneof is None and len(path.fields) > 1 and is_map(path.fields[-2])
 
 
-def _record_ends(output: KeyOutput, rows: int) -> NDArray[np.int64]:
-    """Return the offsets of the values between records, through all levels of rows."""
-    ends = np.arange(rows + 1)
-    for splits in output.levels:
-        ends = splits[ends]
-    return ends
-
-
 @dataclass(slots=True)
 class MessageSurvey:
     """Counts over records that are messages of one type."""
@@ -165,13 +157,16 @@ class MessageSurvey:
         try:
             for name, each in fields.items():
                 if each.column.assembler is not None:
-                    _check_record(name, each.column, taken[name], kept)
-        except FeatureError as error:
+                    # Values may not fit a column: times may exceed 64 bits.
+                    each.column.assembler(each.column.parsed, Decoded(taken[name], len(kept)))
+        except RowError as error:
             if len(batch) > 1:
                 self.add(tables, fields, batch[: len(batch) // 2])
                 self.add(tables, fields, batch[len(batch) // 2 :])
                 return
-            kept, unknown, refusals = [], [], [error]
+            refusal = located_error(error, replace(kept[error.row][0], feature=name))
+            assert isinstance(refusal, FeatureError)
+            kept, unknown, refusals = [], [], [refusal]
         self.records += len(batch)
         self.shards[batch[0][0].file] += len(batch)
         self.unknown_fields += sum(unknown)
@@ -183,21 +178,13 @@ class MessageSurvey:
             _count_field(self.counts.setdefault(name, FeatureCounts()), each, [*taken[name], *presence], kept)
 
 
-def _check_record(
-    name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
-) -> None:
-    """Raise the error of the first record whose values do not fit a column: times may exceed 64 bits."""
-    try:
-        assert column.assembler is not None
-        column.assembler(column.parsed, Decoded(outputs, len(kept)))
-    except RowError as error:
-        raise located_error(error, replace(kept[error.row][0], feature=name)) from None
-
-
 def _count_field(
     counts: FeatureCounts, each: _Field, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
-    ends = _record_ends(outputs[0], len(kept))
+    # Offsets of the values between records, through all levels of rows.
+    ends = np.arange(len(kept) + 1)
+    for splits in outputs[0].levels:
+        ends = splits[ends]
     is_set = each.is_set(outputs, ends)
     number = int(is_set.sum())
     counts.present += number

@@ -79,7 +79,7 @@ def renamed_records(columns: Schema, names: Mapping[str, str]) -> Schema | None:
     for name in read:
         made = [column for column, of in decoders.items() if of.source == name and of.assembler is not lengths]
         common = {new[column].removesuffix(column[len(name) :]) for column in made if column in new}
-        apart = [column for column in made if column in new and new[column] != _joined(common, column[len(name) :])]
+        apart = [column for column in made if column in new and new[column] != min(common) + column[len(name) :]]
         is_item = read.scope_of(name) == "item"
         if len(common) == 1 and not apart and (not is_item or min(common).startswith(f"{ITEMS}/")):
             found.setdefault(common.pop(), name)

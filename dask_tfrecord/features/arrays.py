@@ -151,7 +151,11 @@ class ArrayFeature(EncodedArray):
         for row, array in enumerate(rows):
             try:
                 # The arrays belong to the caller, and a task may run again: the function gets a copy.
-                encoded.append(_own_bytes(self.encode_value(np.asarray(array).copy())))
+                made = self.encode_value(np.asarray(array).copy())
+                # `bytes(5)` would make five zeros.
+                if not isinstance(made, bytes | bytearray | memoryview):
+                    raise TypeError(f"expected bytes; got {type(made).__name__}")
+                encoded.append(bytes(made))
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
@@ -190,13 +194,6 @@ def _own_times(given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 _TIMES = (datetime.date, datetime.datetime, datetime.timedelta)
-
-
-def _own_bytes(given: Any) -> bytes:
-    """Return encoded bytes; `bytes(5)` would make five zeros."""
-    if not isinstance(given, bytes | bytearray | memoryview):
-        raise TypeError(f"expected bytes; got {type(given).__name__}")
-    return bytes(given)
 
 
 def _reason(error: Exception) -> str:

@@ -206,38 +206,6 @@ class Feature(ABC):
         splits = np.ascontiguousarray(block.row_splits)
         return [replace(keyed, steps=True, step_splits=keyed.row_splits, row_splits=splits) for keyed in steps]
 
-    def listed(self, name: str) -> Feature:
-        """Return the default feature that arrays of a user are written as, which lists their values.
-
-        Parameters
-        ----------
-        name : str
-            Name of the array, for errors.
-        """
-        dtype = self.item_dtype
-        if dtype.name == "float64":
-            rounded, kept = self._listed_float64()
-            raise SchemaError(
-                f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} "
-                f"to round it, or {{{name!r}: {kept}}} to keep it"
-            )
-        if dtype.kind == "c":
-            raise SchemaError(
-                f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, "
-                f"{dtype.name!r}) or TensorFeature(shape, {dtype.name!r}) in features="
-            )
-        if self.own_shapes:
-            raise SchemaError(
-                f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
-                f"ImageFeature in features="
-            )
-        return self
-
-    def _listed_float64(self) -> tuple[str, str]:
-        """Return code of the features that round float64, and that keep it."""
-        sizes = tuple(self.shape) if self.shape else ()
-        return f"FixedLenFeature({sizes}, 'float32')", f"RawFeature({sizes}, 'float64')"
-
     @property
     def stored_key(self) -> str | None:
         """Key of the records that holds the values; None for the name of the feature."""

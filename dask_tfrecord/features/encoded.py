@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,10 +18,7 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import KeySpec, Scope
 from dask_tfrecord.features.written import KeyedValues, in_levels
-from dask_tfrecord.shards.deflate import INFLATERS
-
-# Window sizes of zlib, by the names of `tf.io.decode_compressed`.
-COMPRESSION_WBITS = {"ZLIB": 15, "GZIP": 31}
+from dask_tfrecord.shards.registry import find_compression
 
 
 class Encoded(Feature):
@@ -146,31 +142,16 @@ def iter_values(values: BytesBlock) -> Iterator[memoryview]:
 
 def checked_compression(compression: Any, owner: str) -> str | None:
     """Return the compression of bytes values, None for none."""
-    if compression not in (None, "", *COMPRESSION_WBITS):
+    if compression not in (None, "", "ZLIB", "GZIP"):
         raise SchemaError(f"{owner}: expected compression_type 'ZLIB', 'GZIP' or None; got {compression!r}")
     return compression or None
-
-
-def inflated_value(value: memoryview, compression: str, most: int) -> tuple[bytes, bool]:
-    """Return at most `most` bytes of a compressed value, all for 0, and whether they are all of intact data."""
-    for library in INFLATERS:
-        inflate = library.decompressobj(COMPRESSION_WBITS[compression])
-        try:
-            found: bytes = inflate.decompress(value, most)
-        except library.error:
-            continue
-        if inflate.eof and not inflate.unused_data:
-            return found, True
-        if 0 < most <= len(found):
-            return found, False
-    return b"", False
 
 
 def deflated(values: BytesBlock, compression: str) -> BytesBlock:
     """Compress each bytes value."""
     made = []
     for value in iter_values(values):
-        deflate = zlib.compressobj(wbits=COMPRESSION_WBITS[compression])
+        deflate = find_compression(compression.lower()).compressor()
         made.append(deflate.compress(value) + deflate.flush())
     return BytesBlock.of(made)
 

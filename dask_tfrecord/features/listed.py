@@ -309,22 +309,6 @@ class VarLenFeature(Listed):
             return TensorFeature(self.shape[1:], self.item_dtype) if self.shape[0] < 0 else None
         return Listed.item(self)
 
-    def listed(self, name: str) -> Feature:
-        """Return the feature itself; refuse nested rows."""
-        made = Feature.listed(self, name)
-        if self.ragged_rank > 1:
-            raise SchemaError(
-                f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions "
-                f"in features=, or VarLenFeature in sequence_features="
-            )
-        return made
-
-    def _listed_float64(self) -> tuple[str, str]:
-        """Return code of the features that round float64, and that keep it."""
-        if self.ragged_rank > 1:
-            return "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
-        return repr(VarLenFeature("float32", shape=self.shape)), f"RawFeature({self.shape}, 'float64')"
-
     def assemble(self, decoded: Decoded) -> Block:
         """Make rows of values, rows of steps, or arrays whose shapes differ."""
         output = decoded.keys[0]

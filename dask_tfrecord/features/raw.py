@@ -29,16 +29,15 @@ from dask_tfrecord.features.encoded import (
     checked_compression,
     checked_count,
     deflated,
-    inflated_value,
     iter_values,
 )
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
-from dask_tfrecord.features.listed import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
 from dask_tfrecord.features.written import KeyedValues, flat
+from dask_tfrecord.shards.deflate import inflated_value
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -128,20 +127,6 @@ class RawFeature(EncodedArray):
     def item_dtype(self) -> np.dtype[Any]:
         """The dtype of a decoded array, in native byte order."""
         return self.stored_dtype.newbyteorder("=")
-
-    def listed(self, name: str) -> Feature:
-        """Return the feature that lists the numbers."""
-        Feature.listed(self, name)
-        if self.ragged_rank:
-            return VarLenFeature(self.item_dtype, shape=(-1, *self.item_shape))
-        return FixedLenFeature(self.item_shape, self.item_dtype)
-
-    def _listed_float64(self) -> tuple[str, str]:
-        """Return code of the features that round float64, and that keep it."""
-        rounded, kept = Feature._listed_float64(self)
-        if self.ragged_rank:
-            rounded = repr(VarLenFeature("float32", shape=self.shape))
-        return rounded, kept
 
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Specify one array with a known size, or bytes values; then the keys with sizes."""

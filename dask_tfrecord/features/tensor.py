@@ -125,18 +125,6 @@ class TensorFeature(EncodedArray):
         """Return False: a tensor of an open length is a row of its own shape."""
         return False
 
-    def listed(self, name: str) -> Feature:
-        """Raise: rows of tensors may differ in shape."""
-        Feature.listed(self, name)
-        raise SchemaError(
-            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
-            f"ImageFeature in features="
-        )
-
-    def _listed_float64(self) -> tuple[str, str]:
-        """Return code of the features that round float64, and that keep it."""
-        return repr(replace(self, dtype="float32")), repr(self)
-
     def keys(self, key: str, scope: Scope) -> tuple[KeySpec, ...] | None:
         """Return the spec of one tensor that the decoder parses, or of bytes values."""
         return (self._parsed_key(key),) if scope == "value" and self.count is None else Encoded.keys(self, key, scope)

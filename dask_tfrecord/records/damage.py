@@ -43,11 +43,12 @@ from dask_tfrecord.identity import file_key
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.checksums import masked_crc32c
 from dask_tfrecord.shards.listing import Sidecar
 from dask_tfrecord.shards.objects import directory_of, remove_abandoned
 from dask_tfrecord.shards.remote import store_url
 from dask_tfrecord.shards.shard import Shard, check_encodable, is_local
-from dask_tfrecord.shards.streams import masked_crc32c, open_sink, write_file, written_or_discarded
+from dask_tfrecord.shards.streams import open_sink, write_file, written_or_discarded
 
 _BLOCK = 1 << 20
 # Larger records are not loaded as a whole; their CRCs are computed from one block after another.
@@ -263,7 +264,8 @@ def check_shard(shard: Shard) -> ShardReport:
         starts, stops, counts = (np.array([stretch[field] for stretch in intact], np.int64) for field in range(3))
         lost = _lost_ranges(found, tail, end, stream_error)
         if lost and not intact and lost[0].stop == end and lost[0].reason == _LENGTH_DAMAGED:
-            lost[0] = replace(lost[0], reason=f"{_NO_SHARD}, and begins with {_head_of(shard)}")
+            with Window(shard, stop=shard.size) as beginning:
+                lost[0] = replace(lost[0], reason=f"{_NO_SHARD}, and begins with {describe_head(beginning)}")
         return ShardReport(
             redact_url(shard.path),
             shard.size,
@@ -275,11 +277,6 @@ def check_shard(shard: Shard) -> ShardReport:
             tuple(lost),
             *scan.entries(intact),
         )
-
-
-def _head_of(shard: Shard) -> str:
-    with Window(shard, stop=shard.size) as window:
-        return describe_head(window)
 
 
 class RecordState(IntEnum):

@@ -25,10 +25,11 @@ from dask_tfrecord import _native
 from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.checksums import mask_crc32c, masked_crc32c
 from dask_tfrecord.shards.foreign import HEAD_NBYTES, Format, foreign_format
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard
-from dask_tfrecord.shards.streams import Arrived, ByteSink, mask_crc32c, masked_crc32c, open_sink, open_stream
+from dask_tfrecord.shards.streams import Arrived, ByteSink, open_sink, open_stream
 
 # Bytes of a record around its payload.
 HEADER = 12

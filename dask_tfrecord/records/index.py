@@ -31,13 +31,13 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.checksums import masked_crc32c
 from dask_tfrecord.shards.listing import Sidecar, sidecar_path
 from dask_tfrecord.shards.registry import has_access_points, useless_index
 from dask_tfrecord.shards.shard import Shard, is_local
 from dask_tfrecord.shards.streams import (
     ACCESS_SUFFIX,
     access_points,
-    masked_crc32c,
     open_sink,
     open_stored,
     write_access_points,

@@ -21,9 +21,9 @@ with suppress(ImportError):
 
     INFLATERS = (isal_zlib, zlib)
 
-_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 # Parameter `wbits` of zlib that selects the format.
-_GZIP_BITS, _ZLIB_BITS, _RAW_BITS = 31, 15, -15
+_WBITS, _RAW_BITS = {"gzip": 31, "zlib": 15}, -15
 
 # CRC and size at the end of a gzip member.
 TRAILER = 8
@@ -66,6 +66,21 @@ class Inflater:
         return inflated
 
 
+def inflated_value(value: memoryview, compression: str, most: int) -> tuple[bytes, bool]:
+    """Return at most `most` bytes of a compressed value, all for 0, and whether they are all of intact data."""
+    for library in INFLATERS:
+        inflate = library.decompressobj(_WBITS[compression.lower()])
+        try:
+            found: bytes = inflate.decompress(value, most)
+        except library.error:
+            continue
+        if inflate.eof and not inflate.unused_data:
+            return found, True
+        if 0 < most <= len(found):
+            return found, False
+    return b"", False
+
+
 def _is_zlib(head: bytes) -> bool:
     """Return whether the zlib header is valid and the data inflates; a damaged length may equal a header."""
     if len(head) < 2 or head[0] & 0x8F != 0x08 or head[1] & 0x20 or int.from_bytes(head[:2], "big") % 31:
@@ -79,11 +94,11 @@ def _is_zlib(head: bytes) -> bool:
 
 GZIP = ShardCompression(
     "gzip",
-    lambda head: head.startswith(_MAGIC),
-    partial(Inflater, _GZIP_BITS),
-    partial(zlib.compressobj, wbits=_GZIP_BITS),
+    lambda head: head.startswith(GZIP_MAGIC),
+    partial(Inflater, _WBITS["gzip"]),
+    partial(zlib.compressobj, wbits=_WBITS["gzip"]),
     has_access_points=True,
 )
 ZLIB = ShardCompression(
-    "zlib", _is_zlib, partial(Inflater, _ZLIB_BITS), partial(zlib.compressobj, wbits=_ZLIB_BITS), joins=False
+    "zlib", _is_zlib, partial(Inflater, _WBITS["zlib"]), partial(zlib.compressobj, wbits=_WBITS["zlib"]), joins=False
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dask_tfrecord.shards.deflate import GZIP_MAGIC
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
@@ -24,7 +26,7 @@ class Format:
 _PIL = "np.asarray(Image.open(io.BytesIO(value)))"
 _SOUND = "soundfile.read(io.BytesIO(value))[0]"
 _VIDEO = "np.stack([each.to_ndarray(format='rgb24') for each in av.open(io.BytesIO(value)).decode(video=0)])"
-_ZLIB = "compression_type='ZLIB' of RawFeature and TensorFeature inflates it"
+_ZLIB = "compression_type='ZLIB' of RawFeature and ProtoFeature inflates it"
 _MP3 = Format("an MP3 file", several="MP3 sound", decoded=_SOUND)
 NPY = Format("a NumPy .npy file", several="NumPy .npy files", decoded="np.load(io.BytesIO(value))")
 NPZ = Format("a NumPy .npz file", several="NumPy .npz files", decoded='np.load(io.BytesIO(value))["arr_0"]')
@@ -57,7 +59,7 @@ _SIGNATURES: tuple[tuple[int, bytes, Format], ...] = (
     ),
     (0, b"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", Format("a Riegeli or ArrayRecord file", "read it with array_record")),
     (0, b"\x0a\x23\xd7\xce", Format("a RecordIO file of MXNet")),
-    (0, b"\x1f\x8b", Format("gzip data", several=f"gzip data: {_ZLIB.replace('ZLIB', 'GZIP')}")),
+    (0, GZIP_MAGIC, Format("gzip data", several=f"gzip data: {_ZLIB.replace('ZLIB', 'GZIP')}")),
     (0, b"BZh", Format("bzip2 data")),
     (0, b"\xfd7zXZ\x00", Format("xz data")),
     (0, b"\x28\xb5\x2f\xfd", Format("zstd data")),

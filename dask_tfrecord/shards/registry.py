@@ -7,6 +7,7 @@ Packages add others to those of this library with `register_compression`, or by 
 from __future__ import annotations
 
 from dask_tfrecord.plugins import Registry
+from dask_tfrecord.shards.checksums import masked_crc32c
 from dask_tfrecord.shards.compressions import ShardCompression
 from dask_tfrecord.shards.deflate import GZIP, ZLIB
 from dask_tfrecord.shards.zstandard import ZSTD
@@ -66,8 +67,13 @@ def useless_index(name: str) -> str:
     return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
 
 
-def detect(head: bytes) -> str | None:
-    """Return the name of the compression that the first bytes of a file begin."""
+def detect_compression(head: bytes) -> str | None:
+    """Return the name of the compression that the first 512 bytes of a file begin; None for none.
+
+    A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
+    """
+    if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
+        return None
     return next((compression.name for compression in COMPRESSIONS if compression.is_start(head)), None)
 
 

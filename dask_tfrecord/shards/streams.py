@@ -50,7 +50,7 @@ from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.compressions import Decompressor
 from dask_tfrecord.shards.deflate import TRAILER, Inflater
 from dask_tfrecord.shards.listing import find_sidecars, sidecar_path
-from dask_tfrecord.shards.registry import detect, find_compression, normalize_compression
+from dask_tfrecord.shards.registry import detect_compression, find_compression, normalize_compression
 from dask_tfrecord.shards.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.shards.shard import NOT_REGULAR, Shard, has_changed, is_local
 
@@ -588,29 +588,6 @@ _MAGIC_NBYTES = 4
 _DISCARD_SIZE = 256 << 10
 # Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.
 _LOAD_ATTEMPTS = 3
-
-
-def mask_crc32c(crc: int) -> int:
-    """Rotate a CRC-32C and add a constant, as TFRecord does because CRCs of data with embedded CRCs are weak."""
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def masked_crc32c(data: bytes | memoryview) -> int:
-    """Return the masked CRC-32C of `data`, as TFRecord stores it."""
-    # The package imports argparse, which reading does not need.
-    import crc32c
-
-    return mask_crc32c(crc32c.crc32c(data))
-
-
-def detect_compression(head: bytes) -> str | None:
-    """Detect the compression of a file from its first 512 bytes.
-
-    A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
-    """
-    if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
-        return None
-    return detect(head)
 
 
 def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> StoredStream | InflatedStream:

@@ -16,9 +16,10 @@ from oracle import messages, read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
-from dask_tfrecord.columns.encode import Encoder, listed_features
+from dask_tfrecord.columns.encode import Encoder
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features.images.pixels import decode_image
+from dask_tfrecord.features.of_arrays import listed_feature
 from dask_tfrecord.features.schema import Schema
 
 R = dtf.RaggedFeature
@@ -78,7 +79,7 @@ def test_arrays_of_bytes_are_listed_by_their_rows() -> None:
         "any": dtf.RawFeature((2,), "int16", count=-1),
         "open": dtf.RawFeature((-1, 2), "int16"),
     }
-    assert listed_features(given) == {
+    assert {name: listed_feature(name, feature) for name, feature in given.items()} == {
         "one": dtf.FixedLenFeature((2,), "int16"),
         "some": dtf.FixedLenFeature((3, 2), "int16"),
         "any": dtf.VarLenFeature("int16", shape=(-1, 2)),
@@ -86,7 +87,7 @@ def test_arrays_of_bytes_are_listed_by_their_rows() -> None:
     }
     for count, shape in ((None, (2, -1)), (-1, (-1, 2))):
         with pytest.raises(SchemaError, match="array 'a' has rows of different shapes"):
-            listed_features({"a": dtf.RawFeature(shape, "int16", count=count)})
+            listed_feature("a", dtf.RawFeature(shape, "int16", count=count))
 
 
 @pytest.mark.parametrize(

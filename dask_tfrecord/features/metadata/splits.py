@@ -412,13 +412,9 @@ def _without_split(
         if folder is None:
             raise
         return None, folder
-    if _is_directory(urlpath, shards, storage_options):
-        return shards, find_tfds(urlpath, storage_options)
-    return shards, None
-
-
-def _is_directory(urlpath: str | os.PathLike[str], shards: Shards, storage_options: Mapping[str, Any] | None) -> bool:
-    """Return whether the shards were found in a directory, without a request to an object store."""
     if is_local(shards.paths[0]):
-        return is_directory(urlpath, storage_options)
-    return shards.paths[0].startswith(f"{os.fspath(urlpath).rstrip('/')}/")
+        in_directory = is_directory(urlpath, storage_options)
+    else:
+        # Without a request to an object store.
+        in_directory = shards.paths[0].startswith(f"{os.fspath(urlpath).rstrip('/')}/")
+    return shards, find_tfds(urlpath, storage_options) if in_directory else None

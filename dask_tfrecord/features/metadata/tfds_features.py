@@ -123,10 +123,6 @@ def _tfds_shape(value: Any, otherwise: tuple[int, ...] = ()) -> tuple[int, ...]:
     return tuple(-1 if size is None else int(size) for size in sizes)
 
 
-def _dtype(value: Any) -> str:
-    return "bytes" if value in _STRINGS else str(value)
-
-
 class _FeatureCollector:
     """Visitor that collects the features of a tree of TFDS features, their class names, and their groups.
 
@@ -179,9 +175,9 @@ class _FeatureCollector:
 
     def _leaf(self, kind: str, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
         if kind == "classLabel":
-            self._values(name, "int64", (), lengths)
+            self._add_listed(name, "int64", (), lengths)
         elif kind == "boundingBox":
-            self._values(name, "float32", (4,), lengths)
+            self._add_listed(name, "float32", (4,), lengths)
         elif kind == "text":
             self._text(content, name, lengths)
         elif kind == "image":
@@ -191,18 +187,18 @@ class _FeatureCollector:
             self._image(content, name, tuple(frame), (*lengths, frames))
         elif kind == "audio" and content.get("lazyDecode"):
             # The encoded audio file: FLAC, MP3 or another format.
-            self._values(name, "bytes", (), lengths)
+            self._add_listed(name, "bytes", (), lengths)
         else:
             shape = _tfds_shape(content.get("shape"), (-1,) if kind == "audio" else ())
             self._tensor(content, name, shape, lengths)
 
     def _text(self, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
         if content.get("useEncoder"):
-            self._values(name, "int64", (-1,), lengths)
+            self._add_listed(name, "int64", (-1,), lengths)
         elif len(lengths) == 1 and lengths[0]:
             self._add(name, TextFeature(count=lengths[0]))
         elif lengths:
-            self._values(name, "bytes", (), lengths)
+            self._add_listed(name, "bytes", (), lengths)
         else:
             self._add(name, TextFeature(default_value="" if content.get("optional") else None))
 
@@ -220,19 +216,21 @@ class _FeatureCollector:
         elif len(lengths) > 1 and -1 not in shape:
             self._ragged(name, "bytes", (), len(lengths), image)
         else:
-            self._values(name, "bytes", (), lengths)
+            self._add_listed(name, "bytes", (), lengths)
 
     def _tensor(self, content: dict[str, Any], name: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> None:
-        dtype = _dtype(content.get("dtype", "int64"))
+        dtype = str(content.get("dtype", "int64"))
+        if dtype in _STRINGS:
+            dtype = "bytes"
         encoding = str(content.get("encoding") or "none").lower()
         if shape.count(-1) > 1:
             # Records store the shape if more than one size is unknown.
-            self._values(f"{name}/shape", "int32", (len(shape),), lengths)
+            self._add_listed(f"{name}/shape", "int32", (len(shape),), lengths)
             name = f"{name}/value"
         if encoding == "none":
-            self._values(name, dtype, shape, lengths, _tfds_default(dtype) if content.get("optional") else None)
+            self._add_listed(name, dtype, shape, lengths, _tfds_default(dtype) if content.get("optional") else None)
         elif dtype == "bytes" or len(lengths) > 1 or 0 in lengths or (lengths not in ((), (-1,)) and -1 in shape):
-            self._values(name, "bytes", (), lengths)
+            self._add_listed(name, "bytes", (), lengths)
         else:
             self._add(
                 name,
@@ -244,7 +242,7 @@ class _FeatureCollector:
                 ),
             )
 
-    def _values(
+    def _add_listed(
         self, name: str, dtype: str, shape: tuple[int, ...], lengths: tuple[int, ...], default: Any = None
     ) -> None:
         """Add a feature of listed values, with the shape that the array had before TFDS flattened it."""

@@ -22,7 +22,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes
-from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_features, record_schema
+from dask_tfrecord.columns.encode import Encoder, RecordStream, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.columns.records import written_schema
 from dask_tfrecord.errors import (
@@ -43,6 +43,7 @@ from dask_tfrecord.features.inference.payload_type import parse_record, payload_
 from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
+from dask_tfrecord.features.of_arrays import listed_feature
 from dask_tfrecord.features.schema import Schema, schema_from_arguments
 from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options
@@ -279,8 +280,9 @@ def _rows_and_schema(
             dtype = feature.item_dtype
             if isinstance(feature, RawFeature) and (dtype == np.float64 or dtype.kind == "c"):
                 specified.add(name)
-    listed = listed_features({name: feature for name, feature in schema.items() if name not in specified})
-    schema = schema.replaced({name: listed.get(name, feature) for name, feature in schema.items()})
+    schema = schema.replaced(
+        {name: feature if name in specified else listed_feature(name, feature) for name, feature in schema.items()}
+    )
     labels = inputs.labels(schema)
     return inputs.rows, schema, None if labels is None else labels.to_json()
 
