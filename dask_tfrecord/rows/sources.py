@@ -32,30 +32,24 @@ from dask_tfrecord.blocks import (
     take_rows,
     zero_rows,
 )
-from dask_tfrecord.columns.conversions import conform
 from dask_tfrecord.columns.decoder import (
     Decoder,
     Where,
     decode,
     decode_blocks,
     locate_record,
-    rows_of_no_fields,
     size_decoder,
 )
+from dask_tfrecord.columns.fill_values import fillers
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
     FeatureValueError,
     Location,
-    SchemaError,
     ShardChangedError,
-    UnknownFeatureError,
-    near_misses,
     redact_url,
 )
-from dask_tfrecord.features import Feature, FixedLenFeature, VarLenFeature
-from dask_tfrecord.features.base import ColumnDecoder
-from dask_tfrecord.features.dtypes import default_array
+from dask_tfrecord.features import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
@@ -976,71 +970,3 @@ class FilledSource(CountedRows):
         order[is_intact] = np.arange(len(records))
         filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
         return join_into([filled], out)
-
-
-def fillers(
-    decoder: Decoder,
-    fill_values: Mapping[str, Any] | None,
-    names: Iterable[str] | None = None,
-    option: str = "errors='fill'",
-) -> dict[str, Block]:
-    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
-
-    `names` are the columns, by default all; `option` is the argument that needs them, for errors.
-    """
-    given = dict(fill_values or {})
-    for name in given:
-        if name not in decoder.decoders:
-            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
-    rows = {}
-    for name in decoder.decoders if names is None else names:
-        column = decoder.decoders[name]
-        if name not in given and decoder.schema.message_type is not None:
-            rows[name] = _row_of_no_fields(decoder, name, option)
-        else:
-            rows[name] = _row(name, column.feature, given[name] if name in given else _default(name, column, option))
-    return rows
-
-
-def _row_of_no_fields(decoder: Decoder, name: str, option: str) -> Block:
-    try:
-        return rows_of_no_fields(decoder, name)
-    except SchemaError as error:
-        raise SchemaError(_no_value(name, option, str(error))) from error
-
-
-def _no_value(name: str, option: str, reason: str) -> str:
-    what = "lost records" if option.startswith("errors") else "what can't be decoded"
-    return (
-        f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "
-        f"{option.partition('=')[0]}='skip'"
-    )
-
-
-def _default(name: str, column: ColumnDecoder, option: str) -> Any:
-    if column.scope == "item":
-        return []  # defaults are those of items, and a lost record has none
-    value = getattr(column.parsed, "default_value", None)
-    if value is None or name != column.source:
-        raise SchemaError(_no_value(name, option, f"{column.parsed} has no default_value"))
-    return value
-
-
-def _row(name: str, feature: Feature, value: Any) -> Block:
-    owner = f"fill_values: column {name!r}"
-    if feature.ragged_rank or feature.own_shapes:
-        return conform(feature, [value], owner)
-    shape = (1, *feature.block_shape)
-    try:
-        if feature.block_dtype.kind in "OT":
-            row = np.broadcast_to(np.asarray(value, object), shape)
-        else:
-            row = default_array(value, feature.block_dtype, shape)
-            exact = np.asarray(value)
-            if feature.block_dtype.kind in "iub" and (row != exact).any():
-                raise SchemaError(f"{owner}: {value!r:.100} does not fit into {feature.block_dtype}")
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, SchemaError):
-            raise
-        raise SchemaError(f"{owner}: {value!r:.100} is not a value of {feature} ({error})") from error
-    return conform(feature, row, owner)

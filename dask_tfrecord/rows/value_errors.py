@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
+from dask_tfrecord.columns.fill_values import fillers
 from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import FixedLenFeature
 from dask_tfrecord.features.listed import lengths
@@ -27,7 +28,7 @@ from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.graph import files_of
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, SameRows, fillers, join_into
+from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, SameRows, join_into
 from dask_tfrecord.settings import limits
 
 _log = logging.getLogger(__name__)
@@ -97,13 +98,7 @@ class ValueErrors:
         filled = dict.fromkeys(
             each for name, mode in modes.items() if mode != "skip" for each in _companions(decoder, name)
         )
-        values = dict(fill_values or {})
-        for name in filled:
-            column = columns[name]
-            # A row without items: the fields of a group keep one number of items in every record.
-            if name not in values and (column.scope != "value" or decoder.columns.group_of(name) is not None):
-                values[name] = [] if column.feature.ragged_rank else 0
-        made = fillers(decoder, values, filled, f"value_errors={given!r}") if filled else {}
+        made = fillers(decoder, fill_values, filled, f"value_errors={given!r}") if filled else {}
         for name in (name for name, mode in modes.items() if mode == "mark"):
             if f"{name}.valid" in columns:
                 raise SchemaError(f"value_errors='mark' adds a column {name + '.valid'!r}, which the records have")
