@@ -49,7 +49,7 @@ def complete(given: type[_Given], options: _Given) -> _Given:
 def with_options(call: str, *given: type) -> Callable[[_Function], _Function]:
     """Show the options of ``**options: Unpack[…]`` in the signature and the documentation of a function.
 
-    The last TypedDict is that of the function; the others are the ones that it extends, and document their own options.
+    The last TypedDict belongs to the function; it extends the others, which document their own options.
     `explain_arguments` refuses other names, and shows `call`.
     """
 
@@ -83,7 +83,7 @@ _PARAMETERS, _ATTRIBUTES = "Parameters\n----------\n", "Attributes\n----------\n
 def documentation(*given: type) -> dict[str, str]:
     """Return each option's numpydoc entry, by name, from TypedDicts.
 
-    That of an option which most writers have is in `FileOptions`.
+    Options that most writers share are documented in `FileOptions`.
     """
     texts = (inspect.cleandoc(each.__doc__ or "") for each in (FileOptions, *given))
     return {name: entry for text in texts for name, entry in _parameter_entries(_split(text, _ATTRIBUTES)[1]).items()}
@@ -155,7 +155,7 @@ class ZarrOptions(TypedDict, total=False):
         not filter.
     groups : mapping of str to str or sequence of str, optional
         Groups of ragged columns that have one number of items in each record: a prefix (``{"steps": "steps"}`` for
-        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default those of
+        ``steps/action`` and all other ragged columns below ``steps/``) or the columns. By default the groups of
         ``ds.schema.groups``, which metadata of TFDS and `from_zarr` provide; ``{}`` for none.
     dimension_names : mapping of str to sequence of str, optional
         Names of the axes after ``record``, by feature: axes of a row where the feature is dense, for example
@@ -163,11 +163,11 @@ class ZarrOptions(TypedDict, total=False):
         have one length, and a name must differ from the names of arrays. Defaults to the names of an xarray Dataset,
         else ``NAME.dim_1`` and so on.
     fill_values : mapping of str to scalar, optional
-        Value of missing chunks, by feature or flat array; for a feature, that of its dense array or of its values.
+        Value of missing chunks, by feature or flat array; for a feature, of its dense array or of its values.
         Defaults to the scalar ``default_value`` of a dense feature, else zero or ``""``. All chunks are written, and no
         value is masked: xarray masks by an attribute that is not set.
     consolidated : bool, default True
-        Store the metadata of all arrays in that of the group, so that one request opens it. If False, pass
+        Store the metadata of all arrays with the group's, so that one request opens it. If False, pass
         ``consolidated=False`` to xarray's `open_zarr`, too.
     memory_limit : int, str or None, default "auto"
         Memory that a conversion may need on a worker, in bytes, for example ``"2GiB"``. ``"auto"`` is the limit of
@@ -221,8 +221,8 @@ class ZarrWriteOptions(ZarrOptions, ZarrTargetOptions, total=False):
     Attributes
     ----------
     append_dim : str, optional
-        Dimension of the rows, usually ``"record"``: append the rows to those of the group, which is created if it does
-        not exist. The columns must be those of the group, and it keeps its chunks, shards and codecs. Readers see the
+        Dimension of the rows, usually ``"record"``: append the rows to the group, which is created if it does
+        not exist. The columns must equal the group's, and it keeps its chunks, shards and codecs. Readers see the
         new rows when all of them are written. If a store will grow, begin it with this option, so that its chunks do
         not depend on the first rows.
     """
@@ -238,7 +238,7 @@ class ShardOptions(FileOptions, total=False):
     compression : {None, "gzip", "zlib", "zstd"}
         Compression of the new shards. File names do not depend on it.
     records_per_shard : int, optional
-        Records of a shard, by default those of a chunk, or of the shard that is read. Past 1,000 chunks, small
+        Records of a shard, by default one chunk, or the shard that is read. Past 1,000 chunks, small
         neighbours share a shard of about 64 MiB. Each shard that is copied becomes a new one, also if no record of it
         is copied.
     index : bool, default False
@@ -303,7 +303,7 @@ class CopyOptions(ShardOptions, total=False):
     filters : list of tuple or list of list of tuple, optional
         Conditions of the records to copy, as for `Dataset.where`. Their columns are read now.
     features : mapping of str to feature, Schema, str or os.PathLike, optional
-        Features that the filters compare, as for `read_tfrecord`. By default those of the metadata of a TFDS data set,
+        Features that the filters compare, as for `read_tfrecord`. By default from the metadata of a TFDS data set,
         or inferred from Examples.
     errors : {"raise", "skip"}
         End with an error at a damaged record, or skip damaged ones. ``"skip"`` logs what is lost; all records are
@@ -311,7 +311,7 @@ class CopyOptions(ShardOptions, total=False):
     check_crc : bool, default True
         Check both CRCs of every record that is read.
     target_options : mapping, optional
-        Options of fsspec for the URL of the new shards; `storage_options` are those of the shards to read.
+        Options of fsspec for the URL of the new shards; `storage_options` belong to the shards to read.
     """
 
     columns: Annotated[Sequence[str] | None, Option(None)]
@@ -365,8 +365,8 @@ class LeRobotOptions(TypedDict, total=False):
     episode : str, default "record"
         Column of numbers that change where an episode begins.
     mode : {"w-", "w", "a"}
-        ``"w-"`` raises if the data set exists, ``"w"`` replaces it. ``"a"`` adds the episodes to those of the data set,
-        and creates it if it does not exist. `fps`, columns and encoder must be those of the data set, and so must
+        ``"w-"`` raises if the data set exists, ``"w"`` replaces it. ``"a"`` adds the episodes to the data set,
+        and creates it if it does not exist. `fps`, columns and encoder must equal the data set's, and so must
         `robot_type` if it is given.
     resume : bool, default False
         Resume an interrupted conversion, and after a failure keep what is written. Rows and options must be the same.
@@ -441,7 +441,7 @@ class WriterCommand:
     function : str
         ``"module:name"`` of the function, which takes a Dataset, the target and options.
     options : TypedDict
-        Options of the function. Those of the types bool, int, float, str and Literal become flags, with their
+        Options of the function. Options of the types bool, int, float, str and Literal become flags, with their
         documentation as help; `mode` becomes ``--overwrite``.
     help : str
         One sentence, and after an empty line what TARGET is.

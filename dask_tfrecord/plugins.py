@@ -1,4 +1,4 @@
-"""Objects by name: those of this library, and those that other packages add."""
+"""Objects by name, of this library and of packages that add to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Registry(Generic[Plugin]):
     Attributes
     ----------
     built_in, added : mapping of str to object
-        Objects of this library, and those that were registered in this process, which precede those of entry points.
+        Objects of this library, then objects registered in this process, then objects of entry points.
     """
 
     def __init__(self, group: str, *built_in: Plugin) -> None:

@@ -38,7 +38,7 @@ class Limits:
     access_point_nbytes: int = 8 << 20
     # Bytes between two entries of an index.
     entry_nbytes: int = 1 << 20
-    # Bytes of the offsets of records that a process keeps for reads of scattered rows, 8 for each record.
+    # Bytes of record offsets that a process keeps to read scattered rows, 8 for each record.
     offsets_nbytes: int = 64 << 20
     # Bytes between two records above which they are read on their own, in local files.
     gap_nbytes: int = 4 << 10
@@ -83,13 +83,13 @@ class Limits:
     chunk_nbytes: int = 1 << 20
     # Least bytes of a chunk of flat values.
     flat_chunk_nbytes: int = 128 << 10
-    # Most bytes of a chunk of small rows that spans several units of rows.
+    # Most bytes in a chunk of small rows that spans several units.
     small_rows_nbytes: int = 256 << 10
     # Most bytes of an array that a thread holds for a rechunk without a warning.
     small_rechunk_nbytes: int = 1 << 20
     # Least number of write tasks, if there are as many units of rows.
     min_write_tasks: int = 128
-    # Number of dask chunks up to which each becomes a TFRecord shard.
+    # Up to this number, each dask chunk becomes a TFRecord shard.
     max_chunk_shards: int = 1_000
     # Decoded bytes of a TFRecord shard that several chunks share.
     shard_nbytes: int = 64 << 20
@@ -102,7 +102,7 @@ class Limits:
     tasks_per_thread: int = 32
     # Decoded bytes of a chunk of arrays without chunks, and of shards by default.
     input_chunk_nbytes: int = 64 << 20
-    # Seconds after which a page looks again for files that changed, and tasks for a group that was replaced.
+    # Seconds between two checks: of a page for files that changed, and of tasks for a group that was replaced.
     look_again: float = 5.0
     # Seconds in which the scheduler of a cluster has to answer a command.
     scheduler_answer: float = 10.0
@@ -152,7 +152,7 @@ def default(name: str) -> Any:
 
 
 def read_setting(name: str) -> Any:
-    """Return the value of a setting, such as ``"storage.timeout"``.
+    """Return the value of a setting, for example ``"storage.timeout"``.
 
     `dask.config.set` removes the whole prefix when it ends, if it began before the defaults were registered. The
     defaults are therefore used here too.
@@ -177,7 +177,7 @@ def read_nbytes(name: str, otherwise: str = "") -> int:
 
 
 def parse_size(size: str | int) -> float | None:
-    """Return the bytes of a size such as "64 MiB"; None if it cannot be parsed."""
+    """Parse a size like "64 MiB" to bytes; return None if that fails."""
     from dask.utils import parse_bytes
 
     try:

@@ -184,7 +184,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             self._check_names([key])
             array = self._rows.without_others([key]).array(key)
             if array.dtype.kind == "O":
-                # zarr has no arrays of objects.
+                # zarr lacks arrays of objects.
                 setattr(array, "to_zarr", partial(_refuse_objects, key))  # noqa: B010 - mypy refuses the assignment
             return array
         if not isinstance(key, list | tuple) or not all(isinstance(name, str) for name in key):
@@ -224,7 +224,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         condition : str, list of tuple, list of list of tuple, or callable
-            Text such as ``"label == 3 and len(tokens) > 5"``: conditions that ``and`` and ``or`` join, without
+            Text like ``"label == 3 and len(tokens) > 5"``: conditions that ``and`` and ``or`` join, without
             parentheses, with values in the syntax of Python. Text is compared with columns of bytes as UTF-8.
             Filters in the notation of pyarrow: ``[("label", "==", 3), ("score", ">", 0.5)]`` keeps rows for which all
             hold, and a list of such lists rows for which one of the lists holds. Operators are ``==``, ``!=``, ``<``,
@@ -293,7 +293,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Returns
         -------
         Dataset
-            The same columns in their order. Like those of the data set, they are read only where they are used.
+            The same columns in their order. They are read only where they are used.
 
         Raises
         ------
@@ -392,13 +392,13 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         Tasks get the order as its seed, and each process that reads rows computes it, in 8 bytes per row and about
         0.1 µs. A task reads rows of all shards. Training reads `batches` instead, which take the rows of an epoch in
-        one pass over the files, in another order each time. Unlike that of `tf.data.Dataset.shuffle`, the order does
+        one pass over the files, in another order each time. Unlike `tf.data.Dataset.shuffle`, the order does
         not depend on a buffer, and is the same in each pass.
 
         Parameters
         ----------
         seed : int, optional
-            The same seed gives the same order, with every release of NumPy: that of the first epoch of
+            The same seed gives the same order, with every release of NumPy: the order of the first epoch of
             ``batches(…, shuffle="full", seed=seed)``. Without a seed it differs between calls.
 
         Returns
@@ -454,14 +454,14 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         func : callable
-            Function from a dict of blocks of n rows to a dict of blocks of n rows. It may change, add and drop columns.
+            Function from a dict of blocks with n rows to another one. It may change, add and drop columns.
             Blocks are NumPy arrays; ragged rows are a `RaggedBlock` (``values`` and ``row_splits``), which the function
             may return as well. Blocks may have any number of rows, so each row must be processed independently.
             Rows of bytes become objects when the function asks for their block, which is slow: ``blocks["label"]`` asks
             for one, ``blocks.items()`` for all.
         template : mapping, optional
             Output of the function: a feature class for each name, or an empty array of the right dtype and shape. A
-            Schema, such as ``ds.schema``, keeps its groups. By default `map_blocks` calls the function once with empty
+            Schema, like ``ds.schema``, keeps its groups. By default `map_blocks` calls the function once with empty
             blocks.
 
         Returns
@@ -483,17 +483,17 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return Dataset(self._rows.map(func, mapped_schema(made, self.schema)))
 
     def to_backend(self, backend: str | None = None) -> Dataset:
-        """Move numbers to a backend of dask, such as ``"cupy"`` for arrays on a GPU, as `dask.array.Array.to_backend`.
+        """Move numbers to a backend of dask, like ``"cupy"`` for arrays on a GPU, as `dask.array.Array.to_backend`.
 
         Parameters
         ----------
         backend : str, optional
-            Name of the backend; by default that of the dask configuration ``array.backend``. ``"numpy"`` moves back.
+            Name of the backend; by default the dask configuration ``array.backend``. ``"numpy"`` moves back.
 
         Returns
         -------
         Dataset
-            The same rows. Columns of numbers of a fixed shape are dask arrays of the backend, and functions of
+            The same rows. Columns of numbers with a fixed shape are dask arrays of the backend, and functions of
             `map_blocks` get arrays of the backend, also as the values and row splits of a `RaggedBlock`. Text and bytes
             stay in the memory of the process. Functions may return arrays of either memory. `compute`, `batches` and
             the writers return or write arrays of NumPy, to which the values are copied.
@@ -529,7 +529,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
             Arrays with rows along the first axis. The index of a DataFrame must be row numbers: a data set has no
             index. The lengths of the partitions of a dask DataFrame are computed now.
         features : mapping of str to feature, optional
-            Features of columns, which arrays of objects need. `FixedLenSequenceFeature` stands for rows without
+            Features of columns, which arrays of objects need. `FixedLenSequenceFeature` describes rows without
             padding.
 
         Returns
@@ -543,11 +543,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Raises
         ------
         SchemaError
-            If there are no arrays, their numbers of rows differ, no feature describes the dtype of an array, an array
+            If `arrays` is empty, the numbers of rows differ, no feature describes the dtype of an array, an array
             does not have the form of its feature, a value is missing (the error names column and rows), or the index
             of a DataFrame is not row numbers.
         UnknownFeatureError
-            If a feature has no array.
+            If the array of a feature is missing.
         FeatureError
             If a number of a list does not fit the dtype of its feature.
 
@@ -625,7 +625,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """Compute all columns as NumPy arrays.
 
         The threaded scheduler decodes records directly into the results and needs little memory beyond them. Other
-        schedulers send flat buffers, which are concatenated here. Keyword arguments are those of `dask.compute`.
+        schedulers send flat buffers, which are concatenated here. Keyword arguments are passed to `dask.compute`.
 
         Rows of different lengths are views on the values of all records that were read at once. To keep a few rows and
         free the others, copy them.
@@ -662,7 +662,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
     def persist(self, **kwargs: Any) -> Dataset:
         """Decode all chunks now and keep the flat buffers in memory, on the workers of a cluster.
 
-        Keyword arguments are those of `dask.persist`.
+        Keyword arguments are passed to `dask.persist`.
         """
         dataset: Dataset = dask.persist(self, **kwargs)[0]
         return dataset
@@ -683,7 +683,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Parameters
         ----------
         group : str or sequence of str
-            Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` stands for all ragged
+            Columns to divide into items. A group of the schema, or a prefix of names: ``"steps"`` means all ragged
             columns under ``steps/``, for example the fields of a sequence of TensorFlow Datasets. Or a list of columns:
             ragged ones of any number of levels, arrays of `TensorFeature` that differ in their first size, and feature
             lists read by `FixedLenSequenceFeature`, without their padding.
@@ -704,7 +704,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         Raises
         ------
         UnknownFeatureError
-            If there is no such column or prefix.
+            If the column or prefix does not exist.
         SchemaError
             If a column of the group is dense, is in `repeat` too, or is named ``record``.
         FeatureError
@@ -862,7 +862,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ----------
         tensors : bool, default True
             Shapes of several axes have the type arrow.fixed_shape_tensor. If False, they are nested lists of fixed
-            sizes, for libraries that refuse the type, such as datasets.
+            sizes, for libraries that refuse the type, like datasets.
 
         Returns
         -------
@@ -1188,7 +1188,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         -------
         BatchIterator
             Iterator of dicts with an array of shape ``(batch_size, *shape)`` per column, with the dtypes of `compute`.
-            Numbers have ``__dlpack__``, from which libraries of arrays take them. Text and bytes are not copied to a
+            Numbers have ``__dlpack__`` for other array libraries. Text and bytes are not copied to a
             device. The arrays belong to the caller. `state_dict` and `load_state_dict` save and restore its position.
 
         Raises
@@ -1196,7 +1196,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ValueError, TypeError
             If an option is invalid, or needs counted rows that ``counts=None`` left uncounted.
         SchemaError
-            If a padded column is not ragged, or there are no columns.
+            If a padded column is not ragged, or columns are missing.
         ImportError
             If `device` needs a library that is not installed.
         TFRecordError
@@ -1216,7 +1216,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return BatchIterator((self._rows,), batch_size, **options)
 
     def as_sequence(self) -> RowSequence:
-        """Return the rows as a sequence, for map-style loaders such as those of PyTorch and Grain.
+        """Return the rows as a sequence, for map-style loaders like PyTorch's and Grain's.
 
         Returns
         -------
@@ -1286,7 +1286,7 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
 def _rows_advice(key: Any) -> str:
     """Say how to pick rows by a key."""
     if isinstance(key, int | np.integer):
-        # A row would contradict `len` and iteration, which are those of columns: a loader would read few rows.
+        # A row would contradict `len` and iteration, which count columns: a loader would read few rows.
         return f"write ds.rows[{key}] to pick a row. A DataLoader takes ds.as_sequence()"
     if isinstance(key, slice):
         parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)

@@ -127,7 +127,7 @@ def _html_cell(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.ndim:
         if value.size > _CELL_VALUES:
             return f"{value.dtype} of shape {value.shape}"
-        # NumPy's own digits: a float32 as a Python float has those of a float64.
+        # NumPy's own digits: a float32 as a Python float has a float64's.
         text = f"[{', '.join(map(_html_cell, value))}]"
     elif isinstance(value, bytes):
         text = value.decode() if is_probably_text(value) or not value else plural(len(value), "byte")

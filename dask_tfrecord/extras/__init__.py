@@ -1,1 +1,1 @@
-"""What a reader of shards can live without: each uses the public names of the core and `Rows`."""
+"""Features that reading shards does not need: each uses the public names of the core and `Rows`."""

@@ -114,18 +114,18 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
         If pyarrow or av is not installed.
     SchemaError
         If a column is ragged, bytes or complex, or images differ in size. Also if a video cannot store the images:
-        those of one channel, or of an odd size under ``yuv420p``. With ``mode="a"``, if columns, `fps`, encoder or
-        `robot_type` differ from those of the data set.
+        images of one channel, or of an odd size under ``yuv420p``. With ``mode="a"``, if columns, `fps`, encoder or
+        `robot_type` differ from the data set's.
     UnknownFeatureError
         If `names`, `task` or `episode` names no column.
     UnsupportedFormatError
         If episodes are added to a data set of another format than 3.0.
     ValueError
-        If rows are not counted, there is no row, or an argument has an invalid value.
+        If rows are not counted, the data set is empty, or an argument has an invalid value.
 
     Notes
     -----
-    Episodes without frames have no rows and are left out. ``timestamp`` is the number of the frame in its episode
+    Episodes without frames are left out. ``timestamp`` is the number of the frame in its episode
     divided by `fps`. Statistics are those of LeRobot, of the images of as many frames as LeRobot takes; quantiles of
     episodes are exact, and those of the data set are means weighted by frames. Tasks are numbered in the order in
     which they appear, after one pass over their column. Videos are encoded in one thread per task, so that they are
@@ -394,13 +394,13 @@ class _Names(UnitNames):
     """Files of a LeRobot data set. Their claim and their run folder are next to ``meta/info.json``."""
 
     cameras: tuple[str, ...] = ()
-    # Number of the episodes before those of this run, and the files of a directory.
+    # Number of the episodes before this run's, and the files of a directory.
     episodes: int = 0
     chunk_files: int = _CHUNK_FILES
 
     @property
     def adds(self) -> bool:
-        """True if the files are added to those of a data set."""
+        """True if the files are added to a data set."""
         return bool(self.first)
 
     def place(self, unit: int) -> tuple[int, int]:
@@ -416,11 +416,11 @@ class _Names(UnitNames):
         ]
 
     def is_published(self, name: str) -> bool:
-        """Return whether a file of this name belongs to such a data set."""
+        """Return whether a file of this name belongs to a LeRobot data set."""
         return _FILE.fullmatch(name) is not None
 
     def is_own(self, name: str) -> bool:
-        """Return whether a file of this name belongs to such a data set; when files are added, beyond its own."""
+        """Return whether a file of this name belongs to the data set; when files are added, beyond its own."""
         found = _FILE.fullmatch(name)
         if found is None or not self.adds:
             return found is not None
@@ -462,7 +462,7 @@ class _Names(UnitNames):
         return _grew(self._metadata_of_tasks())
 
     def conversion(self) -> str | None:
-        """Return the conversion that wrote a complete data set; None if there is none, or other software wrote it."""
+        """Return the conversion that wrote a complete data set; None without one, or if other software wrote it."""
         found = self._metadata_of_tasks()
         # A run that adds episodes replaces the tasks before it completes the data set.
         if _GREW in found and self.info().get("total_episodes") != _grew(found)[1]:
@@ -524,7 +524,7 @@ class _Base:
 
     @classmethod
     def read(cls, names: _Names) -> _Base | None:
-        """Read a data set; None if there is none."""
+        """Read a data set, or return None."""
         info = names.info()
         if not info:
             return None
@@ -543,7 +543,7 @@ class _Base:
         names = replace(names, chunk_files=int(info["chunks_size"]))
         tasks, (_, after, before) = _read_tasks(names), names.grew()
         if after not in (0, info["total_episodes"]):
-            # Those of a run that was killed follow.
+            # Tasks of a run that was killed follow.
             tasks = tasks[:before]
         for path in reversed(names.files_of_episodes()):
             table = _read_table(path, names.storage_options)
@@ -590,7 +590,7 @@ class _Base:
         """Return the statistics of its episodes, in one part or several ones."""
         data = objects_in(names.root, names.storage_options).get([_STATISTICS])[_STATISTICS]
         stored = {} if data is None else json.loads(data)
-        # A run that was killed may have written those of more episodes.
+        # A run that was killed may have written statistics of more episodes.
         if stored and stored.get("index", {}).get("count") in (None, [self.frames]):
             return [
                 {key: {name: np.array(value)[None] for name, value in each.items()} for key, each in stored.items()}
@@ -671,7 +671,7 @@ class _LeRobotFiles(UnitFiles):
         return self.plan.added
 
     def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
-        """Return whether the last episodes of the data set are those of this run, which would add them again."""
+        """Return whether this run wrote the last episodes of the data set, and would add them again."""
         names = self.plan.names
         return names.adds and names.conversion() == _run_identity(self.plan.added, names.grew()[0])
 

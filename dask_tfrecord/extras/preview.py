@@ -89,7 +89,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """Image as it is displayed, with at most `_IMAGE_SIDE` pixels a side."""
+    """Displayed image, with at most `_IMAGE_SIDE` pixels a side."""
 
     pixels: NDArray[np.uint8]  # (height, width, 1, 3 or 4)
     text: str  # size of the whole image
@@ -265,7 +265,7 @@ def _html_cell(cell: Cell) -> str:
     if isinstance(cell, Spark):
         return f'{spark_svg(cell.values)}<small class="dtf-short">{escape(cell.text)}</small>'
     text = str(cell)
-    # A short value stays on one line; a long text has room for some words in each line.
+    # A short value stays on one line; a long text gets some words in each line.
     return f'<div class="{"dtf-short" if len(text) <= _SHORT else "dtf-long"}">{escape(text)}</div>'
 
 
@@ -568,7 +568,7 @@ def json_value(value: Any) -> Any:
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, complex | np.complexfloating):
         return [json_value(float(value.real)), json_value(float(value.imag))]
-    # The shortest digits of a float32 or float16 are those of its own precision.
+    # The shortest digits of a float32 or float16 depend on its own precision.
     return json_number(float(str(value)) if isinstance(value, np.generic) else float(value))
 
 
@@ -666,7 +666,7 @@ class _Reduced:
 
 
 def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
-    """Return the images of each row, or a text for a row without one; None, and the values, if there are no images."""
+    """Return the images of each row, or a text for a row without one; None, and the values, without images."""
     if feature.is_image:
         return _converted(rows, _row_images), []
     if feature.is_dense and is_picture(feature.block_shape, feature.item_dtype):

@@ -38,7 +38,7 @@ def sample_data(name: str = "shapes", directory: str | PathLike[str] = ".") -> s
     Raises
     ------
     ValueError
-        If there is no data of this name.
+        If sample data of this name does not exist.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 A record is intact if both of its CRCs match. After damage, the next record is found by its header.
 `dask_tfrecord._native.Resync` finds all stretches of contiguous records; this module decides which of them are records
-of the shard. A payload may contain complete records itself, and those of a lost record are indistinguishable. A stretch
+of the shard. A payload may contain complete records itself, and in a lost record they are indistinguishable. A stretch
 is accepted if one of these conditions is met:
 
 - Headers lead from the stretch to the end of the shard, past damaged payloads, and past damaged headers whose payload
@@ -82,7 +82,7 @@ class Lost:
     Attributes
     ----------
     start, stop : int
-        Byte range in the decompressed stream; `stop` is None if the stream cannot be inflated further.
+        Bytes in the decompressed stream; `stop` is None if the stream cannot be inflated further.
     reason : str
         Description of the damage at its beginning.
     records : int or None
@@ -318,7 +318,7 @@ def walk_states(
 def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int, int] | None:
     """Return offset, length with framing, and state of the record at a window, and move the window past it.
 
-    The length is 0 if that of the record is damaged, and that of the bytes which are left of a truncated record.
+    A damaged length is 0; the length of a truncated record is the number of bytes that are left.
     Payloads of more than 8 MiB are not checked, and none if it `is_skipped`. At the end, return None.
     """
     begin = window.offset
@@ -348,7 +348,7 @@ def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int,
 
 
 def crc_holds(window: Window, begin: int, end: int) -> bool:
-    """Return whether the CRC behind some bytes of a window is that of the bytes."""
+    """Return whether the CRC behind some bytes of a window matches them."""
     return int.from_bytes(window.view(end, end + FOOTER), "little") == masked_crc32c(window.view(begin, end))
 
 
@@ -522,7 +522,7 @@ def repair_shard(
 ) -> None:
     """Copy the intact records of a shard to a new file, and write a report of the damage next to it.
 
-    The compression ``"same"`` is that of the shard. Raises CorruptRecordError if the shard is shorter than in the
+    The compression ``"same"`` keeps the shard's. Raises CorruptRecordError if the shard is shorter than in the
     report, before anything is written, and TFRecordError if the target is the shard itself.
     """
     path = store_url(os.fspath(target), storage_options)

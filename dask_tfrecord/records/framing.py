@@ -38,7 +38,7 @@ FOOTER = 4
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 
-# What applies to every damaged record, the end of an error.
+# Advice for every damaged record, the end of an error.
 _REMEDY = Spelled(
     '; read_tfrecord(…, errors="skip") drops damaged records, and repair copies the others to a new file',
     "; --errors skip drops damaged records, and the command repair copies the others to a new file",
@@ -48,7 +48,7 @@ _REMEDY = Spelled(
 MAX_RECORD_BYTES = 1 << 31
 
 _HEAD_SIZE = 64
-# First bytes of a file, by which compression is detected.
+# First bytes of a file, which reveal its compression.
 _PROBE_NBYTES = 512
 _CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
 # Memory of a window that was closed, for each thread.
@@ -81,7 +81,7 @@ class Window:
     max_record_bytes : int, default 2 GiB
         A record with a larger length is an error.
     most : int, optional
-        Bytes of the memory from the start, if they are more than those of the first read.
+        Bytes of the memory from the start, if the first read takes fewer.
 
     Attributes
     ----------

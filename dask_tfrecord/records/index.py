@@ -228,7 +228,7 @@ def _record_crcs(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np
 
 
 def _skipped_nbytes(shard: Shard) -> int:
-    """Return the mean size of records from which on payloads are skipped, and not read."""
+    """Return the mean size above which payloads are skipped instead of read."""
     if is_local(shard.path):
         return _LARGE_RECORD
     # Imported here because reading local files does not need dask.
@@ -753,7 +753,7 @@ class _KeptOffsets:
                 self._shards.move_to_end(shard)
                 return before
             self._shards.pop(shard, None)
-            # Pages without known offsets take no memory.
+            # Pages without known offsets do not take memory.
             self._shards[shard] = made = np.zeros(count + 1, np.int64)
             self._nbytes += made.nbytes - (0 if before is None else before.nbytes)
             while self._nbytes > limits().offsets_nbytes:

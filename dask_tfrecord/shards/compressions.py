@@ -1,4 +1,4 @@
-"""What a compression of shards offers."""
+"""The interface of a compression of shards."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class ShardCompression:
     compressor : function
         Returns a new `Compressor`, or raises ImportError.
     joins : bool, default True
-        Whether a file may contain several members one after the other.
+        A file may contain several members one after the other.
     has_access_points : bool, default False
-        Whether `FILE.gzidx` holds points at which reading can start; else a file is read from its beginning.
+        `FILE.gzidx` holds points at which reading can start; else a file is read from its beginning.
     max_ratio : int, default 1000
         Ratio of decompressed to stored bytes above which a file is refused as a decompression bomb, after 64 MiB.
 

@@ -9,12 +9,12 @@ from dask_tfrecord.shards.deflate import GZIP_MAGIC
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format that is no TFRecord, and what to do with it."""
+    """Another format than TFRecord, and the remedy."""
 
     what: str  # with its article
     advice: str = ""  # for a file
-    several: str = ""  # name of many values; by default that of one without its article
-    # Expression that makes an array of one value; None if there is none. Loading a pickle runs its code.
+    several: str = ""  # name of many values; by default the name of one without its article
+    # Expression that makes an array of one value, or None. Loading a pickle runs its code.
     decoded: str | None = None
 
     @property

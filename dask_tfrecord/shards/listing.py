@@ -1,7 +1,7 @@
 """Search for the files of a collection: paths, URLs, globs, directories and shard templates become `Shards`.
 
-Local and remote files are listed through fsspec, with one listing per directory. Their sidecars, such as `FILE.idx` and
-`FILE.gzidx`, are found by one listing of a large directory too; for a few remote shards, each sidecar is looked up.
+Local and remote files are listed through fsspec, with one listing per directory. Their sidecars (`FILE.idx`,
+`FILE.gzidx`) are found by one listing of a large directory too; for a few remote shards, each sidecar is requested.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def find_shards(
     ShardNotFoundError
         If a path does not exist, a template has missing or unexpected shards, or a directory contains only other files.
     PermissionError or StorageError
-        If a directory that may contain such files can't be listed.
+        If a directory that may contain matches can't be listed.
     """
     compression = normalize_compression(compression, "infer")
     options = {} if storage_options is None else storage_options
@@ -447,7 +447,7 @@ class _Search:
     def _contents(self, folder: str, is_named: bool, *, deep: bool) -> dict[str, dict[str, dict[str, Any]]]:
         """List a folder by name.
 
-        With `deep`, the folders below it are listed too if that takes no further requests. `is_named` is True if a
+        With `deep`, the folders below it are listed too if one request lists them all. `is_named` is True if a
         listing names the folder.
         """
         url = self.url(folder)

@@ -55,7 +55,7 @@ from dask_tfrecord.shards.streams import TEMPORARY
 _TRIES = 10
 # File systems of fsspec with a conditional put.
 _CONDITIONAL = {"S3FileSystem", "GCSFileSystem", "AzureBlobFileSystem"}
-# Bytes up to which s3fs sends one request.
+# s3fs sends objects up to this size by one request.
 _ONE_PUT_NBYTES = 100 << 20
 # Seconds after which concurrent writers see each other's objects.
 SETTLE_SECONDS = 1.0
@@ -107,7 +107,7 @@ class FileObjects(Objects, Protocol):
     """Objects that have other names later."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give an object another name, where it replaces one; raise FileNotFoundError if there is none to move."""
+        """Rename an object, which replaces another one; raise FileNotFoundError if it does not exist."""
 
     def names(self, below: str) -> list[str]:
         """List the names of all objects below a path."""
@@ -140,7 +140,7 @@ class DirectoryObjects:
     root: str
     # False: `put` raises FileNotFoundError if the directory does not exist.
     makes_directory: bool = True
-    # Path of the folder of a run, which whoever takes over from it removes first. What the run writes is renamed from
+    # Path of the folder of a run, which a run that takes over removes first. What the run writes is renamed from
     # this folder, and what it removes is renamed into it: without the folder it changes nothing.
     own: str | None = None
 
@@ -337,7 +337,7 @@ class DirectoryObjects:
         if not Path(self.root).is_dir():
             return
         inside = [path for path in Path(self.root).iterdir() if not keeps(path.name)]
-        # What a link points to belongs to somebody else.
+        # The target of a link may belong to other programs.
         folders = [path for path in inside if path.is_dir() and not path.is_symlink()]
         files = [path for path in inside if path not in folders]
         for path in files:
@@ -365,7 +365,7 @@ def _remove_entry(path: Path) -> None:
 def _temporary(path: str) -> str:
     """Return a unique name to write a file under.
 
-    It ends like those of zarr, so that leftovers of both are recognized, and keeps the whole name, so that the
+    It ends like zarr's, so that leftovers of both are recognized, and keeps the whole name, so that the
     temporary file of a claim counts as a claim.
     """
     return f"{path}.{process.process_digits()}{os.urandom(4).hex()}.partial"
@@ -390,7 +390,7 @@ def make_directory(path: Path) -> None:
 
 
 def _read_file(path: str) -> bytes:
-    """Read a file; raise FileNotFoundError if there is none, and NotAFileError for what is no file."""
+    """Read a file; raise FileNotFoundError if it is missing, and NotAFileError for other things than files."""
     try:
         # Opening a pipe without a writer would wait.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -556,7 +556,7 @@ async def put_if_absent(fs: Any, path: str, value: bytes | memoryview) -> bool |
 
 
 async def put_if_unchanged(fs: Any, path: str, value: bytes | memoryview, version: str) -> bool | None:
-    """Put an object unless its version has changed; None if the client lacks it: only that of S3 has it."""
+    """Put an object unless its version has changed; None if the client lacks it: only S3's has it."""
     if "S3FileSystem" not in class_names(fs) or len(value) >= _ONE_PUT_NBYTES:
         return None
     try:
@@ -631,7 +631,7 @@ def check_files(
 ) -> None:
     """Check that every file has the size, and the version or the checksum, that its task reported.
 
-    A file of which `owns` returns True was published by another copy of its task. Raises IncompleteStoreError with the
+    If `owns` returns True for a file, another copy of its task published it. Raises IncompleteStoreError with the
     names of files that are missing or differ, as `shown` returns them.
     """
     listed = {
@@ -692,7 +692,7 @@ def remove_abandoned(
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Remove temporary files, claims and run folders that did not change for `ABANDONED_AFTER` seconds.
 
-    Files of a run with a claim stay: its client renews the claim. Those of an unfinished job and the folder `own`
+    Files of a run with a claim stay: its client renews the claim. Files of an unfinished job and the folder `own`
     stay, too. Temporary files of a process of this machine that has ended go at once. Return what the directories held.
     """
     listed = {}

@@ -25,7 +25,7 @@ def machine() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """Return the start of a process of this machine, "" if the system does not tell; None if the process has ended."""
+    """Return when a process of this machine started; "" if the system hides it, None if the process has ended."""
     if sys.platform == "win32":
         # On Windows `os.kill` ends the process.
         return ""

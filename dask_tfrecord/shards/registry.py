@@ -1,6 +1,6 @@
 """Compressions of shards by name.
 
-Packages add others to those of this library with `register_compression`, or by an entry point of the group
+Packages add compressions with `register_compression`, or by an entry point of the group
 ``dask_tfrecord.compressions``, which holds on workers too.
 """
 
@@ -24,12 +24,12 @@ def register_compression(compression: ShardCompression) -> None:
     Parameters
     ----------
     compression : ShardCompression
-        A compression of the same name is replaced, except for those of this library.
+        A compression of the same name is replaced, unless this library provides it.
 
     Raises
     ------
     ValueError
-        If the name is that of a compression of this library, or not a lower-case identifier.
+        If a compression of this library has the name, or it is not a lower-case identifier.
 
     See Also
     --------
@@ -62,7 +62,7 @@ def has_access_points(name: str) -> bool:
 
 
 def useless_index(name: str) -> str:
-    """Return the reason that shards of a compression have no index."""
+    """Return the reason why shards of a compression lack an index."""
     others = " or ".join(each.name for each in COMPRESSIONS if each.has_access_points)
     return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
 

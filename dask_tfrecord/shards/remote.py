@@ -113,7 +113,7 @@ def remaining_seconds() -> float:
 def with_retries(call: Callable[[], Result], path: str, what: str, stopped: threading.Event | None = None) -> Result:
     """Call a function, which can be called repeatedly, until it fails with an error that is not transient.
 
-    `path` and `what` ("read bytes 0 to 99") are for errors. `stopped` ends the retries when the result is no longer
+    `path` and `what` ("read bytes 0 to 99") are for errors. `stopped` ends the retries when the result is not
     needed. Raises StorageError if the last attempt failed with a transient error, which is its cause, or at the time
     limit.
     """
@@ -248,8 +248,8 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_denied(error: BaseException) -> bool:
-    """Return whether an error says that permission or credentials are missing."""
-    # The error of gcsfs has no other sign: https://github.com/fsspec/gcsfs/blob/main/gcsfs/retry.py
+    """Return whether an error reports missing permission or credentials."""
+    # The error of gcsfs lacks another sign: https://github.com/fsspec/gcsfs/blob/main/gcsfs/retry.py
     forbidden = type(error) is OSError and error.errno is None and str(error).startswith("Forbidden: ")
     return isinstance(error, PermissionError) or forbidden or http_status(error) in (401, 403)
 
@@ -287,7 +287,7 @@ def _chain(error: BaseException, context: bool = False) -> Iterator[BaseExceptio
 # Headers of a request that hold neither credentials nor other data of the caller.
 _PLAIN_HEADERS = {"accept", "accept-encoding", "range", "user-agent"}
 
-# Protocols that errors suggest, of those of fsspec.
+# Protocols of fsspec that errors suggest.
 _PROTOCOLS = ("s3", "gs", "az", "http", "https", "hf", "hdfs", "ssh", "ftp", "file")
 
 # Module of a file system, and the extra that installs it.

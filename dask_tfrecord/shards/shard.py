@@ -30,7 +30,7 @@ _VERSION_KEYS = (
 # Properties that hold the modification time.
 TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
-# Prefix of the version of a file without any of these properties.
+# Prefix of a file's version where all of these properties are missing.
 _DIGEST = "properties-"
 # Prefix of the version of a local file, which includes the inode.
 _LOCAL = "mtime="
@@ -116,7 +116,7 @@ class Shards(Sequence[Shard]):
         options = dict(self.storage_options)
         if "store" in options:
             options["store"] = _store_token(options["store"])
-        # Signatures and passwords in URLs are no part of a file's identity.
+        # Signatures and passwords in URLs do not belong to a file's identity.
         keys = zip(self.paths, map(url_key, self.paths), strict=True)
         paths = tuple(path if key[0] == "file" else key for path, key in keys)
         return ("dask_tfrecord.Shards", paths, self.sizes.tolist(), self.versions, self.compression, options)
@@ -141,7 +141,7 @@ def is_local(path: str) -> bool:
 
 
 def check_encodable(path: str) -> str:
-    """Return a local path; raise OSError with the path if the locale has no bytes for one of its characters."""
+    """Return a local path; raise OSError with the path if the locale can't encode it."""
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:
@@ -158,7 +158,7 @@ def split_chain(path: str) -> tuple[list[str], int]:
 
 
 def split_name(path: str) -> tuple[str, str]:
-    """Split a path or URL into that of its directory, in the same spelling, and the name of the file."""
+    """Split a path or URL into its directory, in the same spelling, and the name of the file."""
     links, index = split_chain(path)
     head, slash, name = links[index].rpartition("/")
     links[index] = head if head and not head.endswith("/") else head + slash
@@ -205,7 +205,7 @@ def _store_token(store: Any) -> object:
 
 
 def _ordered(value: Any) -> Any:
-    """Sort mappings in a value: those of equal stores have any order."""
+    """Sort mappings in a value: equal stores may list them in any order."""
     if isinstance(value, Mapping):
         return sorted((key, _ordered(option)) for key, option in value.items())
     return [*map(_ordered, value)] if isinstance(value, tuple) else value

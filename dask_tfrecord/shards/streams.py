@@ -67,7 +67,7 @@ _CONCURRENT_REQUESTS = 16
 
 _WRITE_BUFFER = 1 << 20
 
-# Name of a temporary file: that of the file, 32 digits, and ".tmp". The first digits are those of the process.
+# Name of a temporary file: the file's name, 32 digits, and ".tmp". The first digits belong to the process.
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 # Returns whether a complete temporary file replaces the target.
@@ -500,7 +500,7 @@ def written_or_discarded(sink: ByteSink) -> Iterator[ByteSink]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a name for a temporary file beside the file `name`: 128 bits, of this process, and random ones."""
+    """Return a name for a temporary file next to the file `name`: 128 bits, of this process, and random ones."""
     prefix = process.process_digits()
     return f".{name[:200]}.{prefix}{uuid.uuid4().hex[len(prefix) :]}.tmp"
 
@@ -568,7 +568,7 @@ class ByteSink:
 # Bytes for detection: a TFRecord header has 12, and an inflater rejects other data within a few hundred bytes.
 _HEAD = 512
 
-# Bytes by which the start of a member is recognized.
+# Bytes that mark the start of a member.
 _MAGIC_SIZE = 16
 
 _TRUNCATED = "the {} data ends before its last block: the file is truncated"
@@ -583,7 +583,7 @@ _READ_SIZE = 256 << 10
 # decompression bomb do, they are small again: the ratio is checked between inputs.
 _INPUT_SIZE = 16 << 10
 _USUAL_RATIO = 16
-# Bytes that tell whether data are of a compression: of a damaged file, more may not inflate.
+# Bytes that decide on a compression: of a damaged file, more may not inflate.
 _MAGIC_NBYTES = 4
 _DISCARD_SIZE = 256 << 10
 # Attempts to load an access point while its sidecar is being replaced; afterwards the current position is used.

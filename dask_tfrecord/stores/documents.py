@@ -86,7 +86,7 @@ class Ascending:
         return bool(value) and value[0] == 0 and all(before <= after for before, after in pairwise(value))
 
 
-# What fields of several documents hold.
+# Values of fields that several documents have.
 Count = Annotated[int, Within(0, 2**53)]
 Positive = Annotated[int, Within(1, 2**53)]
 ObjectName = Annotated[str, Inside()]
@@ -102,7 +102,7 @@ def parse(
 ) -> Parsed:
     """Return a document as an instance of a dataclass; ignore fields that the class does not have.
 
-    Fields with a default may be missing. Raises IncompleteStoreError for anything else than such a document.
+    Fields with a default may be missing. Raises IncompleteStoreError for any other document.
     """
     return checked(kind, load(data, name, place, max_nbytes=max_nbytes), name, place)
 
@@ -119,7 +119,7 @@ def load(data: bytes, name: str, place: Location | None = None, *, max_nbytes: i
         raise IncompleteStoreError(f"{name} has {len(data):,} bytes, expected at most {max_nbytes:,}", place)
     try:
         found = json.loads(data, parse_constant=_refuse_constant)
-        # The recursion of the parser is not limited by the number of frames in all versions of Python.
+        # Not all versions of Python limit the parser's recursion by the number of frames.
         _check_depth(found)
     except RecursionError:
         raise IncompleteStoreError(f"{name} has more than {_MAX_DEPTH} levels", place) from None
@@ -235,7 +235,7 @@ def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any
     return kind(**found)
 
 
-# How errors call the types of JSON.
+# Names of the types of JSON, for errors.
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
 
 

@@ -76,7 +76,7 @@ class PartStatus:
     state : {"done", "running", "interrupted", "missing"}
         ``"interrupted"`` if the program that wrote it has ended before all units were written.
     units, written : int
-        Its write units, and those of them that are written.
+        The number of its write units, and of the written ones.
     writer : str
         Process and machine of the last program that wrote it; empty without one.
     since : float or None
@@ -146,7 +146,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """How a job's tasks are divided into slices, as it is stored."""
+    """The division of a job's tasks into slices, in its stored form."""
 
     # Part of the names of its objects.
     token: Token
@@ -288,7 +288,7 @@ class Job:
         part : int
             Number of the part, from 0.
         parts : int, optional
-            Number of parts; by default that of the plan.
+            Number of parts; by default the plan's.
 
         Raises
         ------

@@ -1,6 +1,6 @@
 """Journal of an output: which run owns it, and what its tasks have written.
 
-The owner is an object at the output: in a Zarr group, or beside the files of TFRecord, Parquet and LeRobot. It holds
+The owner is an object at the output: in a Zarr group, or next to the files of TFRecord, Parquet and LeRobot. It holds
 the token of the run and the process of its client, which writes it again every `Limits.heartbeat` seconds. A run is
 dead when its process has ended, whatever the age of the object; on other machines, when the object was not written for
 `Limits.stale_owner` seconds by the clock of this one. The next run takes over from a dead one.
@@ -45,7 +45,7 @@ from dask_tfrecord.shards.objects import NotAFileError, Objects, StoredFile
 _TRIES = 20
 # The token becomes part of a file name.
 _TOKEN = re.compile("[0-9a-zA-Z]{1,64}")
-# Name of the object of a program that writes a part of a job: the part, the number of parts, and a token.
+# Object name of a program that writes a part of a job: the part, the number of parts, and a token.
 _WRITER = re.compile(r"writer-\d+-\d+-\w+")
 # Characters of a host name in errors.
 _MAX_HOST = 100
@@ -53,7 +53,7 @@ _MAX_HOST = 100
 _log = logging.getLogger(__name__)
 
 # Runs of this process by token. The lock is for the object of the owner, which heartbeats write, and the client when it
-# ends its tasks. Each entry belongs to one run, which adds it and removes it; others only look it up.
+# ends its tasks. Each entry belongs to one run, which adds it and removes it; others only read it.
 _own: dict[str, threading.Lock] = {}
 
 
@@ -137,7 +137,7 @@ class Journal:
 
     objects: Objects
     name: str
-    # What a run writes, for errors: "this group".
+    # The output of a run, for errors: "this group".
     what: str
     location: Location
 
@@ -157,7 +157,7 @@ class Journal:
     ) -> Iterator[str | None]:
         """Own the output for a run, or raise StoreInUseError; yield the token of the dead run that owned it before.
 
-        What a dead run has published stays recorded if this one fails, or with `keeps_published`. After a failure,
+        The publication of a dead run stays recorded if this one fails, or with `keeps_published`. After a failure,
         `cleanup` removes the directories that were made in vain, after the release. It is not called if another run
         owns the output, which needs them.
         """
@@ -194,7 +194,7 @@ class Journal:
                     cleanup()
 
     def owner(self) -> Owner | None:
-        """Return the run that owns the output; None if there is none."""
+        """Return the run that owns the output, or None."""
         return self._read(self.name)
 
     def is_left_by_dead_run(self) -> bool:
@@ -369,7 +369,7 @@ def part_writers(objects: Objects, names: Iterable[str], what: str, location: Lo
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a task has written."""
+    """Record of what a task has written."""
 
     # Fields of its report; none as long as the task has not ended.
     report: Mapping[str, Any]

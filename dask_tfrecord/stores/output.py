@@ -1,4 +1,4 @@
-"""What all writers share: the progress of a write, its reports, and its summary."""
+"""Progress, reports and summary of a write, for all writers."""
 
 from __future__ import annotations
 

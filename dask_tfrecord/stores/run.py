@@ -7,13 +7,14 @@
 A `Run` takes an `Output` through them. `to_tfrecord` and others do all three. ``compute=False`` returns tasks
 that do the last two. A job begins in one program, writes its parts in others, and finishes in another one.
 
-An output keeps five rules; those of a set of files, `dask_tfrecord.stores.files.publish`, are an example:
+An output keeps five rules; a set of files (`dask_tfrecord.stores.files.publish`) is an example:
 
-- *Readers find the old state or the new one.* What tasks write has no name that a reader looks for: it is in the folder
+- *Readers find the old state or the new one.* Readers do not list what tasks write: it is in the folder
   of the run. `publish` shows it, the document that describes the output last. If it must replace what the old document
   describes, it takes the old document away first, so that readers get an error instead of a mixture.
-- *A run that lost its output can't change it.* `publish` renames files of the folder of the run. Who takes over renames
-  this folder first, so that a late rename finds no source. The claim of the `Journal` says only who may try.
+- *A run that lost its output can't change it.* `publish` renames files of the folder of the run. The run that takes
+  over renames this folder first, so that a late rename fails. The claim of the `Journal` decides only which run may
+  try.
 - *Nothing outside.* Names come from the arguments of the call, or from documents that are checked as a stranger's.
 - *Again is harmless.* `publish` records what it moves before it moves anything. `begin` finds from this record whether
   a dead run published nothing, a part, which it moves back, or all. The claim keeps the identity of what a dead run
@@ -36,7 +37,7 @@ from dask_tfrecord.stores.output import WriteWork, show_progress
 
 
 class Output(Protocol):
-    """What a run writes: a set of files, a Zarr group, rows and columns that are added to one, a commit of Icechunk."""
+    """Output of a run: a set of files, a Zarr group, rows and columns that are added to one, a commit of Icechunk."""
 
     @property
     def token(self) -> str:
@@ -48,7 +49,7 @@ class Output(Protocol):
     def begin(self) -> bool:
         """Undo what dead runs have published in part, plan, and prepare; return False if nothing is left to do.
 
-        Readers find the output as it was. Raises FileExistsError for what must not be replaced.
+        Readers find the output unchanged. Raises FileExistsError for files that must not be replaced.
         """
 
     def verify(self, reports: Any) -> None:

@@ -87,7 +87,7 @@ def build_tasks(
 class RowTasks:
     """Builder of tasks over the counted rows of a data set.
 
-    The groups of the schema may differ from those of the data set.
+    The groups of the schema may differ from the data set's.
 
     Tasks over rows of shards depend on one node, the source. An example of three rows that are in memory, rows 0 and 1
     in one chunk and row 2 in another: a task that writes one of several columns of rows 1 and 2 depends on two tasks.
@@ -273,7 +273,7 @@ class Levels:
 
     # Suffixes of the splits, outermost first; none if the column is one array.
     splits: tuple[str, ...]
-    # Entries of each of them per item of its level; an item of a shape has several bytes values.
+    # Entries of each per item of its level; an item with a shape has several bytes values.
     strides: tuple[int, ...]
     # Decoded bytes of an item of the last level.
     item_nbytes: int

@@ -1,4 +1,4 @@
-"""How a mixture orders rows: a function of weights, sizes, seeds and epoch."""
+"""Order of the rows in a mixture: a function of weights, sizes, seeds and epoch."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedOrder(RowOrder):
-    """How a mixture orders rows: a unit is a range whose rows follow each data set's order.
+    """Order of the rows in a mixture: a unit is a range whose rows follow each data set's order.
 
-    Rows are numbered as if the data sets followed each other. Units of equal size keep the memory of a mixture that of
-    one data set. `borders` are those of all data sets.
+    Rows are numbered as if the data sets followed each other. Units of equal size keep the memory of a mixture as small
+    as for one data set. `borders` separate the units of all data sets.
     """
 
     choices: Choices

@@ -74,7 +74,7 @@ _starting = threading.Lock()
 class BatchPipeline:
     """Batches after a position, made ahead in threads of this process after `start`.
 
-    The threads hold no reference to the iterator, so that its collection can stop them.
+    The threads do not refer to the iterator, so that its collection can stop them.
     """
 
     def __init__(self, mixer: BatchMixer, position: Position, threads: int, prefetch: int) -> None:
@@ -102,7 +102,7 @@ class BatchPipeline:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the threads exist: a forked process has none of them."""
+        """Return whether the threads exist: a forked process lacks them."""
         return self._process == os.getpid()
 
     def next(self) -> tuple[Batch, Position] | None:
@@ -316,7 +316,7 @@ class BatchIterator(Iterator[Batch]):
             return True
 
     def __iter__(self) -> BatchIterator:
-        """Return this iterator, which goes on with more epochs after its end; in a worker of torch, a part of it."""
+        """Return this iterator, which continues with more epochs after its end; in a worker of torch, a part of it."""
         torch = sys.modules.get("torch.utils.data")
         worker = None if torch is None or self._is_part else torch.get_worker_info()
         if worker is not None and worker.num_workers > 1:
@@ -335,7 +335,7 @@ class BatchIterator(Iterator[Batch]):
             raise ValueError("workers divide rows that are counted: open with counts='auto', or give num_workers=0")
         if self._position != Position():
             raise ValueError("workers begin with the first batch: load the state of a StatefulDataLoader instead")
-        # All workers of a loop have this seed, and those of the next loop another one.
+        # All workers of a loop have this seed, and the workers of the next loop another one.
         seed = order.seed if self._seed_given or not order.shuffle else int(worker.seed - worker.id)
         shard = order.shard[0] * number + worker.id, order.shard[1] * number
         order = replace(order, seed=seed, shard=shard)
@@ -511,7 +511,7 @@ def _estimated_row_nbytes(rows: Rows) -> float:
 
 
 def _batch_unit_borders(rows: Rows, row_nbytes: float) -> NDArray[np.int64]:
-    """Find unit borders: those of existing chunks, or parts of chunks that are read."""
+    """Find unit borders: existing chunks, or parts of chunks that are read."""
     borders = rows.borders
     assert borders is not None
     source = rows.counted_source

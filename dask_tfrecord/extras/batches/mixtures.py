@@ -59,7 +59,7 @@ class Mixture:
 
     @with_options("mixture.batches(2)", BatchOptions)
     def batches(self, batch_size: int, **options: Unpack[BatchOptions]) -> BatchIterator:
-        """Iterate over batches of the mixture, as `Dataset.batches` does over those of a data set.
+        """Iterate over batches of the mixture, as `Dataset.batches` does for a data set.
 
         Every epoch chooses from the data sets in the same sequence. `shuffle` reads each data set in another order in
         each epoch, before rows are chosen; ``"window"`` also mixes neighbouring rows of the mixture.
@@ -72,7 +72,7 @@ class Mixture:
             ``False`` keeps the rows of a data set in order. ``"window"`` reads its ranges in random order, and mixes
             the rows of the mixture within a window. ``"full"`` is a uniformly random permutation of each data set.
         seed : int, optional
-            Seed of these orders; that of `sample_from_datasets` chooses from the data sets.
+            Seed of these orders; the seed of `sample_from_datasets` chooses from the data sets.
         window : int, optional
             As in `Dataset.batches`, in rows of the mixture.
         shard : tuple of int, default (0, 1)
@@ -157,8 +157,8 @@ def sample_from_datasets(
     Raises
     ------
     ValueError
-        If `datasets` is empty, or the rows of one are not counted. If the number of weights differs from that of data
-        sets, a weight is negative or not finite, or all are 0.
+        If `datasets` is empty, or the rows of one are not counted. If the number of weights differs from the number of
+        data sets, a weight is negative or not finite, or all are 0.
     TypeError
         If an argument has the wrong type.
     SchemaError

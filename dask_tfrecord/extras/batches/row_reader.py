@@ -96,7 +96,7 @@ def images_of(mixed: Sequence[Rows]) -> dict[str, Any]:
 
 
 def chunk_scheduler() -> Any:
-    """Return the scheduler for existing chunks: that of the caller, or the calling thread instead of local threads."""
+    """Return the scheduler for existing chunks: the caller's, or the calling thread instead of local threads."""
     scheduler = get_scheduler()
     return "synchronous" if scheduler in (None, dask.threaded.get, dask.local.get_sync) else scheduler
 

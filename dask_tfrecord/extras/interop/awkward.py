@@ -114,7 +114,7 @@ def _flat_values(block: NDArray[Any]) -> Any:
         texts = [text.encode() for text in flat.tolist()]
         data = np.frombuffer(b"".join(texts), np.uint8)
         return _bytes_content(data, splits_of(np.array([len(text) for text in texts], np.int64)), "char")
-    # awkward has no bfloat16, and no bytes in the other order.
+    # awkward lacks bfloat16, and bytes in the other order.
     dtype = np.dtype(np.float32) if flat.dtype.name == "bfloat16" else flat.dtype.newbyteorder("=")
     return ak.contents.NumpyArray(flat.astype(dtype, copy=False))
 

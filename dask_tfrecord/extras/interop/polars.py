@@ -3,7 +3,7 @@
 polars passes the columns and the predicate of a query to the source. Comparisons of columns with literals, ``is_in``,
 lengths of lists, and their combinations by and, or, not become `Filters`, so that other columns are decoded for the
 kept records only. The source applies the whole predicate to the kept rows. Filters may therefore keep more rows than
-the predicate, but never fewer. In polars NaN equals NaN and is larger than all other numbers: "not <=" stands for ">".
+the predicate, but never fewer. In polars NaN equals NaN and is larger than all other numbers: "not <=" means ">".
 
 polars passes a number of rows together with a predicate only for ``head(n).filter(p)``: the first n rows come first. It
 asks for no column where a query needs only the number of rows.

@@ -45,7 +45,7 @@ class VariableSpec:
     """Variable of one column."""
 
     column: str
-    dims: tuple[str, ...]  # the first is that of rows
+    dims: tuple[str, ...]  # the first is along the rows
     shape: tuple[int, ...]
     dtype: np.dtype[Any]  # object for bytes and for rows that differ in length or shape
     attributes: Mapping[str, Any]
@@ -92,7 +92,7 @@ def variable_specs(
         dims = (rows, *_checked_axes(column, axes, feature, rows))
         shape, attributes = (nrows, *feature.block_shape), column_attributes(column, schema)
         if labels is not None:
-            # Those of an xarray Dataset that was written.
+            # Labels of an xarray Dataset that was written.
             attributes = dict(labels.attributes.get(column, {}))
         dtype = _variable_dtype(column, feature, labels)
         specs[name] = VariableSpec(column, dims, shape, dtype, attributes, column in coords)
@@ -129,7 +129,7 @@ def _check_distinct(names: Mapping[str, str]) -> None:
 
 
 def _variable_dtype(column: str, feature: Feature, labels: Labels | None) -> np.dtype[Any]:
-    """Return the dtype of a variable: that of the labels for text, bytes and dates."""
+    """Return the dtype of a variable: from the labels for text, bytes and dates."""
     own = feature.block_dtype
     if labels is None or column not in labels.dtypes or feature.ragged_rank or feature.own_shapes:
         return own
@@ -139,7 +139,7 @@ def _variable_dtype(column: str, feature: Feature, labels: Labels | None) -> np.
 
 
 def _axis_names(column: str, feature: Feature, taken: Iterable[str], labels: Labels | None) -> Sequence[str]:
-    """Return names for the axes of a row; made names differ from those of all variables."""
+    """Return names for the axes of a row; made names differ from the names of all variables."""
     if labels is not None and len(labels.dims.get(column, ())) == len(feature.block_shape):
         return labels.dims.get(column, ())
     name = variable_name(column)
@@ -156,7 +156,7 @@ def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[
 
 
 class BoxedArray(ObjectArray):
-    """Array of objects or text whose single elements are arrays without axes; rows that differ are no numbers."""
+    """Array of objects or text whose single elements are arrays without axes; rows that differ are not numbers."""
 
     # Concatenations with other arrays keep the class.
     __array_priority__ = 1.0
@@ -198,7 +198,7 @@ class Unwritten:
     """Type of objects that xarray does not write: rows that differ in length, and bytes.
 
     xarray makes arrays of one length of bytes, and cuts zeros at the end of their values. It infers nothing from
-    objects of a dtype that names their type, and converts those of `bytes` and `str` only:
+    objects of a dtype that names their type, and converts only `bytes` and `str`:
     https://github.com/pydata/xarray/blob/main/xarray/coding/strings.py
     An encoding names the dtype to write, and NumPy shows what it can't interpret as a dtype.
     """
@@ -221,7 +221,7 @@ _OBJECTS: np.dtype[Any] = np.dtype(object, metadata={"element_type": Unwritten})
 
 
 def boxed_dtype(feature: Feature, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of a variable; that of objects tells xarray not to write them."""
+    """Return the dtype of a variable; for objects, one that makes xarray's writers refuse them."""
     return _OBJECTS if written_as(feature, dtype) else dtype
 
 
@@ -271,7 +271,7 @@ def flat_variables(
 def _flat_array(given: Rows, spec: ArraySpec, items: NDArray[np.int64]) -> da.Array:
     """Return a flat array; those that are not along the rows have as many chunks as the data set, of equal sizes.
 
-    `items` are those of each level before each chunk, and after the last one.
+    `items` are counted at each level before each chunk, and after the last one.
     """
     levels = Levels.from_feature(given.schema[spec.feature])
     level, stride = levels.level_and_stride(spec.part)

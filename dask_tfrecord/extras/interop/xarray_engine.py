@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _SUFFIXES = (".tfrecord", ".tfrecords", ".tfrec")
-# How xarray decodes files of other formats.
+# Options for files of other formats.
 _DECODERS = frozenset(
     {"mask_and_scale", "decode_times", "decode_timedelta", "use_cftime", "concat_characters", "decode_coords"}
 )
@@ -119,13 +119,13 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
         drop_variables : str or iterable of str, optional
             Variables or features that are neither opened nor decoded; unknown names are ignored.
         group : str, optional
-            Features with this prefix only, such as ``"steps"`` for ``steps/reward``, under the rest of their names.
+            Features with this prefix only (``"steps"`` for ``steps/reward``), under the rest of their names.
         coords : sequence of str, optional
             Features that are coordinates.
         dimension_names : mapping of str to sequence of str, optional
             Names of the axes of a row, by feature.
         **options
-            Further arguments of `dask_tfrecord.read_tfrecord`, except `chunks`, which is that of xarray.
+            Further arguments of `dask_tfrecord.read_tfrecord`, except `chunks`, which belongs to xarray.
 
         Returns
         -------
@@ -161,7 +161,7 @@ class TFRecordBackendEntrypoint(BackendEntrypoint):
     ) -> dict[str, xarray.Dataset]:
         """Open shards as a Dataset per group: the feature ``steps/reward`` is the variable reward of ``/steps``.
 
-        The arguments are those of `open_dataset`.
+        The arguments are as for `open_dataset`.
         """
         from dask_tfrecord.extras.interop.xarray import in_groups
 

@@ -147,7 +147,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
             ``nrows`` and ``columns``: for each name ``dtype``, ``shape``, ``rows``, ``missing``, ``values``,
             ``distinct``, ``numbers``, ``sizes``, ``lengths`` and ``frequent``. Numbers have ``minimum``, ``maximum``,
             ``mean``, ``std``, ``nan``, ``infinite``, ``zeros``, ``quantiles`` and, along a last axis, ``means``,
-            ``stds``, ``minima`` and ``maxima``. Those of times are nanoseconds.
+            ``stds``, ``minima`` and ``maxima``. Statistics of times are nanoseconds.
         """
         return {"nrows": self.nrows, "columns": {column.name: _statistics_values(column) for column in self.columns}}
 
@@ -287,7 +287,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Drift:
-    """Differences of two data sets; false if there are none."""
+    """Differences of two data sets; false if they agree."""
 
     differences: tuple[Difference, ...]
 

@@ -1,4 +1,4 @@
-"""Summaries of columns that merge: those of all chunks are merged in a tree.
+"""Summaries of columns that merge: a tree merges the summaries of all chunks.
 
 A summary has a bounded size, whatever the number of values. Counts, extremes, means and standard deviations are exact.
 Distinct values, quantiles and, of columns with many different texts, frequencies are estimated from parts of the data:
@@ -53,7 +53,7 @@ class Numbers:
     nan, infinite, zeros : int
         Numbers of these values.
     points, weights : ndarray of float64, shape (npoints,)
-        Values in ascending order, and the number of values that each stands for.
+        Values in ascending order, and the number of values that each represents.
     """
 
     counts: NDArray[np.int64]
@@ -100,7 +100,7 @@ class Numbers:
             means = _within(means, minima, maxima)
             exact -= means
             squares = np.square(exact, out=exact).sum(axis=0)
-        # NumPy sorts numbers of 16 bits faster than those of 8.
+        # NumPy sorts numbers of 16 bits faster than of 8.
         ordered = np.sort(values.ravel().astype(np.int16) if values.itemsize == 1 else values.ravel())
         ordered = ordered[~np.isnan(ordered)] if nan else ordered
         number = min(len(ordered), EXACT_VALUES)
@@ -121,7 +121,7 @@ class Numbers:
     @classmethod
     def merged(cls, parts: Sequence[Numbers]) -> Numbers:
         """Merge summaries of one column."""
-        # Slices without values have no extremes.
+        # Empty slices do not have extremes.
         parts = [part for part in parts if part.counts.any() or part.nan] or parts[:1]
         if len(parts) == 1:
             return parts[0]
@@ -237,7 +237,7 @@ class Numbers:
     def bars(self, bins: int = 10) -> Iterator[tuple[Any, Any, int]]:
         """Yield first value, last value and estimated frequency of each bar of a histogram.
 
-        Those of integers are whole numbers. Of floats, the last value of each bar but the last is the first of the
+        Values of integers are whole numbers. Of floats, the last value of each bar but the last is the first of the
         next one, and no part of the bar.
         """
         histogram = self.histogram(bins)
@@ -286,7 +286,7 @@ def smallest_hashes(hashes: NDArray[np.uint64], kept: NDArray[np.uint64] | None 
     elif kept is None and len(hashes) > 8 * _HASHES:
         # The smallest are probably among these few, which are sorted faster.
         few = hashes[hashes < np.uint64(2**66 * _HASHES // len(hashes))]
-        # They are as many as all where a value with a small hash is repeated.
+        # All are kept where a value with a small hash is repeated.
         if len(few) <= len(hashes) // 2 and len(distinct := smallest_hashes(few)) == _HASHES:
             return distinct
     ordered = np.sort(hashes if kept is None else np.concatenate([kept, hashes]))
@@ -296,7 +296,7 @@ def smallest_hashes(hashes: NDArray[np.uint64], kept: NDArray[np.uint64] | None 
 
 
 def _number_hashes(values: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the smallest hashes of numbers; NaN is no value."""
+    """Return the smallest hashes of numbers; NaN does not count."""
     kept: NDArray[np.uint64] | None = None
     flat = values.ravel()
     for start in range(0, len(flat), _SLICE):
@@ -323,7 +323,7 @@ def _bytes_hashes(block: BytesBlock) -> NDArray[np.uint64]:
         held = block.values[first:last]
         words.view(np.uint8)[is_byte] = held if short[part].all() else held[np.repeat(short[part], sizes[part])]
         for number, column in enumerate(words.T):
-            # Padding of a longer value nearby is no part of a value.
+            # Padding for a longer value nearby does not belong to a value.
             hashes[part] = np.where(wide > 8 * number, splitmix64(hashes[part] ^ column), hashes[part])
     for number in np.flatnonzero(~short).tolist():
         value = block.values[block.splits[number] : block.splits[number + 1]]

@@ -414,7 +414,7 @@ def _is_whole(source: UncountedSource | RecordSource) -> bool:
 
 
 def _inspected_report(shards: Shards) -> tuple[Report | str, bool]:
-    """Inspect the first records of some shards, or return the reason if they are no Examples; and if any is damaged."""
+    """Inspect the first records of shards, or return the reason if they are not Examples; and if any is damaged."""
     is_damaged = False
     sample = _SAMPLE
     if not is_local(shards.paths[0]):

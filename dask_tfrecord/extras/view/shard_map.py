@@ -46,7 +46,7 @@ def damage_of(data: Opened, number: int) -> ShardReport:
 
 
 def shard_list(data: Opened) -> list[dict[str, Any]]:
-    """Return size, records and compression of shards, and their damage as far as it is known."""
+    """Return size, records and compression of shards, and their known damage."""
     listed = []
     shards = data.shards
     for place in range(min(len(shards), _LISTED) if shards is not None else 0):

@@ -38,7 +38,7 @@ from dask_tfrecord.stores.units import build_tasks, task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.job import shard_options, source_options
 
-# Digits of the token of a run. That of a run that finishes a job has the identity of the job before them.
+# Digits of a run's token. The token of a run that finishes a job begins with the identity of the job.
 _RUN_DIGITS = 32
 # The plan of a writer: the files, the identity of its inputs and options, and options of fsspec that are not stored.
 _Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
@@ -209,7 +209,7 @@ class _FileJob(Job):
         objects_in(files.directory, self._names.storage_options).drop([self._names.hidden_name(".job")])
 
     def _all_reports(self, plan: JobPlan) -> list[ShardWriteReport]:
-        """Return the reports of all files: those that parts have stored, or else those of the files themselves."""
+        """Return the reports of all files, which parts have stored, or else are made from the files."""
         files, parts, found = self._files, self.parts or 1, list[ShardWriteReport]()
         paths = files.paths
         names = [_reports(plan, part) for part in range(parts)]
@@ -395,7 +395,7 @@ class TFRecordJob(_FileJob):
         urlpath : str or os.PathLike
             The shards, as they were given to `begin`.
         tfds : mapping, optional
-            That of `begin`.
+            As for `begin`.
         storage_options : mapping, optional
             Options of fsspec for the URL of the shards.
         source_options : mapping, optional
@@ -529,7 +529,7 @@ def _of_rows(write: FileWrite, options: Mapping[str, Any]) -> _Planned:
 
 
 def _described(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that determine the files, without those of fsspec and the features of the schema."""
+    """Return the options that determine the files, without options of fsspec and features."""
     left_out = ("mode", "compute", "storage_options", "target_options", "features", "sequence_features")
     return {name: value for name, value in options.items() if name not in (*left_out, "example_features", "message")}
 

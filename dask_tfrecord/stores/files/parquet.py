@@ -45,7 +45,7 @@ def to_parquet(
     Parameters
     ----------
     arrays : Dataset, mapping of str to array-like, xarray Dataset or DataFrame of pandas or dask
-        Rows to write; what is no Dataset is converted by `Dataset.from_arrays`.
+        Rows to write; other objects than a Dataset are converted by `Dataset.from_arrays`.
     path : str or os.PathLike
         Directory or URL. The files are ``part.00000.parquet``, ``part.00001.parquet`` and so on, in the order of
         the rows.
@@ -63,7 +63,7 @@ def to_parquet(
     ImportError
         If pyarrow is not installed.
     SchemaError, ValueError
-        If rows are not counted or have no columns, or an argument has an invalid value.
+        If rows are not counted or lack columns, or an argument has an invalid value.
 
     Notes
     -----

@@ -90,7 +90,7 @@ _INDEX_ATTEMPTS = 5
 DEFAULT_NAME = "data-{shard:05d}-of-{shards:05d}.tfrecord"
 _FIELDS = ("shard", "shards")
 _SIDECARS = (".idx", ".gzidx", ".xarray.json")
-# Digits of the token of a `Delayed` in those of the copies of its last task, and seconds between their attempts.
+# Digits of a `Delayed`'s token at the start of the tokens of its last task's copies; seconds between their attempts.
 _COPIED_DIGITS, _TURN_SECONDS = 24, 0.05
 # Most files of a job.
 _MOST_FILES = 10_000_000
@@ -288,7 +288,7 @@ class UnitNames(ShardNames):
     def from_root(
         cls, path: str | os.PathLike[str], last: str, storage_options: Mapping[str, Any] | None, *fields: Any
     ) -> Self:
-        """Name the files below a directory; `fields` are those of the subclass."""
+        """Name the files below a directory; the subclass defines `fields`."""
         names = ShardNames.from_directory(path, last, storage_options)
         if names.has_default_name:
             raise IsADirectoryError(
@@ -327,7 +327,7 @@ class UnitNames(ShardNames):
         return [path for unit in range(shards) for path in self.of_unit(unit)]
 
     def existing(self, paths: Sequence[str]) -> list[str]:
-        """List existing files of such outputs, however many units they had."""
+        """List existing files of outputs with these names, for any number of units."""
         fs, inside = url_to_fs(self.root, **self.storage_options)
         fs.invalidate_cache()
         found = (name.removeprefix(inside).lstrip("/") for name in files_below(fs, inside))
@@ -388,7 +388,7 @@ class JobRecord:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     # None in a record of an earlier version, whose files are not below the run folder.
     mode: Literal["w-", "w"] | None = None
-    # The argument `tfds`, and the texts of the metadata of TFDS by file name, without that of the splits.
+    # The argument `tfds`, and the texts of TFDS's metadata by file name, without the splits.
     tfds: Mapping[str, str] | None = None
     texts: Mapping[Annotated[str, Matches(METADATA.pattern, "a file of TFDS")], str] = field(default_factory=dict)
 
@@ -443,7 +443,7 @@ class Files:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "directory", directory_of(self.names.template.format(shard=0, shards=self.count)))
-        # The next run of these files takes over folders with the digits of their template. Nobody owns a `Delayed`.
+        # The next run of these files takes over folders with the digits of their template. A `Delayed` has no owner.
         own = self.names.digits if self.compute else ""
         object.__setattr__(self, "folder", join(self.directory, f"{RUN_PREFIX}{own}{self.resumable or self.token}"))
 
@@ -474,7 +474,7 @@ class Files:
 
         def check() -> None:
             self._other_job()
-            # What a dead run has left is moved back when this one owns the files.
+            # When this run owns the files, it moves back what a dead run has left.
             if not self.journal.is_left_by_dead_run():
                 self.names.check_free(self.paths, self.mode)
 
@@ -525,7 +525,7 @@ class Files:
     def recover(self) -> None:
         """Move back what a dead run has published in part, before anything is planned with the files that exist."""
         if self.journal.is_left_by_dead_run():
-            # What it has published whole is compared with what this call publishes.
+            # A complete publication of the dead run is compared with what this call publishes.
             with self.owned(keeps_published=True):
                 self._take_over(list_files(self.directory, self.names.storage_options))
 
@@ -552,7 +552,7 @@ class Files:
         return is_published
 
     def finish(self, reports: Sequence[ShardWriteReport]) -> None:
-        """Verify and publish the files of a `Delayed`: its last task, of which copies that run at once take turns."""
+        """Verify and publish the files of a `Delayed`: its last task, whose concurrent copies take turns."""
         digits = self.token[:_COPIED_DIGITS]
         own = replace(self, token=digits + uuid.uuid4().hex[_COPIED_DIGITS:], resumable=self.token)
         while True:
@@ -612,7 +612,7 @@ class Files:
         described = self.documents(reports)
         last = [*described][-1] if described else ""
         present = self._present([*new, *sidecars, *described])
-        # What is replaced with the files is published again; other documents only if they change.
+        # Documents that are replaced with the files are published again, others only if they change.
         changed = [path for path in described if path not in present - existing or self._read(path) != described[path]]
         if new or changed:
             # The last document is published again if it describes other files.
@@ -636,7 +636,7 @@ class Files:
         self.end()
 
     def _kept(self, existing: Collection[str]) -> set[str]:
-        """Return the existing files that are those of this run; raise FileExistsError for others that must stay."""
+        """Return the existing files that belong to this run; raise FileExistsError for others that must stay."""
         kept, held = set(), self._stage.held()
         if self.compute and self.resumable is None and not held.issuperset(map(self.names.name_of, self.paths)):
             # A run that wakes may write its claim again, but its folder is gone.
@@ -659,7 +659,7 @@ class Files:
         return hashlib.sha256(json.dumps(written).encode()).hexdigest()
 
     def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
-        """Return whether readers find such files: the last ones of the template have the sizes of these."""
+        """Return whether readers find these files: the last ones of the template have their sizes."""
         if self.mode == "w":
             return False
         found = self.names.existing(self.names.paths(1))[-len(reports) :]
@@ -686,7 +686,7 @@ class Files:
     def discard(self) -> None:
         """Move back what readers found before, and remove the new files or keep those that can be resumed."""
         if self.journal.other_owner(self.token) is not None:
-            # What this run has left belongs to the one that took over.
+            # The run that took over owns what this one has left.
             return
         self.journal.end_writing(self.token)
         identity = self._stage.recover()
@@ -847,7 +847,7 @@ class Files:
         return report
 
     def _open(self, path: str, should_publish: ShouldPublish) -> ByteSink:
-        """Open a new file below the run folder, if the client waits for the tasks, or there is none."""
+        """Open a new file below the run folder if the client waits for the tasks; else without a folder."""
         for last in (False, False, True):
             if self.compute:
                 self._check_writing()
@@ -916,7 +916,7 @@ class Files:
         return self._unit(path, self._identity(self.staged(path))) is not None
 
     def _is_same(self, path: str, own: Path | None = None) -> bool:
-        """Compare a file of readers with that of this run byte for byte."""
+        """Compare a published file with this run's byte for byte."""
         fs, inside = url_to_fs(path, **self.names.storage_options)
         place = url_to_fs(self.staged(path), **self.names.storage_options)[1]
         with fs.open(inside, "rb") as stored, fs.open(place, "rb") if own is None else own.open("rb") as new:

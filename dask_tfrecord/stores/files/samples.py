@@ -71,7 +71,7 @@ def _blocks(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
             )
         block.append(sample)
         nbytes += sum(map(_sample_nbytes, sample.values()))
-        # The features of all rows are those of the first block.
+        # The first block decides the features of all rows.
         is_known = not is_first or len(block) >= limits().probe_rows or nbytes >= _FIRST_BLOCKS * limits().read_nbytes
         if (nbytes >= limits().read_nbytes and is_known) or len(block) >= _MOST_ROWS:
             yield block

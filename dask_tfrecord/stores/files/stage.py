@@ -73,7 +73,7 @@ class Stage:
 
     @property
     def _directory(self) -> Path | None:
-        """The directory with the folder; None in an object store, which has no directories."""
+        """The directory with the folder; None in an object store, which lacks directories."""
         objects = self._objects
         return Path(objects.root) if isinstance(objects, DirectoryObjects) else None
 
@@ -184,7 +184,7 @@ class Stage:
         return sorted(name for name in folders if name.startswith(PUBLISHING))
 
     def _commit(self, place: str) -> _Commit | None:
-        """Read what a run has begun to publish; None if nothing, or if the record is not one of this output."""
+        """Read what a run has begun to publish; None without a record, or if it belongs to another output."""
         name = f"{place}/{_COMMIT}"
         data = self._objects.get([name])[name]
         if data is None:

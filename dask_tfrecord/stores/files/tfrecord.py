@@ -345,7 +345,7 @@ def shard_borders(
 ) -> NDArray[np.int64]:
     """Assign rows to shards; return the first row of each, at least one, and the number of rows.
 
-    `borders` are those of chunks, and `records` those of a shard, if the user specified them. `row_nbytes` returns the
+    `borders` separate chunks, and `records` is the size of a shard, if the user specified it. `row_nbytes` returns the
     decoded bytes of a row if there are more than `Limits.max_chunk_shards` chunks. Raises ValueError if several shards
     are needed, and `names` allows one.
     """
@@ -435,7 +435,7 @@ def copy_tfrecord(
     Parameters
     ----------
     urlpath : str, os.PathLike or list of these
-        Shards to read, as in `read_tfrecord`: those of all splits of a TFDS data set.
+        Shards to read, as in `read_tfrecord`: all splits of a TFDS data set.
     target : str or os.PathLike
         Shards to write, as in `to_tfrecord`: a template with ``{shard}``, a name for one shard, or a directory.
 

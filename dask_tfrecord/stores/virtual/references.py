@@ -175,7 +175,7 @@ class VirtualZarr:
     stored : mapping of str to StoredArray
         Arrays that are stored: row splits and shapes.
     chunks : mapping of str to ndarray of uint64
-        What the codec compares and reports: checksum, shard, first record and first byte of each chunk.
+        Checksum, shard, first record and first byte of each chunk, which the codec compares and reports.
     attributes : mapping of str to JSON values
         Attributes of the group.
     """
@@ -327,7 +327,7 @@ class VirtualZarr:
                 _write_tables(fs, f"{root}/{name}", (_parquet({"raw": part}) for part in parts))
                 grid = [len(ordered), *(1 for _ in entries[name].shape[1:])]
                 metadata[f"{name}/.zarray"] = {"shape": grid, "chunks": [1] * len(grid)}
-            # fsspec looks for chunks below each name: groups have none.
+            # fsspec searches chunks below each name: groups lack them.
             metadata |= {f"{name}/.zarray": {"shape": [0], "chunks": [1]} for name in ("zarr.json", CHUNKS_GROUP)}
             # Last, so that readers can't open an incomplete directory.
             document = {"metadata": metadata, "record_size": record_size}
@@ -448,7 +448,7 @@ class VirtualZarr:
         held = set(map(file_key, old["source"]["files"]))
         if again := [file for file in new["source"]["files"] if file_key(file) in held]:
             raise ValueError(f"the group already refers to {min(again)}")
-        # The numbers of the shards of this one follow those of the group.
+        # The shards of this one are numbered after the group's.
         shift = np.array([0, len(old["source"]["files"]), 0, 0], np.uint64)
         chunks = {name: each + shift for name, each in self.chunks.items()}
         arrays, before, created = [], {}, {}
@@ -568,7 +568,7 @@ def virtual_zarr(
         As in `read_tfrecord`. Compressed shards are one chunk each.
     rows_per_chunk : int or str, default "16 MiB"
         Records of a chunk, or the bytes of a chunk in its shard, which a reader requests at once. A size is an upper
-        limit: equal chunks are preferred, of a number of records that divides those of all shards but the last.
+        limit: equal chunks are preferred, with a number of records that divides all shards but the last.
     check_crc : bool, default True
         Readers check the CRCs of records, and that a chunk has the records that were scanned.
 

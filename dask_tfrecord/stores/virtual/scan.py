@@ -1,4 +1,4 @@
-"""How a virtual group is cut: where records end, which ones a chunk has, and how long their rows are.
+"""Cut a virtual group: find where records end, which ones a chunk has, and how long their rows are.
 
 A shard of three records of 40, 50 and 60 bytes, in chunks of two rows: chunk 0 is its bytes 0 to 90, and chunk 1 is its
 bytes 90 to 150. A column with 1, 0 and 4 values in these records has one value in chunk 0, and four in chunk 1.
@@ -37,7 +37,7 @@ _LEAST_SHARE = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan:
-    """Where a shard's records end in its decompressed stream, and their payload CRCs as (n, 4) bytes."""
+    """Ends of a shard's records in its decompressed stream, and their payload CRCs as (n, 4) bytes."""
 
     compression: str | None
     ends: NDArray[np.int64]

@@ -42,7 +42,7 @@ class NewGroup:
     """A group of its own."""
 
     request: ConversionRequest
-    # How it was called, if it was called to add to a group that did not exist.
+    # The options of the call, if it was to add to a group that did not exist.
     added: Kind | None = None
 
     kind: Kind = "group"
@@ -93,7 +93,7 @@ class AddedRows:
     ) -> AddedRows:
         """Check the arguments before any row is read.
 
-        Options of the layout are those of the group; another value of one raises a ValueError.
+        The group determines options of the layout; another value raises a ValueError.
         """
         if options["mode"] == "w":
             raise ValueError("mode='w' replaces the group, and append_dim= adds rows to it: pass only one of them")
@@ -227,7 +227,7 @@ class AddedColumns:
         return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows, grows=grows))
 
     def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
-        """Return None: new arrays are planned like those of a new group."""
+        """Return None: new arrays are planned as in a new group."""
         return None
 
     def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
@@ -260,7 +260,7 @@ class AddedColumns:
 
 
 def _check_labels(target: TargetGroup, request: ConversionRequest) -> None:
-    """Raise SchemaError if a coordinate without rows, or a unit, is not the one of the group."""
+    """Refuse a coordinate without rows, or a unit, that differs from the group's."""
     group, labels = target.open("r"), request.attributes
     for name, (_, values) in labels.constants.items():
         found: Any = group.get(array_name(name))
@@ -290,7 +290,7 @@ def fingerprint_of(addition: Addition) -> str:
 
 
 def _fingerprint(kind: Kind, request: ConversionRequest) -> str:
-    """Return a digest of rows and their functions. Options are those of the group, or refused."""
+    """Return a digest of rows and their functions. Options equal the group's, or are refused."""
     found = request.fingerprint
     # The same columns may be rows, or columns.
     return digest(

@@ -1,4 +1,4 @@
-"""How arrays in a Zarr group are named, flat arrays of ragged features included."""
+"""Names of arrays in a Zarr group, flat arrays of ragged features included."""
 
 from __future__ import annotations
 

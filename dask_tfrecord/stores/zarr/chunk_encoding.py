@@ -145,5 +145,5 @@ def _sharded(codec: Any, whole: tuple[int, ...], dtype: np.dtype[Any]) -> Encode
             table[:, 0] += len(index(table))
         return b"".join([index(table), *parts] if at_start else [*parts, index(table)])
 
-    # A chunk without bytes has no place in a shard.
+    # An empty chunk is not stored in a shard.
     return encode_shard if math.prod(inner) else None

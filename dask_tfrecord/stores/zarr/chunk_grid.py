@@ -21,13 +21,13 @@ STRING_NBYTES = 64
 _FLAT_UNITS = 4
 # Limit for all arrays that are chunked along rows, as a multiple of a write unit: with many arrays each gets less.
 _ARRAYS_TOGETHER = 4
-# Limit of the decoded bytes of a unit of rows, flat values included: its task reads those only for their lengths.
+# Limit of decoded bytes in a unit of rows with its flat values, which the task reads only for their lengths.
 _SPAN_NBYTES = 32 << 20
 # Most units of rows that a chunk of small rows spans: if one task reads all of them, or rows will be appended.
 _LONGEST, _LONGEST_GROWING = 128, 16
 # Units of the largest arrays that a task reads, and tasks of data that have few units: for threads of one machine.
 UNITS_OF_A_TASK, _FEW_TASKS = 8, 8
-# A store of more objects has shards by default, of at most so many write units.
+# A store of more objects has shards by default, of at most this many write units.
 _MOST_OBJECTS, _MOST_UNITS_PER_SHARD = 100_000, 16
 
 
@@ -47,11 +47,11 @@ class RowGrid:
 class GridOverrides:
     """Chunks and shards of arrays that differ from the grid of rows and the default sizes."""
 
-    # Rows of a chunk and of a shard (of the chunk if there is no shard), by feature.
+    # Rows of a chunk and of a shard (of the chunk without shards), by feature.
     rows: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Entries of a chunk and of a shard, by the name of a flat array.
     entries: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    # Decoded bytes of a chunk and of a shard of flat arrays.
+    # Decoded bytes in a chunk and in a shard of flat arrays.
     chunk_nbytes: int | None = None
     shard_nbytes: int | None = None
     # The arrays will grow: chunks do not end with the rows that there are.
@@ -135,7 +135,7 @@ class ChunkRequest:
     ) -> tuple[RowGrid, GridOverrides]:
         """Choose the grid of rows, and the grids of arrays that differ from it.
 
-        Arrays of small rows have chunks of several units of rows, at most those of a task if tasks read shards
+        Arrays of small rows have chunks of several units of rows, at most one task's if tasks read shards
         (`shares_reads`). A chunk of many small rows that the user requests does not lengthen the unit.
 
         Raises ValueError if a number is invalid, a shard is not a multiple of its chunk, or features do not share a
@@ -174,7 +174,7 @@ class ChunkRequest:
         most_units = _LONGEST_GROWING
         if not self.grows:
             most_units = math.ceil(all_rows / unit)
-            # Rows in memory are read again for nothing, and those of shards by one task.
+            # Rows in memory are read again for nothing, and rows of shards by one task.
             most_units = min(_LONGEST, most_units // least_tasks(sizes.read * nrows)) if shares_reads else most_units
         longer = _longer_units(unit, most_units, [(nbytes[name], longest[name]) for name in defaults])
 
@@ -315,7 +315,7 @@ def _shared_unit(
     ]
     if writes[most] <= most_rows:
         return writes[most] * max(1, max(defaults, default=1) // writes[most])
-    # Longer units would hold too much of the other columns. Those of small rows have units of their own.
+    # Longer units would hold too much of the other columns. Small rows have units of their own.
     largest = max(nbytes.values())
     wide = [rows for name, rows in writes.items() if rows <= most_rows or 2 * nbytes[name] > largest]
     least = max(wide, default=1)

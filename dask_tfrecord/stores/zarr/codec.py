@@ -42,7 +42,7 @@ _PARTS = ("rows", "values")
 # each chunk: the checksum of its records, the number of its shard in the group, and the number and first byte of its
 # first record in the shard.
 CHUNKS_GROUP = ".tfrecord"
-# Rows of a chunk of such an array: 128 KiB, which a reader of some chunks requests once.
+# Rows in a chunk of this array: 128 KiB, which a reader of some chunks requests once.
 CHUNKS_TOGETHER = 1 << 12
 # Those four numbers as earlier versions stored them, in the metadata of each array.
 _CHUNKS_BEFORE = np.dtype([("checksum", "<u4"), ("shard", "<u4"), ("record", "<u8"), ("byte", "<u8")])
@@ -83,7 +83,7 @@ class _ReadOnlyCodec(ArrayBytesCodec):
 
 
 class _StoredChunks:
-    """What a store knows about an array's chunks; a part is read when its first chunk is decoded."""
+    """Facts that a store has about an array's chunks; a part is read when its first chunk is decoded."""
 
     def __init__(self) -> None:
         self.parts: dict[int, NDArray[np.uint64]] = {}
@@ -93,7 +93,7 @@ class _StoredChunks:
         return type(self), ()
 
     async def of_chunk(self, store: Any, path: str, number: int) -> NDArray[np.uint64] | None:
-        """Return the four numbers of a chunk; None if the store has none. `path` is the array that has them."""
+        """Return the four numbers of a chunk, or None without them. `path` is the array that has them."""
         part, row = divmod(number, CHUNKS_TOGETHER)
         found = self.parts.get(part)
         if found is None:
@@ -131,7 +131,7 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
     column : str
         Name of the column.
     part : {"rows", "values"}
-        What the array has of the column: its rows, or the values of all rows, where rows differ in length. Bytes and
+        The part of the column in the array: its rows, or the values of all rows, where rows differ in length. Bytes and
         text are bytes.
     check_crc : bool, default True
         Check the CRCs of records, and the checksums.
@@ -432,12 +432,12 @@ def group_objects(
 ) -> dict[str, bytes]:
     """Return a group's objects by key: array metadata, and chunks where there are entries.
 
-    `arguments` are those of `zarr.Group.create_array`, by the name of the array.
+    `arguments` are for `zarr.Group.create_array`, by the name of the array.
     """
     objects: dict[str, Any] = {}
     store = zarr.storage.MemoryStore(objects)
     with warnings.catch_warnings():
-        # Variable-length bytes and consolidated metadata have no final specification.
+        # Variable-length bytes and consolidated metadata lack a final specification.
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("ignore", FutureWarning)
         group = zarr.create_group(store, attributes=dict(attributes))
@@ -458,7 +458,7 @@ def put_objects(
     objects: Mapping[str, bytes],
     entries: Mapping[str, tuple[NDArray[Any], bool]],
 ) -> None:
-    """Write objects to a group of a store, and append entries to its arrays; those of row splits if true."""
+    """Write objects to a group of a store, and append entries to its arrays; to row splits if true."""
     for key, value in objects.items():
         run_sync(store.set(f"{component or ''}/{key}".lstrip("/"), zarr.buffer.cpu.Buffer.from_bytes(value)))
     for name, (more, are_splits) in entries.items():

@@ -59,7 +59,7 @@ def store_and_path(store: Any, path: str, storage_options: dict[str, Any] | None
 def chunk_key(array: Any, index: int) -> str:
     """Return the key of a chunk or shard within its array, by the index along the first axis.
 
-    zarr has no public function for it: https://github.com/zarr-developers/zarr-python/issues/4268
+    zarr lacks a public function for it: https://github.com/zarr-developers/zarr-python/issues/4268
     """
     return str(array.metadata.encode_chunk_key((index, *((0,) * (array.ndim - 1)))))
 
@@ -161,7 +161,7 @@ def _one_chunk_after_the_other() -> Iterator[None]:
     """Make zarr encode the chunks of a shard one after the other, by its own pipeline.
 
     By default zarr holds up to ten encoded chunks in memory at once:
-    https://github.com/zarr-developers/zarr-python/issues/2904. The settings are those of the process: the first shard
+    https://github.com/zarr-developers/zarr-python/issues/2904. The settings hold for the process: the first shard
     changes them, and the last one restores them. Shards of the common codecs are encoded without zarr (`chunks`).
     """
     global _encoding

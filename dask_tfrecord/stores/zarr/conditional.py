@@ -75,7 +75,7 @@ async def listed_sizes(store: zarr.abc.store.Store, folder: str) -> dict[str, in
 
 
 async def delete(store: zarr.abc.store.Store, keys: Sequence[str]) -> bool:
-    """Delete objects by few requests; return False if the store has none for it. A missing object is ignored."""
+    """Delete objects by few requests; return False if the store lacks one for it. A missing object is ignored."""
     if isinstance(store, zarr.storage.FsspecStore) and "S3FileSystem" in class_names(store.fs):
         await store.fs._rm([path_in(store, key) for key in keys])
         return True

@@ -30,7 +30,7 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files among the fields of a source; other sources have none."""
+    """The files among the fields of a source; other sources do not read files."""
 
     files: Sequence[str] = ()
     sizes: Sequence[Count] = ()
@@ -54,7 +54,7 @@ class Fingerprint:
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: str = ""
     functions: Sequence[Mapping[str, str]] = ()
-    # Digests of the code of feature classes of users, by name. An older version stored none.
+    # Code digests of users' feature classes, by name. An older version did not store them.
     classes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -141,7 +141,7 @@ def _files(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
         if _origin(then) != _origin(now) and not _is_one_store(then, now):
             yield f"rows came from {_origin(then)} and now come from {_origin(now)}"
         return
-    # One file may be spelled in two ways. Most are not, and 100,000 take a second to look up.
+    # One file may be spelled in two ways. Most are not, and 100,000 take a second to resolve.
     key_of = _spelled if list(then["files"]) == list(now["files"]) else file_key
     (before, old_names), (after, new_names) = _by_file(then, key_of), _by_file(now, key_of)
     removed = [name for key, name in old_names.items() if key not in after]

@@ -1,4 +1,4 @@
-"""Check that a path may be written: it is free, or holds a group that a call replaces, and nothing else."""
+"""Check that a path may be written: it is free, or holds only a group that a call replaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_free(target: TargetGroup, mode: Literal["w", "w-"], origin: Mapping[st
     ways = OVERWRITE + " replaces it, " + COMPONENT + " writes a group within it"
     refuse_link(target)
     if target.directory is None and not target.objects().children(""):
-        # One request; zarr sends several to look for each format.
+        # One request; zarr sends several to find the format.
         return "w-"
     try:
         zarr.open_group(

@@ -3,7 +3,7 @@
 `ZarrJob.begin` creates the group as `to_zarr` does, and adds to its checkpoint what a program needs to write a part:
 the source of the rows, and the plan in slices, each with the counts of its rows alone. A program that writes a part
 reads its slices, builds the tasks of some hundred units at a time, and computes them on its own threads. The tasks are
-those of `to_zarr`: they skip units that are recorded, and several programs that write one unit write the same bytes.
+as in `to_zarr`: they skip units that are recorded, and several programs that write one unit write the same bytes.
 `ZarrJob.finish` is the last task of `to_zarr`.
 """
 

@@ -70,7 +70,7 @@ class ConversionRequest:
     ) -> ConversionRequest:
         """Validate the arguments of a conversion, before any row is read; `grows` if rows will be appended.
 
-        Images of the columns `encoded` are not decoded, by default those of all columns that allow it.
+        Images of the columns `encoded` are not decoded, by default in all columns that allow it.
         """
         chunks = ChunkRequest.from_arguments(options["chunks"], options["shards"], grows=grows)
         inputs, groups = Inputs.from_arrays(arrays, keep_constants=True), options["groups"]
@@ -200,7 +200,7 @@ class Conversion:
 def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None) -> Conversion:
     """Plan a conversion: count variable-length columns, choose the chunk grid, estimate the memory.
 
-    `layout` is that of an interrupted conversion.
+    `layout` comes from an interrupted conversion.
     """
     rows, schema = request.rows, request.schema
     workers = Workers.active().with_memory_limit(request.options["memory_limit"])
@@ -249,10 +249,10 @@ def _held_nbytes(layout: ZarrLayout, row_tasks: RowTasks, sizes: RowSizes, threa
 
 
 def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: str) -> dict[str, Any]:
-    """Return the attributes that this library writes to a group, besides those of its completion."""
+    """Return the attributes that this library writes to a group before its completion."""
     return {
         "id": identity,
-        # A source folder, from which the package may be imported, has none.
+        # A package that is imported from a source folder lacks one.
         "version": getattr(dask_tfrecord, "__version__", None),
         "unit_rows": layout.grid.unit,
         **request.fingerprint.to_attributes(),
@@ -326,7 +326,7 @@ class Dimensions:
 
     @classmethod
     def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> Dimensions:
-        """Combine the names of the user with those of an xarray Dataset."""
+        """Combine the names of the user with an xarray Dataset's."""
         rows = "record" if inputs.rows_dimension is None else inputs.rows_dimension
         # `check` refuses other types.
         merge = inputs.axes and (given is None or isinstance(given, Mapping))
@@ -468,7 +468,7 @@ _UNITS_PER_READ = 4
 class ZarrLayout:
     """Arrays of a group, and counts for its write units."""
 
-    # Rows and arrays are those of the whole group. Rows are read by their number after `first_row`, as in
+    # Rows and arrays span the whole group. Rows are read by their number after `first_row`, as in
     # `border_counts`: if two rows are appended to five, first_row is 5, nrows is 7, and rows 0 and 1 are read.
     nrows: int
     grid: RowGrid
@@ -537,7 +537,7 @@ class StoredStrings(Feature):
 
     @property
     def own_shapes(self) -> int:
-        """How many axes a row has where shapes differ."""
+        """The number of axes of a row where shapes differ."""
         return self.original.own_shapes
 
 
@@ -746,7 +746,7 @@ def features_by_rows(arrays: Iterable[ArraySpec], schema: Schema) -> dict[int, f
 class WriteTask:
     """Units that one task writes, and the rows that it reads."""
 
-    # Units, those of rows first.
+    # Units: first of rows, then of flat values.
     units: tuple[WriteUnit, ...]
     # Ranges of rows that are read at once, ascending; each is entirely inside or outside of each unit of rows.
     spans: tuple[tuple[int, int], ...]
@@ -1098,12 +1098,12 @@ class UserAttributes:
     group: Mapping[str, Any] = field(default_factory=dict)
     coords: tuple[str, ...] = ()
     omitted: tuple[str, ...] = ()
-    # Dimensions and values of coordinates without rows, such as latitudes: arrays of their own, by name.
+    # Dimensions and values of coordinates without rows (latitudes): arrays of their own, by name.
     constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
 
     @classmethod
     def from_inputs(cls, inputs: Inputs) -> UserAttributes:
-        """Collect the attributes and coordinates of the inputs; dates get the attributes by which xarray reads them."""
+        """Collect the attributes and coordinates of the inputs; dates get the attributes that xarray decodes."""
         omitted: list[str] = []
         arrays = {name: _kept(each, f"{name}.", omitted) for name, each in inputs.attributes.items()}
         for name, dtype in inputs.dtypes.items():
@@ -1176,7 +1176,7 @@ def _json_scalar(value: Any) -> Any:
 
 
 def array_attributes(spec: ArraySpec, schema: Schema, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the attributes of an array; those of the user, by feature, are for dense arrays and values."""
+    """Return the attributes of an array; a user's attributes of a feature are for dense arrays and values."""
     if spec.group is not None:
         return {}
     if spec.part not in ("dense", "values"):

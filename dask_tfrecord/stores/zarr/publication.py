@@ -1,8 +1,8 @@
-"""What a run shows to readers when all of its units are written: a group, more rows, or more columns.
+"""Show readers the result of a run when all of its units are written: a group, more rows, or more columns.
 
 A run writes chunks first. Until it publishes, readers find the group as it was, or none: arrays without metadata are
 not arrays, and chunks behind the end of an array are not read. A chunk that holds rows of the group already is written
-again, with these rows first. Then come the metadata of the arrays, and last those of the group: one object with the
+again, with these rows first. Then come the metadata of the arrays, and last the group's: one object with the
 number of rows and the consolidated metadata, which give zarr and xarray all lengths at once. So a run that ends early
 has changed nothing that they read. Without consolidated metadata, zarr sees one array after another grow between the
 last two steps; all of their rows are written by then.
@@ -11,11 +11,11 @@ For example, five rows in chunks of four, and two more: the second chunk is writ
 the length 7, and `zarr.json` the length 7 and 7 rows.
 
 In a directory, a group that replaces another one is written below the folder of the run. To publish it, the metadata of
-the old group go first, so that it is no group while its arrays are moved away and the new ones into place; the metadata
-of the new group come last. A run that ends between these steps is continued, or taken back: the old group is whole
-again. Elsewhere the old group is removed before the first chunk is written, its metadata first.
+the old group go first, so that it can't be opened while its arrays are moved away and the new ones into place. The
+metadata of the new group come last. A run that ends between these steps is continued, or taken back: the old group is
+whole again. Elsewhere the old group is removed before the first chunk is written, its metadata first.
 
-The shards of each append are the attributes of a group of their own, `APPENDS/NUMBER`. A list of all of them in the
+A group for each append, `APPENDS/NUMBER`, has its shards as attributes. A list of all of them in the
 attributes of the group would be written again by each append, and make it longer than the one before.
 """
 
@@ -54,7 +54,7 @@ def appended_node(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What readers find once a run is published, recorded with its plan."""
+    """The state that readers find once a run is published, recorded with its plan."""
 
     identity: Token
     kind: Kind
@@ -70,7 +70,7 @@ class Publication:
     files: Mapping[Number, Mapping[str, Any]] = field(default_factory=dict)
     # Attributes of the user that change with it.
     others: Mapping[str, Any] = field(default_factory=dict)
-    # Folder of the run where the chunks of a group are that will replace another one; empty if they are in their place.
+    # Folder of the run with the chunks of a group that will replace another one; empty if chunks are written in place.
     staging: str = ""
     # True for a group that replaces another one.
     replaces: bool = False
@@ -82,7 +82,7 @@ class Publication:
         return isinstance(found, Mapping) and found.get("id") == self.identity
 
     def write(self, objects: GroupObjects) -> None:
-        """Write the metadata, those of the group last: to their place, or to the folder of a group that waits."""
+        """Write the metadata, the group's last: in place, or to the folder of a group that waits."""
         for number, files in self.files.items():
             objects.put(f"{APPENDS_FOLDER}/{GROUP_METADATA}", group_document({}))
             objects.put(appended_node(int(number)), group_document(files))

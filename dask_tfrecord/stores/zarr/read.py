@@ -213,7 +213,7 @@ def _grown_lengths(target: TargetGroup) -> Mapping[str, int]:
 def _check_consolidated(
     target: TargetGroup, group: Any, grown: Callable[[], Mapping[str, int]], name: str | None
 ) -> None:
-    """Compare an array of rows with the copy of its metadata in the group, which other programs leave as it is."""
+    """Compare an array of rows with the copy of its metadata in the group, which other programs do not change."""
     if name is None or group.metadata.consolidated_metadata is None:
         return
     path = f"{name}/zarr.json"
@@ -309,7 +309,7 @@ class ZarrSource(CountedRows):
         return {"store": str(self.target)} | ({} if self.read_by is None else {"schema": self.read_by})
 
     def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return borders at the ends of stored chunks, if those of all columns are longer than a unit."""
+        """Return borders at the ends of stored chunks, if chunks of all columns are longer than a unit."""
         rows = self.rows
         if (
             not isinstance(rows, range)
@@ -431,7 +431,7 @@ def _array(target: TargetGroup, group: zarr.Group, name: str) -> Any:
         ) from error
     if not isinstance(array, zarr.Array):
         raise IncompleteStoreError(f"{name!r} is not an array of the group", target.location)
-    # zarr refuses empty chunks itself where the chunks of an array differ in length, and has no `chunks` for it.
+    # zarr refuses empty chunks itself where the chunks of an array differ in length, and lacks `chunks` for it.
     with suppress(NotImplementedError):
         if 0 in (*array.chunks[:1], *(array.shards or ())[:1]):
             raise IncompleteStoreError(f"chunk_shape of array {name!r} is 0, expected a row or more", target.location)
@@ -445,7 +445,7 @@ class _OpenGroup:
     target: TargetGroup
     group: zarr.Group
     identity: Any
-    # What tells whether another run has replaced the group: the process, and its file or the time.
+    # Marks of a group that another run has replaced: the process, and its file or the time.
     stamp: tuple[Any, ...]
     arrays: dict[str, Any] = field(default_factory=dict)
 
@@ -456,7 +456,7 @@ class _OpenGroup:
         stamp = _stamp(target)
         group = target.open("r")
         opened = cls(target, group, target.own_attributes(group).get("id"), stamp)
-        # Replaced as a whole: threads go on with the groups that they have.
+        # Replaced as a whole: threads continue with the groups that they have.
         _groups = (opened, *(known for known in _groups if not _are_same(known.target, target)))[:_MOST_GROUPS]
         return opened
 
@@ -510,7 +510,7 @@ def _are_same(one: TargetGroup, other: TargetGroup) -> bool:
 
 
 def _stamp(target: TargetGroup) -> tuple[Any, ...]:
-    """Return the process, and the identity of the file of the group, or the time where a look costs a request."""
+    """Return the process, and the identity of the file of the group, or the time where checking costs a request."""
     directory = target.directory
     if directory is None:
         return os.getpid(), time.monotonic()

@@ -43,13 +43,13 @@ from dask_tfrecord.stores.zarr.store import (
     TargetGroup,
 )
 
-# Folder of the plan of a job within that of its run, and of the programs that write its parts.
+# Folder for a job's plan within the run folder, and for the programs that write its parts.
 PARTS = "parts"
 _PLAN, _BORDER_COUNTS, _UNITS, _SWAP, _CLEARED = "plan.json", "tally.npz", "units", "swap.json", "cleared"
 # Record of the first versions that added to a group, until it ended.
 EARLIER_ADDITION = f"{CHECKPOINT_FOLDER}/append.json"
 _FOLDER = re.compile("[0-9a-f]{32}")
-# What the run keeps in its folder, apart from temporary files.
+# Names that the run keeps in its folder, apart from temporary files.
 _RUN, _NEW, _OLD = "run", "new", "old"
 
 
@@ -89,7 +89,7 @@ class RunFolder:
     target: TargetGroup
     objects: GroupObjects
     token: str
-    # Token of the claim of the run; None if it has none, as a part of a job.
+    # Token of the run's claim; None for a part of a job.
     owner: str | None = None
 
     @classmethod
@@ -110,7 +110,7 @@ class RunFolder:
         """
         folder = cls.of(target, token, owner)
         if target.directory is None:
-            # There is no folder without a plan, and after that the owner is checked.
+            # A folder always has a plan, and after that the owner is checked.
             return folder
         refuse_link(target)
         make_directory(target.directory / CHECKPOINT_FOLDER)
@@ -136,7 +136,7 @@ class RunFolder:
         )
 
     def take(self) -> RunFolder | None:
-        """Take over the folders of runs that have ended; return that of one with a plan, if there is one."""
+        """Take over the folders of runs that have ended; return one with a plan, or None."""
         found = None
         for other in other_folders(self.target, self.token):
             if isinstance(self.objects, StoreObjects):
@@ -168,7 +168,7 @@ class RunFolder:
         plan = _StoredPlan(publication, layout.nrows, layout.first_row, layout.grid, layout.arrays, flat)
         self.objects.put(self.path(_PLAN), json.dumps(asdict(plan), ensure_ascii=False).encode())
         try:
-            # Who takes over removes the plans that it finds, and this one may be written after that.
+            # A run that takes over removes the plans that it finds, and this one may be written after that.
             self.check_owned()
         except StoreInUseError:
             self.target.objects().remove(f"{CHECKPOINT_FOLDER}/{self.token}")
@@ -194,13 +194,13 @@ class RunFolder:
 
     @property
     def is_in_directory(self) -> bool:
-        """True if a look at an object is no request."""
+        """True if reading an object's version is free of requests."""
         return isinstance(self.objects, DirectoryObjects)
 
     def may_write(self, publication: Publication) -> bool:
         """Return False if the run is published already; raise if another run has taken over."""
         if not self.is_in_directory:
-            # A look is a request, for all tasks of this process. What a run puts over an object is checked by it.
+            # A check is a request, for all tasks of this process. A put over an object is checked by its own version.
             now = time.time()
             if abs(now - _asked.get(self.token, 0.0)) <= limits().owner_check:
                 return True
@@ -222,7 +222,7 @@ class RunFolder:
         )
 
     def layout(self, counts: str = _BORDER_COUNTS) -> ZarrLayout | None:
-        """Read the layout, with all counts or with those of a name; None without them."""
+        """Read the layout, with all counts or with the counts of a name; None without them."""
         stored, path = self._plan(), self.path(counts)
         counted = self.objects.get([path])[path]
         if stored is None or counted is None:
@@ -450,7 +450,7 @@ def refuse_link(target: TargetGroup) -> None:
 
 
 def other_folders(target: TargetGroup, token: str = "") -> list[str]:
-    """List the folders of runs, except that of `token`."""
+    """List the folders of runs, except the folder of `token`."""
     refuse_link(target)
     found = target.objects().children(CHECKPOINT_FOLDER)
     return [name for name in found if _FOLDER.fullmatch(name) and name != token]

@@ -280,7 +280,7 @@ class TargetGroup:
             except (NotADirectoryError, NotAFileError):
                 return None
 
-        # zarr would look for groups of format 2, too, by several requests.
+        # zarr would search groups of format 2, too, by several requests.
         found: Any = None
         with suppress(ValueError, RecursionError):
             found = json.loads(call_once(document, str(self), "open the group") or b"null")
@@ -439,7 +439,7 @@ class StoreObjects:
     def change(self, name: str, changed: Callable[[bytes | None], bytes | memoryview]) -> None:
         """Replace an object, or create it, by a function of what it is now."""
         key = self._key(name)
-        # In this order: a run that has lost the group between two steps has a version that is no longer there.
+        # In this order: a run that has lost the group between two steps has an outdated version.
         version = None if self.guard is None else run_sync(conditional.version(self.store, key))
         found = self.get([name])[name]
         if self.guard is not None:
@@ -542,7 +542,7 @@ class StoreObjects:
 
     def remove(self, below: str) -> None:
         """Delete an object, or everything below a path."""
-        # Where stores are directories, the name of a folder is no object.
+        # Where stores are directories, a folder is not an object.
         self.drop(self.names(below) or [below])
         if not isinstance(self.store, zarr.storage.FsspecStore | zarr.storage.ObjectStore):
             run_sync(self.store.delete_dir(self._key(below)))
@@ -616,7 +616,7 @@ def read_entries(array: Any, objects: GroupObjects, location: Location, start: i
     Raises IncompleteStoreError if a chunk is damaged or missing; an `OSError` names the chunk.
     """
     is_virtual = isinstance(array.serializer, TFRecordCodec)
-    # Chunks of virtual arrays may differ in length, for which zarr has no `chunks`.
+    # Chunks of virtual arrays may differ in length, for which zarr lacks `chunks`.
     unit = 1 if is_virtual else (array.shards or array.chunks)[0]
     try:
         entries = np.asarray(array[start:stop])

@@ -177,7 +177,7 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     UserWarning
         If an attribute is not a JSON value, or its name is used by this library or xarray.
     dask.array.PerformanceWarning
-        If more than 1 MiB of an array is rechunked at once, because its chunks differ from those of the rows; a plan
+        If more than 1 MiB of an array is rechunked at once, because its chunks differ from the rows'; a plan
         reports every rechunk.
 
     See Also
@@ -316,7 +316,7 @@ class GroupOutput:
         if self._is_complete:
             _log.info("%s: all is written already", target)
             return False
-        # A new place in a store needs no other look at it: each is a request.
+        # A new place in a store needs no second check: each is a request.
         names = {*target.objects().children("")} - {CLAIM}
         if not names and addition.kind == "group":
             self._folder = folder = RunFolder.make(target, self.token, self.token)
@@ -450,7 +450,7 @@ class GroupOutput:
                 objects.put(f"{staging}{key}", value)
 
     def _plan(self, layout: ZarrLayout | None) -> Conversion:
-        """Return the plan, made unless it is given, and announce rechunks; `layout` is that of an interrupted run."""
+        """Return the plan, made unless it is given, and announce rechunks; `layout` comes from an interrupted run."""
         if self._planned is None:
             self._planned = plan_conversion(self._request, layout)
             for rechunk in self._planned.rechunks:
@@ -557,7 +557,7 @@ class GroupOutput:
         if folder is None or target.journal().other_owner(self.token):
             return
         if publication is None:
-            # What another run has left is kept, and so is a plan of this one that is being recorded.
+            # Leftovers of another run are kept, and so is a plan of this one that is being recorded.
             if not folder.has_plan():
                 folder.close()
         elif publication.is_published(target.stored_attributes()):
@@ -656,7 +656,7 @@ def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> 
     folder, units = context.folder, task.units
     completed: dict[int, UnitsReport] = {}
     if folder is not None and folder.is_in_directory:
-        # The worker that wrote recorded units may be lost, and its reports with it. Elsewhere a look is a request, and
+        # The worker that wrote recorded units may be lost, and its reports with it. Elsewhere a check is a request, and
         # a chunk that exists is not put again.
         completed = folder.recorded(unit.number for unit in task.units)
         units = tuple(unit for unit in task.units if unit.number not in completed)
@@ -847,7 +847,7 @@ def _write_spans(
 def _output_buffer(
     receivers: Mapping[_Span, Sequence[_RowEntries | _FlatEntries]], name: str, span: _Span
 ) -> NDArray[Any] | None:
-    """Return memory for the next rows of a feature, or for their values: that of the unit that they continue."""
+    """Return memory for the next rows of a feature, or for their values, in the unit that they continue."""
     buffers = (each.output_buffer(name, span) for each in receivers[span])
     return next((buffer for buffer in buffers if buffer is not None), None)
 
@@ -925,7 +925,7 @@ class _FlatEntries:
         self._buffer: NDArray[Any] | None = None
 
     def add(self, blocks: Mapping[str, Block], span: _Span) -> None:
-        """Add the entries of the next rows; those of the span may begin before the unit, and end after it."""
+        """Add the entries of the next rows; the span may begin before the unit, and end after it."""
         block, unit = blocks[self.spec.feature], self.writer.unit
         splits, values = flatten_block(block)
         first, past = max(unit.first - span[0], 0), min(unit.past - span[0], len(block))
@@ -1101,7 +1101,7 @@ class _SessionOutput(GroupOutput):
             self._session.commit(f"{what[self._addition.kind]} with dask_tfrecord")
 
     def discard(self) -> None:
-        """Leave the session as it was, unless another commit came first: it can be rebased."""
+        """Restore the session, unless another commit came first: it can be rebased."""
         if not self._merged:
             self._session.discard_changes()
 

@@ -76,7 +76,7 @@ class ArrayPlan:
     nbytes : int
         Decoded bytes.
     exact : bool
-        `nbytes` is exact; that of text is estimated from the first rows.
+        `nbytes` is exact, for text estimated from the first rows.
     """
 
     name: str
@@ -97,7 +97,7 @@ class ArrayPlan:
 class Requests:
     """Requests that write a new group to an object store, by a client that asks for each object once, as obstore does.
 
-    Those of a repetition, and of a process that looks each second whether it owns the group still, come on top.
+    Repeated requests, and the check each second that the run still owns the group, come on top.
     """
 
     put: int
@@ -139,7 +139,7 @@ class ZarrPlan:
     memory_limit : int or None
         Memory of a worker in bytes; None without a limit.
     rechunks : tuple of Rechunked
-        Arrays that are rechunked, because their chunks differ from those of the rows.
+        Arrays that are rechunked, because their chunks differ from the rows'.
 
     Examples
     --------
@@ -340,8 +340,8 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
     Notes
     -----
     Variable-length columns are read once to count their values; of images only the headers are read. The compressed
-    size is unknown. The workers are those of the scheduler that is active when the plan is made. Threads of this
-    process have no memory limit.
+    size is unknown. The workers belong to the scheduler that is active when the plan is made. Threads of this
+    process lack a memory limit.
 
     Examples
     --------
@@ -357,7 +357,7 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
 def text_plan(plan: ZarrPlan, width: int | None = None, store: str | None = None) -> str:
     """Return a title, a line per array, requests and memory as text; cells are not broken in a terminal of `width`.
 
-    A plan for a local `store` has no requests; without a store they are those of any object store.
+    Requests are left out for a local `store`; without a store they are estimated for any object store.
     """
     rows = [_HEADER, *map(_cells, plan.arrays)]
     lines = [f"  {line}" for line in align_columns(rows, _RIGHT)]
