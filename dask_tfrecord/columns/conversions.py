@@ -39,6 +39,7 @@ from dask_tfrecord.features import (
     dtype_name,
 )
 from dask_tfrecord.features.dtypes import TIMES
+from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.written import in_levels, refuse_values
 
 
@@ -418,7 +419,7 @@ def as_read(wanted: Feature, block: Block) -> Block:
         block = _rows_of_arrays(block, wanted)
     elif wanted.own_shapes:
         block = _of_own_shapes(block, wanted)
-    elif not wanted.is_padded:
+    elif not is_padded(wanted):
         block = in_levels(block, wanted.ragged_rank)
     return to_bytes(block) if wanted.is_bytes or wanted.item_dtype.kind == "T" else cast(block, wanted.item_dtype)
 

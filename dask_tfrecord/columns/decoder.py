@@ -51,7 +51,7 @@ from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.dtypes import stored_kind
 from dask_tfrecord.features.inference.payload_type import payload_error
 from dask_tfrecord.features.keys import MESSAGES, Decoded, KeyOutput, KeySpec
-from dask_tfrecord.features.listed import lengths
+from dask_tfrecord.features.listed import is_padded, lengths
 from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
@@ -159,7 +159,7 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
     """Return the columns that count the steps of padded features."""
     counted = {}
     for name, column in columns.items():
-        if name == column.source and column.parsed.is_padded:
+        if name == column.source and is_padded(column.parsed):
             specs = tuple(replace(spec, counted=True) for spec in column.specs)
             counted[name] = replace(column, feature=_COUNT, specs=specs, assembler=lengths)
     return counted

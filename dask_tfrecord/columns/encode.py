@@ -23,6 +23,7 @@ from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFea
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import MESSAGES, Scope
+from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import ITEMS, Schema, lengths_column, schema_from_arguments, split_item_name
 from dask_tfrecord.features.written import KeyedValues
 
@@ -37,7 +38,7 @@ def source_columns(
 ) -> tuple[str, ...] | None:
     """Return the columns that a feature is written from."""
     required, optional = feature.sources(name)
-    if steps or feature.is_padded:
+    if steps or is_padded(feature):
         lengths = lengths_column(name, columns)
         optional = () if lengths is None else (lengths,)
     if not all(column in columns for column in required):
@@ -201,6 +202,10 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         used.update(dict.fromkeys(names, name))
         return True
 
+    def of_any_length(feature: Feature) -> Feature:
+        # Files determine the length of padded rows.
+        return replace(feature, length=None) if is_padded(feature) else feature
+
     for name, feature in given.items():
         if not take(name, feature, steps=given.has_steps(name)):
             raise UnknownFeatureError(f"feature {name!r}: no column for {feature}{near_misses(name, columns)}")
@@ -209,9 +214,8 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         for name, feature in read.items():
             steps = read.has_steps(name)
             names = names_of(name, feature, steps) or ()
-            # Files determine the length of padded rows.
             kept = all(
-                columns[column].padded_to(None) == read_columns.get(column, columns[column]).padded_to(None)
+                of_any_length(columns[column]) == of_any_length(read_columns.get(column, columns[column]))
                 for column in names
             )
             if kept and (not steps or read.message == message):
@@ -250,7 +254,7 @@ def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
     }
     forms = {name: replace(form, dtype="int64") if is_time[name] else form for name, form in columns.items()}
     for name, feature in schema.items():
-        if feature.is_padded:
+        if is_padded(feature):
             # Object arrays hold rows without padding.
             forms[name] = feature.unpadded()
     return forms

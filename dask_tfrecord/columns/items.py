@@ -25,6 +25,7 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.errors import Spelled, plural
 from dask_tfrecord.features import Feature, FixedLenFeature
+from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import Schema, lengths_column
 
 # Column of the record that an item belongs to.
@@ -156,7 +157,7 @@ class ItemColumns:
 
     def lengths_of(self, name: str) -> str:
         """Return the column that determines the row lengths of a column of the group."""
-        if not self.records[name].is_padded:
+        if not is_padded(self.records[name]):
             return name
         return lengths_column(name, self.records) or name
 

@@ -33,8 +33,6 @@ class Feature(ABC):
         Values of a block are bytes.
     is_dense : bool
         Blocks are arrays of numbers.
-    is_padded : bool
-        Rows are steps, padded to one length.
     is_image : bool
         Values are files of images, which can be decoded at several sizes.
     is_message : bool
@@ -46,7 +44,6 @@ class Feature(ABC):
     """
 
     __slots__ = ("block_dtype", "is_bytes", "is_dense")
-    is_padded: ClassVar[bool] = False
     is_image: ClassVar[bool] = False
     is_message: ClassVar[bool] = False
     has_decoded_values: ClassVar[bool] = False
@@ -140,19 +137,6 @@ class Feature(ABC):
     def refuses_values(self) -> bool:
         """Values of the right kind and number may still be refused: they are decoded, cast or checked."""
         return True
-
-    @property
-    def needs_length(self) -> bool:
-        """Rows are padded to the longest, whose length is not known before records are read."""
-        return False
-
-    def padded_to(self, length: int | None) -> Feature:
-        """Return the feature of rows padded to a length; None pads to the longest."""
-        return self
-
-    def unpadded(self) -> Feature:
-        """Return the feature of rows without padding."""
-        return self
 
     # Items: what explode asks.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,8 +83,8 @@ class Listed(Feature):
         return ()
 
     def column(self, scope: Scope) -> Feature:
-        """Return the feature itself if it has padding or describes a record, else rows of its rows."""
-        if scope == "value" or self.is_padded:
+        """Return the feature itself if it describes a record, else rows of its rows."""
+        if scope == "value":
             return self
         return VarLenFeature(self.dtype, shape=(-1, *self.shape), mixed=self.mixed)
 
@@ -357,7 +357,6 @@ class FixedLenSequenceFeature(Listed):
     (10, 4)
     """
 
-    is_padded = True
     shape: tuple[int, ...]
     dtype: str
     allow_missing: bool = False
@@ -428,14 +427,9 @@ class FixedLenSequenceFeature(Listed):
         hint = "; VarLenFeature(dtype, shape=(-1, …)) reads lists of any length" if scope == "item" else ""
         return Feature.unsupported(self, scope) + hint
 
-    @property
-    def needs_length(self) -> bool:
-        """Return whether the length is to be counted."""
-        return self.length is None
-
-    def padded_to(self, length: int | None) -> Feature:
-        """Return the feature of rows that are padded to a length; None for that of the longest."""
-        return replace(self, length=length)
+    def column(self, scope: Scope) -> Feature:
+        """Return the feature itself: its rows are padded steps."""
+        return self
 
     def unpadded(self) -> Feature:
         """Return the feature of rows of steps."""
@@ -506,6 +500,11 @@ class FixedLenSequenceFeature(Listed):
             values[is_value] = given.values
             values[~is_value] = np.tile(filling, int((~is_step).sum()))
         return BytesBlock(values, ends, shape)
+
+
+def is_padded(feature: Feature) -> TypeGuard[FixedLenSequenceFeature]:
+    """Return whether rows are steps, padded to one length."""
+    return isinstance(feature, FixedLenSequenceFeature)
 
 
 def _step_splits(feature: Feature, output: KeyOutput) -> NDArray[np.int64]:

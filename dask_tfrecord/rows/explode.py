@@ -44,6 +44,7 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.keys import Decoded
+from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import Schema, lengths_column, prefix_groups
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
@@ -453,7 +454,7 @@ def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
 
 
 def _is_divisible(schema: Schema, name: str) -> bool:
-    if schema[name].is_padded and lengths_column(name, schema) is None:
+    if is_padded(schema[name]) and lengths_column(name, schema) is None:
         return False
     return schema[name].item() is not None
 
@@ -477,7 +478,7 @@ def _columns_of_items(
         if number in features or number == RECORD:
             raise SchemaError(f"explode: number={number!r} is the name of another column; give a new name")
         features[number] = FixedLenFeature((), "int64")
-    padded = [name for name in names if schema[name].is_padded]
+    padded = [name for name in names if is_padded(schema[name])]
     lengths = [found for name in padded if (found := lengths_column(name, schema)) is not None]
     needed = dict.fromkeys([*names, *lengths, *repeated])
     classes = {name: schema.classes[name] for name in features if name in schema.classes}
@@ -546,7 +547,7 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
 
 def _dense_message(schema: Schema, name: str) -> str:
     feature = schema[name]
-    if feature.is_padded:
+    if is_padded(feature):
         lengths = f"{name}.lengths"
         held = f"{lengths!r} is {schema[lengths]}, not" if lengths in schema else f"there is no column {lengths!r} of"
         return (

@@ -7,6 +7,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from numbers import Integral
@@ -21,6 +22,7 @@ from dask_tfrecord.columns.records import features_of_columns, named_columns, wa
 from dask_tfrecord.errors import CorruptRecordError, Location, SchemaError, TFRecordError, plural, warn_caller
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.images.codecs import require_pillow
+from dask_tfrecord.features.listed import FixedLenSequenceFeature, is_padded
 from dask_tfrecord.features.metadata.labels import read_labels
 from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.features.schema import Schema
@@ -79,7 +81,7 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
     calls = [partial(_longest, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
     found = compute_with_progress(calls, "Counting steps", collection, Decoder(schema.select(wanted), "steps"))
     lengths = {name: max(block[name] for block in found) for name in wanted}
-    counted = {name: feature.padded_to(lengths[name]) for name, feature in wanted.items()}
+    counted = {name: replace(feature, length=lengths[name]) for name, feature in wanted.items()}
     return schema.replaced({**schema, **counted}, records=schema)
 
 
@@ -367,9 +369,9 @@ def _warn_of_examples(collection: Collection, schema: Schema) -> None:
         )
 
 
-def open_lengths(schema: Schema) -> dict[str, Feature]:
+def open_lengths(schema: Schema) -> dict[str, FixedLenSequenceFeature]:
     """Return the features without a length."""
-    return {name: feature for name, feature in schema.items() if feature.needs_length}
+    return {name: feature for name, feature in schema.items() if is_padded(feature) and feature.length is None}
 
 
 def _plan_chunks(

@@ -18,6 +18,7 @@ from dask_tfrecord.columns.records import wanted_schema
 from dask_tfrecord.errors import CorruptRecordError, Location, TFRecordError, describe_error, redact_url
 from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.inference.report import Report, survey_sample
+from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
@@ -363,7 +364,7 @@ def open_path(
     urls = redact_url(path) if isinstance(path, str) else list(map(redact_url, path))
     code = _opening(f"read_tfrecord({', '.join([repr(urls), *texts])})")
     # Lengths of the longest record, parts of a split, filters and the records that are intact need counted records.
-    is_open = any(each.needs_length for each in (known or {}).values())
+    is_open = any(is_padded(each) and each.length is None for each in (known or {}).values())
     if known is not None and (where or found.rows is not None or is_open or errors != "raise"):
         from dask_tfrecord.rows.read import read_rows
 
