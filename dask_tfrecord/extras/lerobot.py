@@ -670,10 +670,10 @@ class _LeRobotFiles(UnitFiles):
         """Return the identity of the rows: files have the numbers of episodes, which differ."""
         return self.plan.added
 
-    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
-        """Return whether this run wrote the last episodes of the data set, and would add them again."""
+    def _is_there(self, reports: Sequence[ShardWriteReport], first: int) -> bool:
+        """Return whether the data set has the episodes of a file before those that this run would add."""
         names = self.plan.names
-        return names.adds and names.conversion() == _run_identity(self.plan.added, names.grew()[0])
+        return names.adds and first < names.first
 
     def _check_base(self) -> None:
         names = self.plan.names

@@ -25,9 +25,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import Any, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from dask_tfrecord.errors import (
     IncompleteStoreError,
@@ -40,12 +39,11 @@ from dask_tfrecord.rows.progress import run_uninterrupted
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards import process
 from dask_tfrecord.shards.objects import NotAFileError, Objects, StoredFile
+from dask_tfrecord.stores.documents import Count, Token, checked
 
 # Other runs may release or take over an output meanwhile.
 _TRIES = 20
-# The token becomes part of a file name.
-_TOKEN = re.compile("[0-9a-zA-Z]{1,64}")
-# Object name of a program that writes a part of a job: the part, the number of parts, and a token.
+# Name of the object of a program that writes a part of a job: the part, the number of parts, and a token.
 _WRITER = re.compile(r"writer-\d+-\d+-\w+")
 # Characters of a host name in errors.
 _MAX_HOST = 100
@@ -61,7 +59,7 @@ _own: dict[str, threading.Lock] = {}
 class Owner:
     """The run that writes an output: content of the object of the owner."""
 
-    token: str
+    token: Token
     # Machine and process namespace: process numbers mean nothing elsewhere.
     machine: str
     # Name of the machine, for errors.
@@ -74,25 +72,29 @@ class Owner:
     beat: float
     # The client waits for its tasks no more: they publish nothing.
     has_ended: bool = False
-    # Identity of what a dead or failed run has published, for which no run that ended well has answered yet.
-    published: str = ""
+    # Identity of what this run is about to publish, if its output then shows whether it has.
+    adds: Token | None = None
+    # Identity of what this run has published, with the number of its first file.
+    added: Mapping[Token, Count] = field(default_factory=dict)
+    # The same of earlier runs that died or failed before their callers were told: a call that is repeated adds nothing.
+    unanswered: Mapping[Token, Count] = field(default_factory=dict)
 
     @classmethod
-    def of_this_process(cls, token: str) -> Owner:
+    def of_this_process(cls, token: str, adds: str | None = None) -> Owner:
         """Describe a run of this process."""
-        now, pid = time.time(), os.getpid()
-        return cls(token, process.machine(), platform.node(), pid, process.process_start(pid) or "", now, now)
+        now, pid, started = time.time(), os.getpid(), process.process_start(os.getpid()) or ""
+        return cls(token, process.machine(), platform.node(), pid, started, now, now, adds=adds)
 
     @classmethod
     def from_json(cls, data: bytes) -> Owner | None:
         """Read an owner; None if `data` holds something else."""
         try:
-            # The first versions recorded neither whether a run has ended nor what it has published.
-            document = {"has_ended": False, "published": ""} | json.loads(data)
-            owner = cls(**{name: kind(document[name]) for name, kind in _owner_types().items()})
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            # NaN and infinity are times of no clock.
+            document = json.loads(data, parse_constant=lambda text: 0.0)
+            # An earlier version recorded there what it had published, without the number of its first file.
+            return None if document.get("published") else checked(cls, document, "a claim")
+        except (ValueError, AttributeError, RecursionError, IncompleteStoreError):
             return None
-        return owner if _TOKEN.fullmatch(owner.token) else None
 
     def to_json(self) -> bytes:
         """Return the content of the object."""
@@ -125,12 +127,6 @@ class Owner:
         return f"{self.place}{since}, seen {age} s ago"
 
 
-@cache
-def _owner_types() -> dict[str, Callable[[Any], Any]]:
-    """Return the type of each field of an owner; `get_type_hints` takes longer than reading the object."""
-    return get_type_hints(Owner)
-
-
 @dataclass(frozen=True, slots=True)
 class Journal:
     """Place where an output records its owner."""
@@ -152,16 +148,14 @@ class Journal:
             raise
 
     @contextmanager
-    def owned(
-        self, token: str, cleanup: Callable[[], object], *, keeps_published: bool = False
-    ) -> Iterator[str | None]:
+    def owned(self, token: str, cleanup: Callable[[], object], *, adds: str | None = None) -> Iterator[str | None]:
         """Own the output for a run, or raise StoreInUseError; yield the token of the dead run that owned it before.
 
-        The publication of a dead run stays recorded if this one fails, or with `keeps_published`. After a failure,
-        `cleanup` removes the directories that were made in vain, after the release. It is not called if another run
-        owns the output, which needs them.
+        `adds` is the identity of what the run is about to publish. After a failure, what it has published stays
+        recorded, and `cleanup` removes the directories that were made in vain, after the release. It is not called if
+        another run owns the output, which needs them.
         """
-        owner, ended, rewriting = Owner.of_this_process(token), threading.Event(), threading.Lock()
+        owner, ended, rewriting = Owner.of_this_process(token, adds), threading.Event(), threading.Lock()
         failed = True
         beats = threading.Thread(target=self._beat, args=(owner, ended, rewriting), name="owner", daemon=True)
 
@@ -169,7 +163,7 @@ class Journal:
             ended.set()
             if beats.ident is not None:
                 beats.join()
-            self._release(owner, keeps_published=failed)
+            self._release(owner, has_failed=failed)
 
         _own[owner.token] = rewriting
         refused = False
@@ -182,7 +176,7 @@ class Journal:
             with explain_refused_memory():
                 beats.start()
             yield before
-            failed = keeps_published
+            failed = False
         finally:
             # Ctrl-C ends the wait for `end`, not `end`. What it leaves is dead: this process does not own it.
             try:
@@ -234,17 +228,17 @@ class Journal:
         """Let the tasks of a run publish nothing more; the run owns the output until it has removed what is left."""
         self._change(token, has_ended=True)
 
-    def record_published(self, token: str, identity: str) -> None:
-        """Record what this run has published, or a dead one before it; a run that ends well removes the record.
+    def record_published(self, token: str, added: Mapping[str, int], unanswered: Mapping[str, int]) -> None:
+        """Record what this run has published, and what runs had published before it whose callers were not told.
 
-        The next run that would publish the same finds that an earlier call has done so.
+        A run that ends well removes the former. The next one that would publish the same finds that it is there.
         """
-        self._change(token, published=identity)
+        self._change(token, added=added, unanswered=unanswered)
 
-    def published(self, token: str) -> str:
-        """Return the identity of what a dead run has published before this one; empty without one."""
+    def unanswered(self, token: str) -> dict[str, int]:
+        """Return what runs have published before this one whose callers were not told."""
         owner = self._read(self.name)
-        return owner.published if owner is not None and owner.token == token else ""
+        return dict(owner.unanswered) if owner is not None and owner.token == token else {}
 
     def _change(self, token: str, **changes: Any) -> None:
         """Change the object of the owner if it is the run of a token."""
@@ -284,7 +278,8 @@ class Journal:
                 now = self._read(name)
                 if now is None or now.token != dead.token:
                     return False
-                self.objects.put(name, replace(owner, published=now.published).to_json())
+                unanswered = {**now.unanswered, **now.added, **({} if now.adds is None else {now.adds: 0})}
+                self.objects.put(name, replace(owner, unanswered=unanswered).to_json())
                 return True
             finally:
                 self.objects.drop([takeover_lock])
@@ -339,11 +334,13 @@ class Journal:
                 # The store may answer again at the next heartbeat.
                 _log.warning("could not renew the claim %s: %s", self.name, type(error).__name__)
 
-    def _release(self, owner: Owner, *, keeps_published: bool) -> None:
-        """Remove the owner if it is still this run; or leave a dead one that keeps what is published."""
+    def _release(self, owner: Owner, *, has_failed: bool) -> None:
+        """Remove the owner if it is still this run; or leave a dead one that keeps what no caller was told."""
         try:
             found = self._own_record(owner)
-            if found is not None and found.published and keeps_published:
+            if found is not None and not has_failed:
+                found = replace(found, added={})
+            if found is not None and (found.added or found.unanswered):
                 self.objects.put(self.name, replace(found, machine="", beat=0.0).to_json())
             elif found is not None:
                 self.objects.drop([self.name])

@@ -18,7 +18,7 @@ An output keeps five rules; a set of files (`dask_tfrecord.stores.files.publish`
 - *Nothing outside.* Names come from the arguments of the call, or from documents that are checked as a stranger's.
 - *Again is harmless.* `publish` records what it moves before it moves anything. `begin` finds from this record whether
   a dead run published nothing, a part, which it moves back, or all. The claim keeps the identity of what a dead run
-  published (`Owner.published`), so that the same call adds nothing a second time.
+  published (`Owner.added`, `Owner.unanswered`), so that the same call adds nothing a second time.
 - *A failure restores.* `discard` moves everything back to where readers found it before.
 """
 

@@ -56,6 +56,15 @@ def test_every_schedule_of_one_action(name: str, names: str) -> None:
         check(explorer.explore(1, FAULTS if names == "A" else TURNS, most=most, seed=1, stops_at=10_000).violations)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, write in WRITES.items() if write.adds and "commit" not in name])
+def test_another_run_comes_between_a_call_that_was_killed_and_the_same_call(name: str) -> None:
+    """B adds rows before A is made again, which must find what it had added."""
+    most = 15 if "LeRobot" in name else 10_000
+    with Explorer(WRITES[name].scenario("AB", again="BA")) as explorer:
+        check(explorer.explore(1, ["kill", "error"], most=most, seed=1, stops_at=10_000).violations)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in WRITES if "LeRobot" not in name])
 def test_random_schedules_of_two_actions(name: str) -> None:

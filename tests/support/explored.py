@@ -63,11 +63,11 @@ class Write:
                     every.append([*old, *(row for name in names for row in ROWS[name])])
         return every if old or done else [*every, "error"]
 
-    def scenario(self, names: str = "AB") -> Scenario:
-        """Return the scenario of calls of these names."""
+    def scenario(self, names: str = "AB", *, again: Sequence[str] = "AB") -> Scenario:
+        """Return the scenario of calls of these names; those that did not end are made again in an order."""
 
         def check(out: str, simulation: Simulation, outcomes: Mapping[str, object]) -> str | None:
-            return judge(self, Path(out), simulation, outcomes)
+            return judge(self, Path(out), simulation, outcomes, again)
 
         def begin(out: str) -> None:
             if self.begin is not None:
@@ -77,8 +77,10 @@ class Write:
         return Scenario(self.name, calls, begin, check, self.announces)
 
 
-def judge(write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[str, object]) -> str | None:
-    """Return which rule the outcome breaks, or None."""
+def judge(
+    write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[str, object], order: Sequence[str]
+) -> str | None:
+    """Return which rule the outcome breaks, or None; calls that did not end are made again in an order."""
     done = [name for name, outcome in outcomes.items() if not isinstance(outcome, BaseException)]
     killed = [actor.name for actor in simulation.actors if actor.killed]
     # A run that fails while it cleans up has published.
@@ -88,7 +90,7 @@ def judge(write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[
         rule = "rule 1" if killed or not done else "rule 2" if len(outcomes) > 1 else "rule 5"
         rule = "rule 5" if not done and not killed else rule
         return f"{rule}: {wrong}"
-    return again(write, folder, simulation, done, [*killed, *failed])
+    return again(write, folder, simulation, done, sorted([*killed, *failed], key=order.index))
 
 
 def again(write: Write, folder: Path, simulation: Simulation, done: list[str], left: Sequence[str]) -> str | None:

@@ -57,6 +57,7 @@ from dask_tfrecord.shards.listing import find_shards, sidecar_path
 from dask_tfrecord.shards.objects import (
     PUBLISHING,
     RUN_PREFIX,
+    DirectoryObjects,
     Objects,
     StoredFile,
     check_files,
@@ -481,11 +482,11 @@ class Files:
         self.journal.check_free(check)
 
     @contextmanager
-    def owned(self, *, keeps_published: bool = False) -> Iterator[None]:
+    def owned(self) -> Iterator[None]:
         """Own the files, as by `Journal.owned`, and remove directories that were made in vain."""
         made = [path for path in self.names.directories(self.paths) if not path.exists()]
         made.sort(key=lambda path: -len(path.parts))
-        with self.journal.owned(self.token, partial(_remove_empty, made), keeps_published=keeps_published):
+        with self.journal.owned(self.token, partial(_remove_empty, made)):
             try:
                 yield
             finally:
@@ -501,7 +502,7 @@ class Files:
         if self._take_over(found[self.directory]):
             return False
         # The files of a dead run that this one may repeat are compared with its own when it publishes them.
-        repeated = names.existing(self.paths) if self.journal.published(self.token) else ()
+        repeated = names.existing(self.paths) if self.journal.unanswered(self.token) else ()
         for path in names.check_free(self.paths, self.mode, repeated):
             if is_local(path) and Path(path).is_dir() and not Path(path).is_symlink():
                 raise IsADirectoryError(errno.EISDIR, "expected a file to replace, this is a directory", path)
@@ -525,8 +526,7 @@ class Files:
     def recover(self) -> None:
         """Move back what a dead run has published in part, before anything is planned with the files that exist."""
         if self.journal.is_left_by_dead_run():
-            # A complete publication of the dead run is compared with what this call publishes.
-            with self.owned(keeps_published=True):
+            with self.owned():
                 self._take_over(list_files(self.directory, self.names.storage_options))
 
     def _run_folders(self, found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -543,11 +543,15 @@ class Files:
         is_published = False
         for folder in self._run_folders(found):
             stage, is_own = self._stage_in(folder), folder == self.folder
-            identity = stage.recover()
-            if identity:
-                self.journal.record_published(self.token, identity)
-                is_published = is_published or is_own
-            if identity or not is_own:
+            whole = stage.recover()
+            if whole is not None:
+                added, unanswered = {whole.identity: whole.first}, self.journal.unanswered(self.token)
+                if is_own:
+                    is_published = True
+                else:
+                    added, unanswered = {}, unanswered | added
+                self.journal.record_published(self.token, added, unanswered)
+            if whole is not None or not is_own:
                 stage.remove()
         return is_published
 
@@ -601,9 +605,11 @@ class Files:
         # Another program may have written files since the run began.
         existing = {*names.check_free(paths, "w")}
         kept = self._kept(existing)
-        identity = self.identity(reports)
-        if identity == self.journal.published(self.token) and self._is_there(reports):
+        identity, unanswered = self.identity(reports), self.journal.unanswered(self.token)
+        first = unanswered.pop(identity, None)
+        if first is not None and self._is_there(reports, first):
             # The call that this one repeats was killed after it had published the same.
+            self._fenced_journal.record_published(self.token, {identity: first}, unanswered)
             self.end()
             return
         new = {path: report for path, report in zip(paths, reports, strict=True) if path not in kept}
@@ -629,10 +635,16 @@ class Files:
                 sorted(map(names.name_of, gone)),
                 names.name_of(last) if last else "",
                 identity,
+                names.first,
                 self._check_owner_now_and_then(),
             )
-            with suppress(Exception):
-                self.journal.record_published(self.token, identity)
+        with suppress(OSError):
+            # The first file of all belongs to a run that wrote all files of the template.
+            added, before = {identity: names.first}, unanswered if names.first else {}
+            self._fenced_journal.record_published(self.token, added, before)
+        if self.journal.owner() is not None:
+            # A run that has taken over keeps the identity for this call, which answers when it is repeated.
+            self._check_owner()
         self.end()
 
     def _kept(self, existing: Collection[str]) -> set[str]:
@@ -658,13 +670,12 @@ class Files:
         written = [(report.stored, report.checksum) for report in reports]
         return hashlib.sha256(json.dumps(written).encode()).hexdigest()
 
-    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
-        """Return whether readers find these files: the last ones of the template have their sizes."""
+    def _is_there(self, reports: Sequence[ShardWriteReport], first: int) -> bool:
+        """Return whether readers find such files, the first of which has a number: they have the sizes of these."""
         if self.mode == "w":
             return False
-        found = self.names.existing(self.names.paths(1))[-len(reports) :]
-        sizes = [file.size for file in map(self._identity, found) if file is not None]
-        return sizes == [report.stored for report in reports]
+        found = map(self._identity, replace(self.names, first=first).paths(self.count))
+        return [file and file.size for file in found] == [report.stored for report in reports]
 
     def documents(self, reports: Sequence[ShardWriteReport]) -> Mapping[str, bytes]:
         """Return the documents that describe the files, by path; the last one makes readers find the others."""
@@ -685,15 +696,17 @@ class Files:
 
     def discard(self) -> None:
         """Move back what readers found before, and remove the new files or keep those that can be resumed."""
-        if self.journal.other_owner(self.token) is not None:
-            # The run that took over owns what this one has left.
+        owner = self.journal.owner()
+        if owner is not None and owner.token != self.token:
+            # What this run has left belongs to the one that took over, or to the one after that.
             return
         self.journal.end_writing(self.token)
-        identity = self._stage.recover()
-        if identity:
+        whole = self._stage.recover()
+        if whole is not None:
             # All was published before the failure.
-            self.journal.record_published(self.token, identity)
-        if identity or self.resumable is None:
+            unanswered = self.journal.unanswered(self.token)
+            self.journal.record_published(self.token, {whole.identity: whole.first}, unanswered)
+        if whole is not None or self.resumable is None:
             self.end()
 
     def recorded(self) -> list[bool]:
@@ -738,6 +751,14 @@ class Files:
         """Journal of all files of the template whose first file is in the directory."""
         objects = objects_in(self.directory, self.names.storage_options)
         return Journal(objects, self.names.hidden_name(".claim"), "these files", self._location)
+
+    @property
+    def _fenced_journal(self) -> Journal:
+        """The same, which changes nothing in a directory when another run has removed the run folder."""
+        journal = self.journal
+        if isinstance(journal.objects, DirectoryObjects):
+            return replace(journal, objects=replace(journal.objects, own=self.folder))
+        return journal
 
     @property
     def _location(self) -> Location:
@@ -1009,7 +1030,7 @@ class UnitFiles(Files):
         """Return the files that describe the output, by their names below its directory; the last makes it complete."""
         raise NotImplementedError
 
-    def _is_there(self, reports: Sequence[ShardWriteReport]) -> bool:
+    def _is_there(self, reports: Sequence[ShardWriteReport], first: int) -> bool:
         """Return False: files of the same names are compared."""
         return False
 

@@ -40,14 +40,16 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit:
+class Commit:
     """Files that a run has begun to publish, in their order, and the identity of all of them."""
 
     # Size and version of each file.
     files: Mapping[ObjectName, tuple[Count, str | None]]
     # Document that describes the others: the last one; empty without one.
     last: str
+    # Identity of what they add, and the number of the first one.
     identity: str
+    first: Count = 0
 
     def to_json(self) -> bytes:
         """Return the content of the object."""
@@ -110,6 +112,7 @@ class Stage:
         replaced: Collection[str],
         last: str,
         identity: str,
+        first: int,
         check: Callable[[], object],
     ) -> None:
         """Show new files to readers in place of others; `last` describes them, and is the last of them.
@@ -121,7 +124,7 @@ class Stage:
         source = f"{self.folder}/new"
         self._make(place, [f"{place}/old/{name}" for name in replaced])
         files = {name: (file.size, file.version) for name, file in new.items()}
-        objects.put(f"{place}/{_COMMIT}", _Commit(files, last, identity).to_json())
+        objects.put(f"{place}/{_COMMIT}", Commit(files, last, identity, first).to_json())
         if directory is not None:
             objects.rename(source, f"{place}/new")
             source = f"{place}/new"
@@ -140,8 +143,11 @@ class Stage:
             check()
             objects.rename(f"{source}/{name}", name)
 
-    def recover(self) -> str | None:
-        """Move back what a run has published in part; return the identity of what one has published whole."""
+    def recover(self) -> Commit | None:
+        """Move back what a run has published in part; return what one has published whole.
+
+        The latter stays recorded until `remove`: the caller has to record it elsewhere before.
+        """
         whole = None
         for name in self._places():
             place = f"{self.folder}/{name}"
@@ -155,12 +161,11 @@ class Stage:
             whole = self._recover(place) or whole
         return whole
 
-    def _recover(self, place: str) -> str | None:
+    def _recover(self, place: str) -> Commit | None:
         objects, directory = self._objects, self._directory
         commit, unpublished, new = self._commit(place), self._unpublished(place), f"{self.folder}/new"
         if commit is not None and unpublished.isdisjoint(commit.files):
-            objects.remove(place)
-            return commit.identity
+            return commit
         if commit is not None:
             for name in reversed([*commit.files]):
                 if name not in unpublished and self._is(name, commit.files[name]):
@@ -183,14 +188,14 @@ class Stage:
         folders = {name.partition("/")[0] for name in self._names(self.folder)}
         return sorted(name for name in folders if name.startswith(PUBLISHING))
 
-    def _commit(self, place: str) -> _Commit | None:
-        """Read what a run has begun to publish; None without a record, or if it belongs to another output."""
+    def _commit(self, place: str) -> Commit | None:
+        """Read what a run has begun to publish; None if nothing, or if the record is not one of this output."""
         name = f"{place}/{_COMMIT}"
         data = self._objects.get([name])[name]
         if data is None:
             return None
         where = Location(redact_url(self.base))
-        commit = parse(_Commit, data, _COMMIT, where)
+        commit = parse(Commit, data, _COMMIT, where)
         for each in (*commit.files, *([commit.last] if commit.last else [])):
             if not self.is_own(each):
                 raise IncompleteStoreError(f"{_COMMIT} has {each[:_SHOWN]!r}, which is no file of this output", where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from dask_tfrecord.stores.zarr.layout import (
     group_attributes,
     zarr_layout,
 )
-from dask_tfrecord.stores.zarr.publication import APPENDS, LAST, Kind, Publication, appended_node
+from dask_tfrecord.stores.zarr.publication import APPENDS, LAST, Kind, Publication, appended_node, last_run
 from dask_tfrecord.stores.zarr.read import ZarrSource, open_source
 from dask_tfrecord.stores.zarr.store import FORMAT_VERSION, TargetGroup
 
@@ -55,7 +55,9 @@ class NewGroup:
         """Return None: the group is planned from its rows."""
         return None
 
-    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
+    def publication(
+        self, target: TargetGroup, planned: Conversion, identity: str, unanswered: Collection[str]
+    ) -> Publication:
         """Return what readers find when the group is published."""
         request = planned.request
         own = {
@@ -65,7 +67,7 @@ class NewGroup:
             "written": True,
         }
         if self.added is not None:
-            own[LAST] = {"id": identity, "fingerprint": _fingerprint(self.added, request)}
+            own[LAST] = last_run(identity, fingerprint_of(self), {}, ())
         return Publication(
             identity,
             self.kind,
@@ -162,7 +164,9 @@ class AddedRows:
         )
         return replace(layout, arrays=arrays, first_row=before)
 
-    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
+    def publication(
+        self, target: TargetGroup, planned: Conversion, identity: str, unanswered: Collection[str]
+    ) -> Publication:
         """Return what changes when the rows are published."""
         stored, layout = target.read_attributes(), planned.layout
         arrays = target.stored_arrays(layout.arrays)
@@ -171,7 +175,7 @@ class AddedRows:
         attributes = {
             "records": layout.nrows,
             "rows": digest([stored.get("rows", ""), now["rows"]]),
-            LAST: {"id": identity, "fingerprint": fingerprint_of(self)},
+            LAST: last_run(identity, fingerprint_of(self), stored, unanswered),
         }
         files = {}
         if "files" in now["source"]:
@@ -230,7 +234,9 @@ class AddedColumns:
         """Return None: new arrays are planned as in a new group."""
         return None
 
-    def publication(self, target: TargetGroup, planned: Conversion, identity: str) -> Publication:
+    def publication(
+        self, target: TargetGroup, planned: Conversion, identity: str, unanswered: Collection[str]
+    ) -> Publication:
         """Return what changes when the columns are published."""
         group = target.open("r")
         stored, request = target.own_attributes(group), planned.request
@@ -250,7 +256,7 @@ class AddedColumns:
             "schema": json.loads(schema.to_json()),
             "source": source,
             "options": options,
-            LAST: {"id": identity, "fingerprint": fingerprint_of(self)},
+            LAST: last_run(identity, fingerprint_of(self), stored, unanswered),
         }
         user = request.attributes.of_group(request.schema)
         coordinates = " ".join(filter(None, (group.attrs.get("coordinates"), user.get("coordinates"))))  # type: ignore[arg-type]
@@ -285,13 +291,13 @@ Addition = NewGroup | AddedRows | AddedColumns
 
 
 def fingerprint_of(addition: Addition) -> str:
-    """Return a digest of what is added: the same call finds by it that it is added already."""
-    return _fingerprint(addition.kind, addition.request)
+    """Return a digest of what is added, its rows and their functions: the same call finds that it is added already.
 
-
-def _fingerprint(kind: Kind, request: ConversionRequest) -> str:
-    """Return a digest of rows and their functions. Options equal the group's, or are refused."""
-    found = request.fingerprint
+    Options are those of the group, or refused.
+    """
+    kind, found = addition.kind, addition.request.fingerprint
+    if isinstance(addition, NewGroup) and addition.added is not None:
+        kind = addition.added
     # The same columns may be rows, or columns.
     return digest(
         [kind, canonical_source(found.source), found.records, found.rows, found.functions, dict(found.classes)]

@@ -22,7 +22,7 @@ attributes of the group would be written again by each append, and make it longe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -39,12 +39,31 @@ from dask_tfrecord.stores.zarr.store import (
 
 # Attribute of a group: the last run that added to it, or that created it to be added to.
 LAST = "appended"
+# Key of `LAST`: digests of what earlier runs added, and died or failed before their callers were told; the newest ones.
+UNANSWERED, _MOST_UNANSWERED = "unanswered", 100
 # Attribute of a group: the number of appends that recorded their shards.
 APPENDS = "appends"
 
 Kind = Literal["group", "rows", "columns"]
 # Name of an array: one folder of the group, and not one of runs.
 ArrayName = Annotated[ObjectName, Matches(r"(?!\.dask_tfrecord)(?!\.{0,2}$)[^/\\\x00]+", "the name of an array")]
+
+
+def identities(attributes: Mapping[str, Any]) -> list[str]:
+    """Return digests of what the last run added to a group, and before of what others added, by `UNANSWERED`."""
+    last = attributes.get(LAST)
+    if not isinstance(last, Mapping):
+        return []
+    before = last.get(UNANSWERED)
+    return [*(before if isinstance(before, list) else ()), str(last.get("fingerprint"))]
+
+
+def last_run(identity: str, fingerprint: str, stored: Mapping[str, Any], unanswered: Collection[str]) -> dict[str, Any]:
+    """Return the value of `LAST` for a run; `unanswered` has what earlier ones added whose callers were not told."""
+    found = {"id": identity, "fingerprint": fingerprint}
+    *before, last = identities(stored) or [""]
+    before += [last] if last in unanswered else []
+    return found | ({UNANSWERED: before[-_MOST_UNANSWERED:]} if before else {})
 
 
 def appended_node(number: int) -> str:

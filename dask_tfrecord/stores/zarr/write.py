@@ -99,7 +99,7 @@ from dask_tfrecord.stores.zarr.layout import (
     plan_tasks,
     plan_units,
 )
-from dask_tfrecord.stores.zarr.publication import LAST, Kind, Publication
+from dask_tfrecord.stores.zarr.publication import Kind, Publication, identities
 from dask_tfrecord.stores.zarr.run_folder import EARLIER_ADDITION, RunFolder, UnitsReport, find_run
 from dask_tfrecord.stores.zarr.store import (
     CHECKPOINT_FOLDER,
@@ -284,6 +284,8 @@ class GroupOutput:
         self._is_new = False
         # True for a group that is complete, which needs no owner.
         self._is_complete = False
+        # What runs have added before this one, and died or failed before their callers were told.
+        self._unanswered = dict[str, int]()
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -296,15 +298,21 @@ class GroupOutput:
             return
         directory = target.directory
         made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
-        with journal.owned(self.token, partial(remove_empty_directories, made)):
+        added = fingerprint_of(self._addition)
+        with journal.owned(self.token, partial(remove_empty_directories, made), adds=added) as dead:
+            if dead is not None:
+                known = identities(target.stored_attributes())
+                self._unanswered = {each: 0 for each in journal.unanswered(self.token) if each in known}
             yield
+            if dead is not None:
+                self._unanswered.pop(added, None)
+                journal.record_published(self.token, {}, self._unanswered)
 
     def _is_published(self) -> bool:
         """Return True if an earlier call with the same rows and options is published."""
         attributes = self._target.stored_attributes()
         if self._addition.kind != "group":
-            last = attributes.get(LAST)
-            return isinstance(last, Mapping) and last.get("fingerprint") == fingerprint_of(self._addition)
+            return fingerprint_of(self._addition) in identities(attributes)
         return bool(attributes.get("complete")) and not self._differences(attributes)
 
     def _differences(self, attributes: Mapping[str, Any]) -> list[str]:
@@ -410,7 +418,7 @@ class GroupOutput:
     def _record(self, folder: RunFolder, planned: Conversion, has_group: bool) -> None:
         """Record the plan; then remove the group that is replaced, where it cannot be moved away at the end."""
         target = self._target
-        publication = self._addition.publication(target, planned, self.token)
+        publication = self._addition.publication(target, planned, self.token, self._unanswered)
         if publication.kind == "group" and has_group:
             staging = folder.staging if folder.is_in_directory else ""
             publication = replace(publication, staging=staging, replaces=True)
@@ -546,6 +554,8 @@ class GroupOutput:
         """Show the run to readers."""
         with add_path_to_errors(str(self._target)):
             self._finished().publish()
+        # It has recorded them, or replaced what they added.
+        self._unanswered = {}
 
     def _finished(self) -> Finish:
         assert self._folder is not None and self._publication is not None
@@ -561,6 +571,7 @@ class GroupOutput:
             if not folder.has_plan():
                 folder.close()
         elif publication.is_published(target.stored_attributes()):
+            target.journal().record_published(self.token, {fingerprint_of(self._addition): 0}, self._unanswered)
             folder.close()
         elif folder.has_plan() and (self._resume or not isinstance(error, Exception)):
             if error is not None:
@@ -1050,7 +1061,7 @@ class _SessionOutput(GroupOutput):
 
         def write() -> None:
             objects = target.objects()
-            self._publication = addition.publication(target, planned, self.token)
+            self._publication = addition.publication(target, planned, self.token, ())
             if mode == "w":
                 assert isinstance(objects, StoreObjects)
                 objects.clear(lambda name: False, {GROUP_METADATA})
