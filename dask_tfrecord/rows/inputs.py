@@ -9,7 +9,7 @@ import math
 import uuid
 from array import array as PythonArray
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -55,14 +55,7 @@ class Inputs:
     """Rows to write, with the names and attributes of their collection."""
 
     rows: Rows
-    rows_dimension: str | None = None  # name of the dimension of rows; None if the collection does not name it
-    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of the other dimensions, by column
-    coords: tuple[str, ...] = ()  # columns that are coordinates
-    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    collection_attributes: Mapping[str, Any] = field(default_factory=dict)
-    # Dimensions and values of coordinates without rows.
-    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of text, bytes and dates, by column
+    labels: Labels = field(default_factory=Labels)
 
     @classmethod
     def from_arrays(
@@ -99,7 +92,7 @@ class Inputs:
             return _from_xarray(arrays, forms, keep_constants, exact)
         if is_frame(arrays):
             rows = rows_of_frame(arrays, forms, exact=exact)
-            return cls(rows, collection_attributes=dict(getattr(arrays, "attrs", {})))
+            return cls(rows, Labels(collection_attributes=dict(getattr(arrays, "attrs", {}))))
         if not isinstance(arrays, Mapping):
             kind = f"{type(arrays).__module__}.{type(arrays).__name__}".removeprefix("builtins.")
             raise SchemaError(
@@ -108,32 +101,35 @@ class Inputs:
             )
         return _from_mapping(arrays, forms, exact)
 
-    def labels(self, schema: Schema) -> Labels | None:
+    def written_labels(self, schema: Schema) -> Labels | None:
         """Return the labels of an xarray Dataset that is written with these features; None for other collections.
 
         Warn of attributes that are not part of them.
         """
-        if self.rows_dimension is None:
+        labels = self.labels
+        if labels.rows is None:
             self.warn_of_attributes()
             return None
-        kept = {name: encodable(each) for name, each in self.attributes.items()}
-        of_all = encodable(self.collection_attributes)
-        omitted = [name for name in self.collection_attributes if name not in of_all]
-        omitted += [f"{name}.{key}" for name, each in self.attributes.items() for key in each if key not in kept[name]]
+        kept = {name: encodable(each) for name, each in labels.attributes.items()}
+        of_all = encodable(labels.collection_attributes)
+        omitted = [name for name in labels.collection_attributes if name not in of_all]
+        omitted += [
+            f"{name}.{key}" for name, each in labels.attributes.items() for key in each if key not in kept[name]
+        ]
         if omitted:
             self.warn_of_attributes(omitted)
         own = {
             name: {key: value for key, value in each.items() if key not in ("feature", "feature_class")}
             for name, each in kept.items()
         }
-        return Labels(self.rows_dimension, self.axes, self.coords, self.dtypes, own, of_all, self.constants, schema)
+        return replace(labels, attributes=own, collection_attributes=of_all, schema=schema)
 
     def warn_of_attributes(self, names: Sequence[str] | None = None) -> None:
         """Warn of attributes that are not written; by default all."""
         if names is None:
             names = [
-                *self.collection_attributes,
-                *(f"{name}.{key}" for name, each in self.attributes.items() for key in each),
+                *self.labels.collection_attributes,
+                *(f"{name}.{key}" for name, each in self.labels.attributes.items() for key in each),
             ]
         if names:
             warn_caller(f"attributes are not written: {_list(names)}")
@@ -163,7 +159,7 @@ def _from_mapping(arrays: Mapping[str, Any], forms: Mapping[str, Feature], exact
             f"coordinates of single arrays are not written: {_list(dropped)}; coordinates of an xarray Dataset are"
         )
     attributes = {name: dict(array.attrs) for name, array in labelled.items() if array.attrs}
-    return Inputs(rows, attributes=attributes)
+    return Inputs(rows, Labels(attributes=attributes))
 
 
 def _is_labelled(array: Any) -> bool:
@@ -212,7 +208,7 @@ def _from_xarray(arrays: Any, forms: Mapping[str, Feature], keep_constants: bool
     dtypes = {name: array.dtype.str for name, array in given.items() if array.dtype.kind in "SUmM"}
     dtypes |= {name: "object" for name, array in columns.items() if array.dtype.kind == "O"}
     values = {name: (tuple(map(str, array.dims)), np.asarray(array.values)) for name, array in constants.items()}
-    return Inputs(made, rows, axes, tuple(coords), attributes, dict(arrays.attrs), values, dtypes)
+    return Inputs(made, Labels(rows, axes, tuple(coords), dtypes, attributes, dict(arrays.attrs), values))
 
 
 # Bytes assumed for a Python object.

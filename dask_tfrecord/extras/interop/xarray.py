@@ -82,7 +82,7 @@ def variable_specs(
     _check_distinct(names)
     # xarray makes an index of a variable with the name of its dimension, and reads all of it.
     taken = set(names.values())
-    rows = ROWS if labels is None else labels.rows
+    rows = ROWS if labels is None or labels.rows is None else labels.rows
     coords = [*coords, *(labels.coords if labels is not None else ())]
     rows += "%" if rows in taken - set(coords) else ""
     specs = {}
@@ -351,7 +351,8 @@ def to_xarray(
         for name, spec in specs.items()
     }
     if flat:
-        rows = next((spec.dims[0] for spec in specs.values()), ROWS if labels is None else labels.rows)
+        named = ROWS if labels is None or labels.rows is None else labels.rows
+        rows = next((spec.dims[0] for spec in specs.values()), named)
         flat_axes = {name: each for name, each in (dimension_names or {}).items() if name in flat}
         variables |= flat_variables(given.select_columns(flat), rows, flat_axes or None, labels)
     found = assembled(variables, specs, labels)

@@ -10,7 +10,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,14 +43,16 @@ _MOST_NBYTES, _MOST_READ = 1 << 20, 1 << 21
 class Labels:
     """Names, coordinates and attributes of columns."""
 
-    rows: str  # name of the dimension of rows
-    dims: Mapping[str, tuple[str, ...]]  # names of the axes of a row, by column
-    coords: tuple[str, ...]  # columns that are coordinates
-    dtypes: Mapping[str, str]  # of text, bytes, and of dates and durations, which are stored as int64
-    attributes: Mapping[str, Mapping[str, Any]]  # by column or constant
-    collection_attributes: Mapping[str, Any]  # of the Dataset
-    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]]  # dimensions and values of coordinates without rows
-    schema: Schema  # features of the records
+    rows: str | None = None  # name of the dimension of rows; None if nothing names it, and then there is no file
+    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of the axes of a row, by column
+    coords: tuple[str, ...] = ()  # columns that are coordinates
+    # Of text, bytes, and of dates and durations, which are stored as int64.
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by column or constant
+    collection_attributes: Mapping[str, Any] = field(default_factory=dict)  # of the Dataset
+    # Dimensions and values of coordinates without rows.
+    constants: Mapping[str, tuple[tuple[str, ...], NDArray[Any]]] = field(default_factory=dict)
+    schema: Schema = field(default_factory=lambda: Schema({}))  # features of the records
 
     def of_records(self, schema: Schema) -> Labels:
         """Return the labels of records of the same rows that are written with other features, or with fewer."""

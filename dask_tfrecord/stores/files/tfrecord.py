@@ -274,7 +274,7 @@ def _rows_and_schema(
     inputs = Inputs.from_arrays(arrays, given, keep_constants=True)
     schema = record_schema(inputs.rows.schema, None, given)
     specified = {*given}
-    if inputs.rows_dimension is not None and keeps_float64:
+    if inputs.labels.rows is not None and keeps_float64:
         # The labels have the feature, so that readers find the bytes of values that an Example does not list.
         for name, feature in schema.items():
             dtype = feature.item_dtype
@@ -283,7 +283,7 @@ def _rows_and_schema(
     schema = schema.replaced(
         {name: feature if name in specified else listed_feature(name, feature) for name, feature in schema.items()}
     )
-    labels = inputs.labels(schema)
+    labels = inputs.written_labels(schema)
     return inputs.rows, schema, None if labels is None else labels.to_json()
 
 

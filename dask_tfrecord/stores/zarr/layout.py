@@ -327,10 +327,11 @@ class Dimensions:
     @classmethod
     def from_inputs(cls, inputs: Inputs, given: Mapping[str, Sequence[str]] | None) -> Dimensions:
         """Combine the names of the user with an xarray Dataset's."""
-        rows = "record" if inputs.rows_dimension is None else inputs.rows_dimension
+        labels = inputs.labels
+        rows = "record" if labels.rows is None else labels.rows
         # `check` refuses other types.
-        merge = inputs.axes and (given is None or isinstance(given, Mapping))
-        return cls({**inputs.axes, **(given or {})} if merge else given, rows, rows in inputs.coords)
+        merge = labels.dims and (given is None or isinstance(given, Mapping))
+        return cls({**labels.dims, **(given or {})} if merge else given, rows, rows in labels.coords)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values for the fingerprint."""
@@ -1104,13 +1105,13 @@ class UserAttributes:
     @classmethod
     def from_inputs(cls, inputs: Inputs) -> UserAttributes:
         """Collect the attributes and coordinates of the inputs; dates get the attributes that xarray decodes."""
-        omitted: list[str] = []
-        arrays = {name: _kept(each, f"{name}.", omitted) for name, each in inputs.attributes.items()}
-        for name, dtype in inputs.dtypes.items():
+        labels, omitted = inputs.labels, list[str]()
+        arrays = {name: _kept(each, f"{name}.", omitted) for name, each in labels.attributes.items()}
+        for name, dtype in labels.dtypes.items():
             if np.dtype(dtype).kind in "mM":
                 arrays[name] = {**arrays.get(name, {}), **_time_attributes(np.dtype(dtype))}
-        group = _kept(inputs.collection_attributes, "", omitted)
-        return cls(arrays, group, inputs.coords, tuple(omitted), inputs.constants)
+        group = _kept(labels.collection_attributes, "", omitted)
+        return cls(arrays, group, labels.coords, tuple(omitted), labels.constants)
 
     def constant_arrays(self) -> dict[str, tuple[dict[str, Any], dict[str, bytes]]]:
         """Return metadata and objects of the coordinates without rows, by the names of their arrays."""
