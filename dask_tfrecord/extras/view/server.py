@@ -134,13 +134,14 @@ class View:
 
     def __init__(self, sets: Sequence[Opened]) -> None:
         self.sets = list(sets)
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), threading.Event()
         # Passes that pages follow; the filters that were used last.
         self._refined, self._searches = lru_cache(None)(Refined), lru_cache(_MOST_SEARCHES)(Search)
         self._columns: dict[Opened, tuple[Column, ...]] = {}
 
     def close(self) -> None:
-        """End all work."""
+        """End all work, and the streams of pages that are open."""
+        self._closed.set()
         for data in self.sets:
             data.close()
 
@@ -311,7 +312,7 @@ class View:
         """Stream statistics of all columns, of more and more rows."""
         with self._lock:
             refined = self._refined(self._data(request))
-        return _stream(request, partial(_follow, refined, lambda: {"columns": refined.to_dict()}))
+        return self._stream(request, partial(_follow, refined, lambda: {"columns": refined.to_dict()}))
 
     def filter(self, request: Request) -> Response:
         """Stream the rows for which an expression holds."""
@@ -323,7 +324,7 @@ class View:
             sent += len(found)
             return {"found": found, "count": search.count, "code": search.code}
 
-        return _stream(request, partial(_follow, search, message))
+        return self._stream(request, partial(_follow, search, message))
 
     def changes(self, request: Request) -> Response:
         """Stream the shards that grew, changed or are missing."""
@@ -341,34 +342,33 @@ class View:
             listed = [{"name": shown_path(path), "what": what} for path, what in changed.items()]
             return {"changed": listed, "done": False}
 
-        return _stream(request, step)
+        return self._stream(request, step)
+
+    def _stream(self, request: Request, step: Callable[[threading.Event], dict[str, Any] | None]) -> Response:
+        """Return an event stream of the results of a step, which is called until it is done or the page is closed."""
+        ended = threading.Event()
+
+        async def events() -> AsyncIterator[str]:
+            try:
+                done = False
+                while not done and not self._closed.is_set() and not await request.is_disconnected():
+                    try:
+                        message = await run_in_threadpool(step, ended)
+                    except (TFRecordError, MemoryError, OSError, ValueError) as error:
+                        message = {"error": describe_error(error), "done": True}
+                    done = message is not None and message["done"]
+                    # A comment shows whether the page is still there.
+                    yield ": waiting\n\n" if message is None else f"data: {json.dumps(message, allow_nan=False)}\n\n"
+            finally:
+                ended.set()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
 
 
 def _follow(work: Pass, message: Callable[[], Mapping[str, Any]], ended: threading.Event) -> dict[str, Any]:
     work.advance(ended)
     known = work.data.known
     return {**message(), "rows": work.rows, "total": known.rows if known.counted else None, "done": work.done}
-
-
-def _stream(request: Request, step: Callable[[threading.Event], dict[str, Any] | None]) -> Response:
-    """Return an event stream of the results of a step, which is called until it is done or the page is closed."""
-    ended = threading.Event()
-
-    async def events() -> AsyncIterator[str]:
-        try:
-            done = False
-            while not done and not await request.is_disconnected():
-                try:
-                    message = await run_in_threadpool(step, ended)
-                except (TFRecordError, MemoryError, OSError, ValueError) as error:
-                    message = {"error": describe_error(error), "done": True}
-                done = message is not None and message["done"]
-                # A comment shows whether the page is still there.
-                yield ": waiting\n\n" if message is None else f"data: {json.dumps(message, allow_nan=False)}\n\n"
-        finally:
-            ended.set()
-
-    return StreamingResponse(events(), media_type="text/event-stream")
 
 
 def make_app(view: View, token: str, frames: str = "'none'") -> RequestGuard:

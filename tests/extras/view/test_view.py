@@ -611,6 +611,18 @@ def test_closed_pages_end_their_work(serve: Serve, tmp_path: Path) -> None:
     assert not [thread for thread in left if thread.name.startswith(("view", "count-"))]
 
 
+def test_closing_a_view_ends_the_streams_of_open_pages(
+    serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dtf.to_tfrecord({"x": np.arange(3)}, str(tmp_path / "a.tfrecord"))
+    page = serve(tmp_path / "a.tfrecord")
+    with page.changes() as answer:
+        assert answer.readline().startswith(b"data: ")
+        page.server.close()
+        answer.read()
+    assert not [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 def test_files_that_grow_or_are_removed_are_reported(
     serve: Serve, golden: Path, tmp_path: Path, set_limits: Callable[..., Limits]
 ) -> None:
