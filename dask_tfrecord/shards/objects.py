@@ -46,6 +46,7 @@ from dask_tfrecord.shards.remote import (
     files_below,
     join,
     list_directory,
+    read_object,
     with_retries,
 )
 from dask_tfrecord.shards.shard import TIME_KEYS, is_local, split_name, version_of
@@ -488,7 +489,7 @@ class UrlObjects:
         for name in names:
             url, fs, path = self._locate(name)
             try:
-                found[name] = with_retries(partial(fs.cat_file, path), url, "read the object")
+                found[name] = with_retries(partial(read_object, fs, path), url, "read the object")
             except (FileNotFoundError, NotADirectoryError):
                 found[name] = None
         return found

@@ -20,6 +20,7 @@ import logging
 import os
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -500,7 +501,14 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
     kinds = class_names(fs)
     if "HTTPFileSystem" in kinds:
         return _run_in_time(fs, _read_http(fs, path, most))
-    return _run_in_time(fs, _read_s3(fs, path, most)) if "S3FileSystem" in kinds else bytes(fs.cat_file(path))
+    return read_object(fs, path, most)
+
+
+def read_object(fs: Any, path: str, most: int = sys.maxsize) -> bytes:
+    """Read an object, of S3 up to `most` bytes, in one request; s3fs would look up its size before."""
+    if "S3FileSystem" in class_names(fs):
+        return _run_in_time(fs, read_s3(fs, path, most))
+    return bytes(fs.cat_file(path))
 
 
 def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
@@ -543,7 +551,8 @@ async def _read_http(fs: Any, path: str, most: int) -> bytes:
         return await read_at_most(response.content, most)
 
 
-async def _read_s3(fs: Any, path: str, most: int) -> bytes:
+async def read_s3(fs: Any, path: str, most: int = sys.maxsize) -> bytes:
+    """Read an object of S3, up to `most` bytes."""
     response = await _get_s3(fs, path)
     with contextlib.closing(response["Body"]) as body:
         return await read_at_most(body, most)

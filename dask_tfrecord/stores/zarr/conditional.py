@@ -15,7 +15,7 @@ import zarr.buffer
 import zarr.storage
 
 from dask_tfrecord.shards.objects import put_if_absent, put_if_unchanged
-from dask_tfrecord.shards.remote import class_names
+from dask_tfrecord.shards.remote import class_names, read_s3
 
 
 async def create(store: zarr.abc.store.Store, key: str, value: bytes | memoryview) -> bool | None:
@@ -31,6 +31,17 @@ async def create(store: zarr.abc.store.Store, key: str, value: bytes | memoryvie
         await store.set(key, zarr.buffer.cpu.Buffer.from_bytes(bytes(value)))
         return True
     return None
+
+
+async def read(store: zarr.abc.store.Store, key: str) -> bytes | None:
+    """Read an object in one request; return None if it does not exist."""
+    if isinstance(store, zarr.storage.FsspecStore) and "S3FileSystem" in class_names(store.fs):
+        try:
+            return await read_s3(store.fs, path_in(store, key))
+        except FileNotFoundError:
+            return None
+    found = await store.get(key, zarr.buffer.default_buffer_prototype())
+    return None if found is None else found.to_bytes()
 
 
 async def version(store: zarr.abc.store.Store, key: str) -> Any:

@@ -173,6 +173,8 @@ class RunFolder:
         except StoreInUseError:
             self.target.objects().remove(f"{CHECKPOINT_FOLDER}/{self.token}")
             raise
+        # Tasks of this process need not ask at once.
+        _asked[self.token] = time.time()
 
     def write_counts(self, name: str, counts: BorderCounts) -> None:
         """Write the counts in a layout, or a part of them."""

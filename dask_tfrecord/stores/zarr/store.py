@@ -479,9 +479,7 @@ class StoreObjects:
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read objects; None for a missing one."""
-        prototype = zarr.buffer.default_buffer_prototype()
-        found = self._each(names, lambda key: self.store.get(key, prototype))
-        return {name: None if value is None else value.to_bytes() for name, value in found.items()}
+        return self._each(names, lambda key: conditional.read(self.store, key))
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each object in bytes; None for a missing one. Many are listed, if listings have sizes."""

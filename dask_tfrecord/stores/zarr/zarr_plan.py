@@ -214,7 +214,7 @@ class ZarrPlan:
         --------
         >>> import dask_tfrecord as dtf
         >>> dtf.read_tfrecord("train-*.tfrecord")[["label"]].plan_zarr().requests
-        Requests(put=7, get=9, list=3)
+        Requests(put=7, get=7, list=3)
         """
         objects = self._objects()
         # The claim, the plan, its counts, and a record of each task.
@@ -222,7 +222,7 @@ class ZarrPlan:
         # Sizes of few objects are looked up one by one.
         looked_up = sum(objects) if sum(objects) <= LOOKED_UP else 0
         listed = 2 + -(-run // _LISTED) + (0 if looked_up else sum(-(-count // _LISTED) for count in objects))
-        return Requests(self.nfiles + run, 8 + looked_up, listed)
+        return Requests(self.nfiles + run, 6 + looked_up, listed)
 
     def _objects(self) -> list[int]:
         """Return how many objects the chunks or shards of each array are."""
