@@ -78,6 +78,15 @@ def test_a_part_imports_neither_arrays_nor_clusters(name: str, golden: Path, tmp
     assert job.status().missing == ()
 
 
+@pytest.mark.integration
+def test_facts_about_a_file_import_neither_rows_nor_arrays(golden: Path) -> None:
+    command = f"sys.argv = ['dask-tfrecord', 'info', {str(golden / 'scalars.tfrecord')!r}]"
+    modules = imported(f"{command}; from dask_tfrecord.cli.main import main; main()")
+    assert "dask_tfrecord.cli.info_table" in modules
+    assert not modules & {*WRITERS, "pandas", "pyarrow", "dask.array", "dask.bag", "dask.dataframe"}
+    assert not modules & {f"dask_tfrecord.{name}" for name in ("rows.rows", "rows.read", "columns.decoder", "stores")}
+
+
 COMPLETION = {"_DASK_TFRECORD_COMPLETE": "bash_complete", "COMP_WORDS": "dask-tfrecord to", "COMP_CWORD": "1"}
 
 

@@ -23,7 +23,6 @@ import numpy as np
 from dask.base import tokenize
 
 from dask_tfrecord.advice import explain_arguments
-from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, plural
 from dask_tfrecord.features.inference.payload_type import detect_payload_type
 from dask_tfrecord.features.inference.report import Records, Report, RunsOf, survey_sample
@@ -35,7 +34,6 @@ from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, itera
 from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import Attempts, compute_with_progress, intact_runs, raise_first
-from dask_tfrecord.rows.read import checked_chunks, chunk_size, count_records
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard, Shards
 
@@ -63,6 +61,9 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
     An int or a size counts the records of all shards; ``"auto"`` counts those of large uncompressed shards, which it
     splits.
     """
+    # A sample of the records needs no rows.
+    from dask_tfrecord.rows.read import checked_chunks, chunk_size
+
     wanted = checked_chunks(chunks, True)
     size = chunk_size()
     partitions = _runs(shards, wanted, size, check_crc)
@@ -75,6 +76,8 @@ def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: boo
         return [(full_run(shard),) for shard in shards]
     if wanted == "auto":
         return _joined_partitions(list(_split_large(shards, size, check_crc)))
+    from dask_tfrecord.rows.read import count_records
+
     collection = count_records(shards, "auto", check_crc)
     if isinstance(wanted, int):
         borders = borders_by_rows(collection.nrows, wanted)
@@ -357,6 +360,8 @@ def inspect_shards(
     take: Callable[[Records], Any] = survey
     report: Callable[..., Report] = Report.from_survey
     if message is not None:
+        from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
+
         take, report = partial(survey_messages, message=message), MessageSurvey.report
     if sample is not None:
         return report(survey_sample(shards, sample, take, runs_of), shards.paths)
