@@ -630,7 +630,9 @@ def test_single_files_of_a_store_list_their_directory_twice(monkeypatch: pytest.
         return ls(self, path, *arguments, **options)
 
     monkeypatch.setattr(MemoryFileSystem, "ls", count)
-    dtf.to_tfrecord({"x": [1]}, "memory://single/1.tfrecord")
+    # The cluster of another test may be active, whose processes have memory of their own.
+    with dask.config.set(scheduler="sync"):
+        dtf.to_tfrecord({"x": [1]}, "memory://single/1.tfrecord")
     assert listed.count("/single") == 2
     with pytest.raises(FileExistsError, match=r"memory://single/1\.tfrecord exists already"):
         dtf.to_tfrecord({"x": [2]}, "memory://single/1.tfrecord")
