@@ -51,14 +51,14 @@ from dask_tfrecord.rows.counting import (
 from dask_tfrecord.rows.filters import Filters, filter_rows, where
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import (
-    FilledSource,
+    CountedRows,
     RecordSource,
     UncountedSource,
     decoded_ratio,
     probe_rows,
 )
 from dask_tfrecord.rows.steps import Partitioned, StepRows
-from dask_tfrecord.rows.value_errors import ValueErrors, checked_modes
+from dask_tfrecord.rows.value_errors import FilledSource, ValueErrors, checked_modes
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.listing import find_partitions, within_folders
 from dask_tfrecord.shards.shard import Shards
@@ -386,7 +386,9 @@ def _plan_chunks(
         source, rows = source.select(rows), None
     borders = _borders(source, chunks)
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
-    read = StepRows(source, Partitioned.of_shards(source, partitions)) if partitions else source
+    read: CountedRows = source
+    if partitions:
+        read = StepRows(source, Partitioned.of_shards(source.schema, source.collection.starts, partitions))
     every = Rows.of_source(read, borders)
     return every if rows is None else every.select(rows)
 

@@ -242,15 +242,6 @@ class Rows(HasRows):
         """The source, if its rows are counted."""
         return self.source if isinstance(self.source, CountedRows) else None
 
-    @property
-    def chunked_source(self) -> UncountedChunks | None:
-        """The source as one of chunks."""
-        source = self.source
-        if isinstance(source, CountedRows):
-            assert self.borders is not None
-            return RowChunks(source, self.borders)
-        return source
-
     @cached_property
     def sizes(self) -> tuple[float, ...]:
         """Rows of each chunk; NaN if they are not counted. dask adds them up once for all arrays with this tuple."""
@@ -387,10 +378,14 @@ class Rows(HasRows):
         `sizes` are the rows that chunks have after a step that changes their number, if they are counted.
         """
         rows = self.merged()
-        if isinstance(rows.source, CountedRows) and step.keeps_rows:
-            made = Rows.of_source(StepRows(rows.source, step), rows.borders)
-        elif rows.chunked_source is not None:
-            made = Rows.of_source(StepChunks(rows.chunked_source, step), None, rows.nchunks)
+        source = rows.source
+        if isinstance(source, CountedRows) and step.keeps_rows:
+            made = Rows.of_source(StepRows(source, step), rows.borders)
+        elif source is not None:
+            if isinstance(source, CountedRows):
+                assert rows.borders is not None
+                source = RowChunks(source, rows.borders)
+            made = Rows.of_source(StepChunks(source, step), None, rows.nchunks)
         else:
             option = step, rows.sizes, files_of(rows.origin)
             chunks = each_chunk(_apply, option, rows.chunks(step.needs(tuple(step.schema))))

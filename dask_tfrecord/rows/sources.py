@@ -2,8 +2,8 @@
 
 A source is small, picklable and tokenised. It is sent to each worker once, and its token identifies its rows.
 Rows either have numbers (`CountedRows`), or are read in chunks of any number of rows (`UncountedChunks`).
-`RecordSource` reads TFRecord shards, `FilledSource` adds rows for lost records, and `UncountedSource` reads ranges of
-bytes. What changes their columns and rows is a step: see `rows/steps.py`. The reader of Zarr groups is in `stores/`.
+`RecordSource` reads TFRecord shards, and `UncountedSource` ranges of their bytes. What changes columns and rows is a
+step: see `rows/steps.py`. The reader of Zarr groups is in `stores/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from dask_tfrecord.blocks import (
     block_nbytes,
     concatenate,
     rows_of,
-    splits_of,
     take_rows,
     zero_rows,
 )
@@ -40,7 +39,6 @@ from dask_tfrecord.columns.decoder import (
     locate_record,
     size_decoder,
 )
-from dask_tfrecord.columns.fill_values import fillers
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,
@@ -51,7 +49,6 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
     ByteSplit,
@@ -855,118 +852,3 @@ def _run(shard: Shard, split: ByteSplit | None, entry: SplitEntry) -> RecordRang
     past = shard.size if split is None else min(shard.size, split.stop + _READ_PAST_SPLIT_NBYTES)
     record = entry.record or 0
     return RecordRange(shard, record, None, record, entry.offset, past, ends_shard=split is None, split=split)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FilledSource(CountedRows):
-    """Rows of intact records, with filled rows in place of lost ones."""
-
-    source: RecordSource  # of the intact records
-    collection: Collection  # with lost records included, for planning chunks
-    fillers: Mapping[str, Block]  # fill value of each column, as a block of one row
-    lost: NDArray[np.int64]  # numbers of the filled rows, ascending, among all rows
-    rows: RowNumbers  # numbers of the rows of this source among all rows
-    token: str  # identity of the attributes above
-
-    @classmethod
-    def from_reports(
-        cls, source: RecordSource, reports: Sequence[ShardReport], fill_values: Mapping[str, Any] | None
-    ) -> FilledSource:
-        """Insert rows for lost records: as many as are known, else one per damaged range of bytes."""
-        intact = source.collection
-        lost, rows = [], 0
-        starts = [0]
-        for start, report in zip(intact.starts[:-1].tolist(), reports, strict=True):
-            before = splits_of(report.counts)
-            gap_indices = np.searchsorted(report.starts, [gap.start for gap in report.lost])
-            for gap, index in zip(report.lost, gap_indices.tolist(), strict=True):
-                number = 1 if gap.records is None else gap.records
-                lost.append(np.arange(number) + (start + int(before[index]) + rows))
-                rows += number
-            starts.append(start + report.records + rows)
-        collection = replace(intact, starts=np.array(starts, np.int64))
-        numbers = np.concatenate([np.zeros(0, np.int64), *lost])
-        return cls._create(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
-
-    @classmethod
-    def _create(
-        cls,
-        source: RecordSource,
-        collection: Collection,
-        filling: Mapping[str, Block],
-        lost: NDArray[np.int64],
-        rows: RowNumbers,
-    ) -> FilledSource:
-        values = {name: np.asarray(block).tolist() for name, block in filling.items()}
-        return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))
-
-    def __dask_tokenize__(self) -> str:
-        return self.token
-
-    @property
-    def content(self) -> object:
-        """Records of the shards, whatever their paths are, and the filled rows."""
-        values = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
-        return self.source.content, values, self.lost, self.rows
-
-    @property
-    def decoder(self) -> Decoder:
-        """Decoder of the records."""
-        return self.source.decoder
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns."""
-        return self.source.schema
-
-    @property
-    def shards(self) -> Shards:
-        """Shards of the collection."""
-        return self.collection.shards
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Files with sizes and versions."""
-        return self.source.origin
-
-    def select(self, key: Any) -> FilledSource:
-        """Return a source of the selected rows."""
-        return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
-
-    def measure(self) -> FilledSource:
-        """Return a source of the same rows whose ragged values are not decoded."""
-        return self._create(self.source.measure(), self.collection, self.fillers, self.lost, self.rows)
-
-    def describe(self, key: Any) -> str:
-        """Return the files and rows as text, for errors; row numbers include filled rows."""
-        return describe_rows(self.collection, pick_rows(self.rows, key), "row")
-
-    def with_memory_limit(self, nbytes: int) -> FilledSource:
-        """Limit the memory of blocks of intact records."""
-        return replace(self, source=self.source.with_memory_limit(nbytes))
-
-    def locate(self, row: int, feature: str, start: int = 0) -> Location:
-        """Return the file of a row and its number there, filled rows included."""
-        number, starts = int(self.rows[start + row]), self.collection.starts
-        shard = int(np.searchsorted(starts, number, side="right")) - 1
-        return Location(self.shards.paths[shard], number - int(starts[shard]), feature=feature)
-
-    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the stored bytes of ranges of rows, estimated between index entries."""
-        return self.collection.stored_nbytes(self.rows, spans)
-
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
-        """Read the intact records among some rows and fill the others."""
-        rows = row_numbers(pick_rows(self.rows, key))
-        lost_before = np.searchsorted(self.lost, rows)
-        is_intact = np.ones(len(rows), bool)
-        inside = lost_before < len(self.lost)
-        is_intact[inside] = self.lost[lost_before[inside]] != rows[inside]
-        records = (rows - lost_before)[is_intact]
-        if is_intact.all():
-            return self.source.read(names, records, out)
-        blocks = self.source.read(names, records)
-        order = np.full(len(rows), len(records))
-        order[is_intact] = np.arange(len(records))
-        filled = {name: take_rows(concatenate([block, self.fillers[name]]), order) for name, block in blocks.items()}
-        return join_into([filled], out)

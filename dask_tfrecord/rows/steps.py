@@ -28,10 +28,9 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.sources import (
     CountedRows,
-    FilledSource,
     Outputs,
-    RecordSource,
     SameRows,
+    Source,
     UncountedChunks,
     join_into,
     parts,
@@ -129,18 +128,17 @@ class Partitioned(Step):
     schema: Schema
 
     @classmethod
-    def of_shards(cls, source: RecordSource | FilledSource, values: Mapping[str, Sequence[str]]) -> Self:
+    def of_shards(cls, schema: Schema, starts: NDArray[np.int64], values: Mapping[str, Sequence[str]]) -> Self:
         """Add each shard's values; raise SchemaError if records have a column with one of the names."""
         for name in values:
-            if name in source.schema:
+            if name in schema:
                 raise SchemaError(
                     f"{name!r} is a feature of the records and the name of directories: leave out "
                     f"partitioning='hive', or read the others by features="
                 )
         texts = {name: np.array(texts, np.dtypes.StringDType()) for name, texts in values.items()}
-        columns = {**source.schema, **dict.fromkeys(values, TextFeature())}
-        schema = source.schema.replaced(columns, records=source.schema.records)
-        return cls(source.collection.starts, texts, schema)
+        columns = {**schema, **dict.fromkeys(values, TextFeature())}
+        return cls(starts, texts, schema.replaced(columns, records=schema.records))
 
     @property
     def derivation(self) -> object:
@@ -185,14 +183,14 @@ def _read_before(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepRows(SameRows):
-    """Rows of another source after a step that keeps their numbers."""
+class _Stepped(Source):
+    """Another source after a step."""
 
-    source: CountedRows
+    source: Source
     step: Step
 
     def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.StepRows", self.source, self.step))
+        return normalize_token(("dask_tfrecord.Stepped", self.source, self.step))
 
     @property
     def schema(self) -> Schema:
@@ -208,6 +206,18 @@ class StepRows(SameRows):
     def derivation(self) -> object:
         """Identity of the step, except for functions."""
         return self.step.derivation
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Origin of the rows that the step makes."""
+        return self.step.origin(self.source.origin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRows(_Stepped, SameRows):
+    """Rows of another source after a step that keeps their numbers."""
+
+    source: CountedRows
 
     @property
     def images(self) -> Mapping[str, Any]:
@@ -268,39 +278,15 @@ class StepRows(SameRows):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepChunks(UncountedChunks):
+class StepChunks(_Stepped, UncountedChunks):
     """Chunks of another source after a step."""
 
     source: UncountedChunks
-    step: Step
-
-    def __dask_tokenize__(self) -> object:
-        return normalize_token(("dask_tfrecord.StepChunks", self.source, self.step))
 
     @property
     def inner(self) -> UncountedChunks:
-        """Source whose chunks are changed."""
+        """Source that the step is applied to."""
         return self.source
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the columns that the step makes."""
-        return self.step.schema
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns that are read to make all."""
-        return self.step.needs(tuple(self.step.schema))
-
-    @property
-    def derivation(self) -> object:
-        """Identity of the step, except for functions."""
-        return self.step.derivation
-
-    @property
-    def origin(self) -> Mapping[str, Any]:
-        """Origin of the rows that the step makes."""
-        return self.step.origin(self.source.origin)
 
     def describe_chunk(self, number: int) -> str:
         """Describe the chunk of the source."""

@@ -1,35 +1,38 @@
-"""Find values that can't be decoded, in one pass when a data set is opened, then fill them or leave out their rows.
+"""Fill the rows of lost records, and values that can't be decoded, or leave out the rows of these.
 
-The tasks that find these rows change nothing, and the source keeps the row numbers. So it reads the same rows however
-often a task runs, and never decodes or counts a refused value again.
+Values that can't be decoded are found in one pass when a data set is opened. The tasks that find these rows change
+nothing, and the source keeps the row numbers. So it reads the same rows however often a task runs, and never decodes or
+counts a refused value again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from dask.base import normalize_token
+from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, block_nbytes, concatenate, take_rows, union
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, splits_of, take_rows, union
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.columns.fill_values import fillers
-from dask_tfrecord.errors import FeatureValueError, SchemaError, UnknownFeatureError, near_misses, plural
+from dask_tfrecord.errors import FeatureValueError, Location, SchemaError, UnknownFeatureError, near_misses, plural
 from dask_tfrecord.features import FixedLenFeature
 from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.graph import files_of
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, SameRows, join_into
+from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource, SameRows, describe_rows, join_into
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.shard import Shards
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +81,7 @@ class ValueErrors:
         decoder: Decoder,
         given: Mapping[str, str] | str,
         fill_values: Mapping[str, Any] | None,
-        names: Collection[str] | None,
+        names: Container[str] | None,
     ) -> ValueErrors:
         """Apply the argument of a user to some columns of a decoder, by default all."""
         columns = decoder.decoders
@@ -213,6 +216,132 @@ def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FilledSource(CountedRows):
+    """Rows of intact records, with filled rows in place of lost ones."""
+
+    source: RecordSource  # of the intact records
+    collection: Collection  # with lost records included, for planning chunks
+    fillers: Mapping[str, Block]  # fill value of each column, as a block of one row
+    lost: NDArray[np.int64]  # numbers of the filled rows, ascending, among all rows
+    rows: RowNumbers  # numbers of the rows of this source among all rows
+    token: str  # identity of the attributes above
+
+    @classmethod
+    def from_reports(
+        cls, source: RecordSource, reports: Sequence[ShardReport], fill_values: Mapping[str, Any] | None
+    ) -> FilledSource:
+        """Insert rows for lost records: as many as are known, else one per damaged range of bytes."""
+        intact = source.collection
+        lost, rows = [], 0
+        starts = [0]
+        for start, report in zip(intact.starts[:-1].tolist(), reports, strict=True):
+            before = splits_of(report.counts)
+            gap_indices = np.searchsorted(report.starts, [gap.start for gap in report.lost])
+            for gap, index in zip(report.lost, gap_indices.tolist(), strict=True):
+                number = 1 if gap.records is None else gap.records
+                lost.append(np.arange(number) + (start + int(before[index]) + rows))
+                rows += number
+            starts.append(start + report.records + rows)
+        collection = replace(intact, starts=np.array(starts, np.int64))
+        numbers = np.concatenate([np.zeros(0, np.int64), *lost])
+        return cls._create(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
+
+    @classmethod
+    def _create(
+        cls,
+        source: RecordSource,
+        collection: Collection,
+        filling: Mapping[str, Block],
+        lost: NDArray[np.int64],
+        rows: RowNumbers,
+    ) -> FilledSource:
+        values = {name: np.asarray(block).tolist() for name, block in filling.items()}
+        return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))
+
+    def __dask_tokenize__(self) -> str:
+        return self.token
+
+    @property
+    def content(self) -> object:
+        """Records of the shards, whatever their paths are, and the filled rows."""
+        values = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
+        return self.source.content, values, self.lost, self.rows
+
+    @property
+    def decoder(self) -> Decoder:
+        """Decoder of the records."""
+        return self.source.decoder
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the columns."""
+        return self.source.schema
+
+    @property
+    def shards(self) -> Shards:
+        """Shards of the collection."""
+        return self.collection.shards
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """Files with sizes and versions."""
+        return self.source.origin
+
+    def select(self, key: Any) -> FilledSource:
+        """Return a source of the selected rows."""
+        return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
+
+    def measure(self) -> FilledSource:
+        """Return a source of the same rows whose ragged values are not decoded."""
+        return self._create(self.source.measure(), self.collection, self.fillers, self.lost, self.rows)
+
+    def describe(self, key: Any) -> str:
+        """Return the files and rows as text, for errors; row numbers include filled rows."""
+        return describe_rows(self.collection, pick_rows(self.rows, key), "row")
+
+    def with_memory_limit(self, nbytes: int) -> FilledSource:
+        """Limit the memory of blocks of intact records."""
+        return replace(self, source=self.source.with_memory_limit(nbytes))
+
+    def locate(self, row: int, feature: str, start: int = 0) -> Location:
+        """Return the file of a row and its number there, filled rows included."""
+        number, starts = int(self.rows[start + row]), self.collection.starts
+        shard = int(np.searchsorted(starts, number, side="right")) - 1
+        return Location(self.shards.paths[shard], number - int(starts[shard]), feature=feature)
+
+    def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the stored bytes of ranges of rows, estimated between index entries."""
+        return self.collection.stored_nbytes(self.rows, spans)
+
+    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+        """Read the intact records among some rows and fill the others."""
+        rows = row_numbers(pick_rows(self.rows, key))
+        lost_before = np.searchsorted(self.lost, rows)
+        inside = lost_before < len(self.lost)
+        is_lost = np.zeros(len(rows), bool)
+        is_lost[inside] = self.lost[lost_before[inside]] == rows[inside]
+        return _read_filled(self.source, names, rows - lost_before, np.flatnonzero(is_lost), self.fillers, out)
+
+
+def _read_filled(
+    source: CountedRows,
+    names: Sequence[str],
+    rows: NDArray[np.int64],
+    lost: NDArray[np.int64],
+    fillers: Mapping[str, Block],
+    out: Mapping[str, NDArray[Any]] | None,
+) -> dict[str, Block]:
+    """Read some rows of a source, with fill values at some of their positions, which ascend, instead of its rows."""
+    if not len(lost):
+        return source.read(names, rows, out)
+    numbers = np.arange(len(rows))
+    order = numbers - np.searchsorted(lost, numbers, side="right")
+    order[lost] = len(rows) - len(lost)
+    read = source.read(names, np.delete(rows, lost))
+    return join_into([{name: take_rows(concatenate([read[name], fillers[name]]), order) for name in names}], out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ToleratedSource(SameRows):
     """Rows of another source, with fill values in place of those that it refuses to decode."""
 
@@ -248,15 +377,10 @@ class ToleratedSource(SameRows):
                 together.setdefault(tuple(refused[name].tolist()) if name in refused else (), []).append(name)
         blocks: dict[str, Block] = {}
         for lost, columns in together.items():
-            if not lost:
+            if lost:
+                blocks |= _read_filled(self.source, columns, row_numbers(picks), np.array(lost), self.fillers, out)
+            else:
                 blocks |= self.source.read(columns, key, out)
-                continue
-            order = np.arange(len(picks)) - np.searchsorted(lost, np.arange(len(picks)), side="right")
-            rest = np.delete(row_numbers(picks), lost)
-            order[list(lost)] = len(rest)
-            read = self.source.read(columns, rest)
-            filled = {name: take_rows(concatenate([read[name], self.fillers[name]]), order) for name in columns}
-            blocks |= join_into([filled], out)
         for name in names:
             if name in self.marks:
                 valid = np.ones(len(picks), bool)
