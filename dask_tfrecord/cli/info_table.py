@@ -17,8 +17,8 @@ from rich.text import Text
 
 from dask_tfrecord.cli.command_options import output, plain
 from dask_tfrecord.errors import for_commands, joined, plural, redact_url, span
+from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.inference.report import FeatureReport, Report
-from dask_tfrecord.features.metadata.labels import schema_code
 from dask_tfrecord.features.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.markup import stack_columns
 from dask_tfrecord.records.damage import ShardReport

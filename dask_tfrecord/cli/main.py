@@ -141,7 +141,7 @@ def info(
     known = metadata if sample is None and message is None else None
     sample = sample or SAMPLE
     if spec and known is not None:
-        from dask_tfrecord.features.metadata.labels import schema_code
+        from dask_tfrecord.features.code import schema_code
 
         click.echo(schema_code(known))
         return
@@ -362,7 +362,7 @@ def schema(
 
         click.echo(pbtxt(found), nl=False)
     elif format == "python":
-        from dask_tfrecord.features.metadata.labels import schema_code
+        from dask_tfrecord.features.code import schema_code
 
         click.echo(schema_code(found))
     else:

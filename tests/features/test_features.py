@@ -19,8 +19,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord import features
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.dtypes import default_array
-from dask_tfrecord.features.metadata.labels import schema_code
 
 # A repr names public classes of the package alone.
 NAMES = {name: value for name, value in vars(features).items() if isinstance(value, type)} | {

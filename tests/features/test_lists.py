@@ -24,7 +24,7 @@ from support.wire import example, sequence_example
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, FeatureError, SchemaError, UnknownFeatureError
-from dask_tfrecord.features.metadata.labels import schema_code
+from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.schema import Schema, pbtxt
 
 CONTEXT = {"query": dtf.TextFeature(), "length": dtf.FixedLenFeature((), "int16")}

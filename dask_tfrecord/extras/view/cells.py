@@ -27,10 +27,10 @@ from dask_tfrecord.extras.preview import (
     type_text,
 )
 from dask_tfrecord.features import Feature
+from dask_tfrecord.features.code import feature_code
 from dask_tfrecord.features.images.pixels import check_shown, encode_png, shrink_image
 from dask_tfrecord.features.images.registry import media_type
 from dask_tfrecord.features.inference.payload_type import detect_image, is_probably_text
-from dask_tfrecord.features.metadata.labels import feature_code
 from dask_tfrecord.features.schema import Schema, prefix_groups
 
 # Letters, bytes and numbers of a cell of the grid, and of the cell of one record.

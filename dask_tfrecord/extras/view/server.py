@@ -25,8 +25,8 @@ from dask_tfrecord.extras.view.cells import Column, cell, columns_of, curves_of,
 from dask_tfrecord.extras.view.opened import Opened
 from dask_tfrecord.extras.view.passes import Pass, Refined, Search
 from dask_tfrecord.extras.view.shard_map import locate, record_bytes, repair_plan, shard_list, shard_map, shown_path
+from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.inference.report import Report
-from dask_tfrecord.features.metadata.labels import schema_code
 from dask_tfrecord.shards.listing import natural_order
 
 try:

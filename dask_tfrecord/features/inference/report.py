@@ -17,6 +17,7 @@ from typing import Any
 
 from dask_tfrecord.errors import FEATURES, FeatureError, Location, SchemaError, Spelled, joined, plural, printable, span
 from dask_tfrecord.features import Feature, FixedLenFeature, FixedLenSequenceFeature, VarLenFeature
+from dask_tfrecord.features.code import feature_code, python_code
 from dask_tfrecord.features.inference.payload_type import (
     ADVICE,
     BytesContent,
@@ -27,7 +28,6 @@ from dask_tfrecord.features.inference.payload_type import (
 from dask_tfrecord.features.inference.survey import BytesSummary, FeatureCounts, KindCounts, Survey, survey
 from dask_tfrecord.features.inference.wire import likely_types
 from dask_tfrecord.features.message_types import MessageType
-from dask_tfrecord.features.metadata.labels import feature_code, python_code
 from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, align_columns, split_item_name
 from dask_tfrecord.markup import bins_svg, fragment, html_table, presence_bar, table
 from dask_tfrecord.records.index import RecordRange, full_run, iterate_payloads
