@@ -24,7 +24,7 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   const choose = select("Shard", names, shard, (at) => again({ shard: at }));
   const detail = h("div", { class: "two section" });
   const repair = h("section", { class: "section panel" }, h("p", { class: "waiting" }, "Checking the shard…"));
-  main.append(title(h("h1", {}, "Bytes"), choose));
+  main.append(title(h("h1", {}, "Bytes"), choose), repair);
   const found = await get("shard", { data: set.data, shard, start, stop: start + MOST_CELLS }, signal);
   if (signal.aborted) return {};
   const cells = cellsOf(found);
@@ -46,7 +46,7 @@ export async function bytesPage({ main, query, set, signal, change, remember }) 
   });
   const head = title(heading, about, (start > 0 || !ends) && pager);
   const list = h("ul", { class: "states" }, states);
-  main.append(h("section", { class: "panel" }, head, chart.element, list, damageList(found.damaged)), detail, repair);
+  repair.before(h("section", { class: "panel" }, head, chart.element, list, damageList(found.damaged)), detail);
 
   function pick(cell) {
     if (cell === picked) return;
