@@ -193,7 +193,10 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
         "inplace": "leave it out: a method returns another data set, and does not change this one",
-        "axis": "leave it out: names are those of columns",
+        "axis": "leave it out: names refer to columns",
+        "index": "leave it out: rows have no index but their number",
+        "frac": "write ds.sample(int(VALUE * ds.nrows)) for a share of the rows",
+        "random_state": "write seed=VALUE",
         "drop.columns": "write ds.drop('label'), with your names, each as an argument",
         "rename.columns": "write ds.rename(VALUE)",
         "shuffle.buffer_size": "write ds.shuffle(seed=0) to mix all rows, or ds.batches(2, shuffle='window', "
@@ -219,7 +222,8 @@ def unknown_option(function: str, name: str, known: Iterable[str], value: object
     # The advice does not apply to a function without columns.
     if name != "column" or "columns" in known:
         text = text or advice("argument", name, {"VALUE": value})
-    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{text or near_misses(name, known)}")
+    text = text or (near_misses(name, known) if known else "; it takes none")
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{text}")
 
 
 def explain_arguments(call: str) -> Callable[[_Function], _Function]:

@@ -169,7 +169,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.rename("label", "class"), "write ds.rename({'label': 'class_id'})"),  # type: ignore[call-arg,arg-type]
     (lambda ds: ds.rename(columns={"label": "class"}), "write ds.rename({'label': 'class'})"),  # type: ignore[arg-type]
     (lambda ds: ds.drop(columns=["label"]), "write ds.drop('label'), with your names, each as an argument"),  # type: ignore[call-arg]
-    (lambda ds: ds.drop("label", axis=1), "leave it out: names are those of columns"),  # type: ignore[call-arg]
+    (lambda ds: ds.drop("label", axis=1), "leave it out: names refer to columns"),  # type: ignore[call-arg]
     (lambda ds: ds.describe("label"), "write ds.describe(), or ds[['label']].describe() for some columns"),  # type: ignore[call-arg]
     (lambda ds: ds.explode(), "write ds.explode('tokens'), with the name of a ragged column"),  # type: ignore[call-arg]
     (lambda ds: ds.shuffle(buffer_size=9), "ds.batches(2, shuffle='window', window=9) to mix rows within windows"),  # type: ignore[call-arg]

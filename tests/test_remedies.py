@@ -49,7 +49,14 @@ def test_a_name_of_other_libraries_says_what_to_write(name: str, namespace: Name
     ("of", "name"), [(of, name) for of in ("dtf", "batches", "argument") for name in sorted(ADVICE[of])]
 )
 def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace) -> None:
-    value = {"nrows": 3, "n_rows": 3, "drop_last": True, "rename.columns": {"label": "a"}, "shuffle.buffer_size": 9}
+    value = {
+        "nrows": 3,
+        "n_rows": 3,
+        "drop_last": True,
+        "rename.columns": {"label": "a"},
+        "shuffle.buffer_size": 9,
+        "frac": 0.5,
+    }
     said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"])})
     executed(said, namespace)
     for argument in re.findall(r"write (\w+)=", said):

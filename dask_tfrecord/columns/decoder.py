@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import struct
 import threading
 from collections import Counter
@@ -913,7 +914,7 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
     if spec.steps and spec.key in context:
         return "; it is a feature of the context: specify it in features"
     if not any(spec.key in part for part in parts):
-        return f"{near_misses(spec.key, sorted(found))}. If only some records have it, give it a default_value"
+        return f"; if only some records have it, give it a default_value{near_misses(spec.key, sorted(found))}"
     if is_list and spec.steps:
         return "; other items of the record have it: a default_value fills it"
     what = "a feature of the items: specify it in example_features"
@@ -944,6 +945,9 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
             return f"holds {_kind_name(Kind(found))} where {feature} takes {taken}{advice}"
         case Fault.SIZE:
             text = f"holds {plural(found, 'byte')} where {feature} takes {spec.count:,}"
+            items = math.prod(feature.item_shape)
+            if fitting := {items: "uint8", 2 * items: "uint16", 4 * items: "float32", 8 * items: "float64"}.get(found):
+                return f"{text}; RawFeature({feature.item_shape}, {fitting!r}) takes this number"
             # If the array needs more bytes, they are often an encoded image.
             return f"{text}; ImageFeature() reads JPEG, PNG and other images"
         case Fault.UTF8:
@@ -972,6 +976,8 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
     dtype = {Kind.BYTES: "bytes", Kind.FLOATS: "float32", Kind.INT64: "int64"}.get(found)
     if dtype is None or spec.content is Content.MIXED:
         return ""
+    if found is Kind.BYTES and spec.count > 1:
+        return f"; if the bytes are an array, write RawFeature({feature.item_shape}, {str(feature.item_dtype)!r})"
     with suppress(TypeError, SchemaError):
         other: Any = feature
         return f"; write {replace(other, dtype=dtype)}"

@@ -899,6 +899,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         return self.to_arrow_batches().__arrow_c_stream__(requested_schema)
 
+    @explain_arguments("ds.to_awkward(), or ds[['label']].to_awkward() for some columns")
     def to_awkward(self) -> Any:
         """Read the rows as Awkward Arrays, one record array per chunk.
 
@@ -934,6 +935,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return AwkwardChunks(self._rows)
 
+    @explain_arguments("ds.to_dataframe(), or ds[['label']].to_dataframe() for some columns")
     def to_dataframe(self) -> Any:
         """Return a dask DataFrame of the rows, one partition per chunk.
 
@@ -968,6 +970,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
 
         return to_dataframe(self._rows)
 
+    @explain_arguments("ds.to_polars(), or ds[['label']].to_polars() for some columns")
     def to_polars(self) -> Any:
         """Return a polars LazyFrame of the rows, which polars and DuckDB query.
 

@@ -127,7 +127,8 @@ class ImageFeature(Encoded):
                 f"several images per record, -1 for any number; got {shape}"
             )
         if size is not None and (len(size) != 2 or 0 in size):
-            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {size}")
+            advice = f": write size=({size[0]}, {size[0]})" if len(size) == 1 and size[0] else ""
+            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {self.size}{advice}")
         if self.reduced and size is None:
             raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
         if self.method not in IMAGE_METHODS:

@@ -102,6 +102,8 @@ def from_tensorflow(feature: Any, owner: str) -> Feature:
     # Another thread may register one meanwhile.
     classes = {name: cls for name, cls in FEATURES.copy().items() if issubclass(cls, Listed)}
     expected = "a feature of this library or of tf.io, for example FixedLenFeature((), 'int64')"
+    if isinstance(feature, type) and feature.__name__ in FEATURES:
+        raise SchemaError(f"{owner}: expected {expected}; got the class {feature.__name__}: call it with its arguments")
     made: Feature = of_this_library(feature, Feature, classes, owner, expected)
     return made
 

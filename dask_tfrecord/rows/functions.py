@@ -223,7 +223,7 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
     except Exception as error:
         remedy = unknown_column(error, columns) or _failed_trial(error)
         raise ValueError(
-            f"the function of map_blocks failed on blocks of no rows ({error!r}), which are tried to learn its dtypes; "
+            f"the function of map_blocks failed when it was called with 0 rows to learn its dtypes ({error!r}); "
             f"{remedy}"
         ) from error
     for name, block in made.items() if isinstance(made, Mapping) else ():
@@ -235,14 +235,14 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
             )
         if blocks and hasattr(block, "shape") and len(block):
             raise SchemaError(
-                f"the function of map_blocks got blocks of no rows, which are tried to learn its dtypes, and returned "
-                f"{plural(len(block), 'row')} of {name!r}: it returns as many rows as it gets"
+                f"the function of map_blocks was called with 0 rows to learn its dtypes, and returned "
+                f"{plural(len(block), 'row')} of {name!r}: it has to return as many rows as it gets"
             )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
 
 
 def _failed_trial(error: Exception) -> str:
-    """Say what to change in a function that failed with blocks of no rows."""
+    """Suggest a change of a function that failed with 0 rows."""
     said = str(error)
     if isinstance(error, TypeError) and "positional argument" in said:
         return "it is called with one argument, a dict of arrays"
@@ -269,7 +269,7 @@ def mapped_schema(made: Any, own: Schema) -> Schema:
     """
     if not isinstance(made, Mapping):
         raise SchemaError(
-            f"map_blocks is for functions from and to dicts of blocks; got {type(made).__name__}: return "
+            f"map_blocks takes functions from a dict of arrays to a dict of arrays; got {type(made).__name__}: return "
             f"{{'name': array}}"
         )
     features: dict[str, Feature] = {}

@@ -546,7 +546,10 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
         if not counted:
             raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
         if chunks < 1:
-            raise ValueError(f"a chunk has one row or more; got chunks={chunks}")
+            raise ValueError(
+                f"a chunk has one row or more; got chunks={chunks}: write chunks='auto', or 'shard' for "
+                f"one chunk per shard"
+            )
         return int(chunks)
     nbytes = parse_size(chunks)
     if nbytes is None:

@@ -167,7 +167,7 @@ def call_once(call: Callable[[], Result], path: str, what: str) -> Result:
 
 _CREDENTIALS = Spelled(
     "; pass credentials in storage_options, or for a public bucket anon=True for S3 and token='anon' for Google",
-    "; credentials are those of the environment, such as AWS_ACCESS_KEY_ID; for a public bucket set "
+    "; credentials come from the environment (AWS_ACCESS_KEY_ID and others); for a public bucket set "
     """FSSPEC_S3='{"anon": true}' for S3 and FSSPEC_GS='{"token": "anon"}' for Google""",
 )
 

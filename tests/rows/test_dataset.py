@@ -426,7 +426,7 @@ def test_map_blocks_that_returns_something_else(ds: dtf.Dataset, case: str) -> N
 
 
 def test_map_blocks_without_inferable_results(ds: dtf.Dataset) -> None:
-    with pytest.raises(ValueError, match=r"failed on blocks of no rows .*; give template=") as caught:
+    with pytest.raises(ValueError, match=r"failed when it was called with 0 rows .*; give template=") as caught:
         ds.map_blocks(lambda blocks: {"x": blocks["label"].max(keepdims=True)})
     assert "zero-size" in str(caught.value.__cause__)
     functions: list[tuple[Function, str]] = [

@@ -135,7 +135,7 @@ def test_a_data_set_on_a_backend_of_dask(ds: dtf.Dataset, tmp_path: Path) -> Non
 
 
 def test_functions_return_as_many_rows_as_they_get(ds: dtf.Dataset) -> None:
-    with pytest.raises(SchemaError, match=r"got blocks of no rows.* returned 10 rows of 'z'"):
+    with pytest.raises(SchemaError, match=r"called with 0 rows.* returned 10 rows of 'z'"):
         ds.map_blocks(lambda blocks: {"z": np.zeros(10)})
     # Rows of a RaggedBlock are iterated, also in the trial without rows.
     summed = ds.map_blocks(

@@ -169,7 +169,8 @@ def _row_lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
         each is None or (isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0)
         for each in given
     ):
-        raise ValueError(f"pad: a length of {name!r} is a non-negative int or None; got {length!r:.100}")
+        advice = f": write dtf.Pad(None, value={length}) to pad with this value" if isinstance(length, int) else ""
+        raise ValueError(f"pad: a length of {name!r} is a non-negative int or None; got {length!r:.100}{advice}")
     if len(given) != levels:
         raise ValueError(
             f"pad: column {name!r} has {levels} levels of rows, and takes a tuple of as many lengths; got {length!r}"

@@ -70,7 +70,7 @@ def variable_specs(
             "dimensions of xarray have known sizes, and rows are not counted: open with counts='auto', not counts=None"
         )
     if isinstance(coords, str):
-        raise ValueError(f"coords is a list of columns; got the string {coords!r}")
+        raise ValueError(f"coords is a list of columns; got the string {coords!r}: write coords=[{coords!r}]")
     given = dimension_names or {}
     if not isinstance(given, Mapping):
         raise ValueError(f"dimension_names must map columns to names of axes; got {dimension_names!r:.100}")

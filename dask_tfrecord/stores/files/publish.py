@@ -111,7 +111,9 @@ class ShardNames:
     @classmethod
     def from_urlpath(cls, urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> ShardNames:
         """Check and complete a template, a file name or a directory; raise ValueError for other fields."""
-        given, options = str(stringify_path(urlpath)), dict(storage_options or {})
+        given, options = stringify_path(urlpath), dict(storage_options or {})
+        if not isinstance(given, str):
+            raise TypeError(f"the name of the new files is a path or a template; got {given!r:.100}")
         if not given:
             raise ValueError("the path is an empty string; expected a file, a directory or a template")
         if given.endswith("/") or is_directory(given, options):
