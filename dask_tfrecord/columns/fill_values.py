@@ -1,4 +1,4 @@
-"""The values that stand in for what can't be read: for lost records, and for values that can't be decoded."""
+"""Values that replace lost records, and values that can't be decoded."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _no_value(name: str, option: str, reason: str) -> str:
 
 def _default(name: str, column: ColumnDecoder, option: str) -> Any:
     if column.scope == "item":
-        return []  # defaults are those of items, and a lost record has none
+        return []  # defaults belong to items, which a lost record lacks
     value = getattr(column.parsed, "default_value", None)
     if value is None or name != column.source:
         raise SchemaError(_no_value(name, option, f"{column.parsed} has no default_value"))

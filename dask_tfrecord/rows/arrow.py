@@ -15,7 +15,7 @@ own shape per row                           struct of data (large_list) and shap
 complex                                     floats with a last axis of size 2
 ==========================================  =========================================================
 
-Offsets of blocks are int64, as those of the large types are, so values and offsets are not copied.
+Blocks and the large types of Arrow both have int64 offsets, so values and offsets are not copied.
 
 A vector is a plain fixed_size_list, which every reader shows as an array. The tensor type adds nothing to it but the
 shape, and readers without the type show the same list. A tensor of several axes would lose its shape in a plain list.
@@ -162,7 +162,7 @@ class BatchMaker:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def check_columns(self, rows: int | None) -> None:
-        """Raise if rows have no column: a record batch without columns has no rows."""
+        """Refuse rows without columns: a record batch without columns lacks rows."""
         if not self.schema and rows != 0:
             raise SchemaError("rows without a column cannot be record batches: select one column or more")
 
@@ -259,7 +259,7 @@ class ArrowBatches(ChunkIterator[pa.RecordBatch]):
         Raises
         ------
         ValueError, pyarrow.ArrowException
-            If the names differ, or Arrow has no such cast.
+            If the names differ, or Arrow lacks the cast.
         """
         return pa.RecordBatchReader.from_batches(self._schema, self._until_end()).__arrow_c_stream__(requested_schema)
 
@@ -280,7 +280,7 @@ def to_dataframe(rows: Rows) -> Any:
     borders, divisions = rows.borders, None
     starts = [0] * len(chunks)
     if borders is not None and borders[-1]:
-        # Divisions ascend, so chunks without rows have no partition.
+        # Divisions ascend, so chunks without rows do not become partitions.
         kept = [number for number, size in enumerate(rows.sizes) if size]
         chunks, starts = [chunks[number] for number in kept], [int(borders[number]) for number in kept]
         divisions = (*starts, int(borders[-1]) - 1)
@@ -304,7 +304,7 @@ def _frame(table: pa.Table, start: int) -> Any:
     """Convert a table to a pandas DataFrame whose index continues from `start`."""
     import pandas
 
-    # In Arrow NaN is a number, in pandas a missing one: floats are those of NumPy.
+    # In Arrow NaN is a number, in pandas a missing one: floats keep NumPy's types.
     types = {kind: pandas.ArrowDtype(kind) for kind in table.schema.types if not pa.types.is_floating(kind)}
     frame = table.to_pandas(types_mapper=types.get)
     frame.index = pandas.RangeIndex(start, start + table.num_rows)

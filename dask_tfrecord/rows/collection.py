@@ -38,7 +38,7 @@ class Collection:
     entry_offsets: NDArray[np.int64]  # offset of its header in the decompressed stream
     # True for each index entry before which bytes are lost, so that the previous record does not end there.
     breaks: NDArray[np.bool_] | None = None
-    # True for each shard that lost bytes after its last record. Both are None if all shards are intact.
+    # True for each shard that lost bytes after its last record. Both are None while all shards are intact.
     tails: NDArray[np.bool_] | None = None
     counts_given: bool = False  # by the user, and not verified
 

@@ -303,7 +303,7 @@ def _hint(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
 
-# Records from which features are inferred.
+# Records that features are inferred from.
 SAMPLE = 256
 
 
@@ -415,7 +415,7 @@ def repair(
     target : str or os.PathLike
         New file; its directory must exist.
     compression : {"same", None, "gzip", "zlib", "zstd"}
-        Compression of the new file; ``"same"`` keeps that of the damaged file.
+        Compression of the new file; ``"same"`` keeps the damaged file's.
     storage_options, target_options : mapping, optional
         Options of the fsspec file systems of the two files.
 

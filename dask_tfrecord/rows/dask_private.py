@@ -43,7 +43,7 @@ def active_client() -> Any:
 def pool_threads() -> int | None:
     """Return how many threads dask's configured pool has; None without a pool.
 
-    `concurrent.futures` has no public attribute for it, and dask reads the same one:
+    `concurrent.futures` lacks a public attribute for it, and dask reads the same one:
     https://github.com/dask/dask/blob/main/dask/threaded.py (`get`).
     """
     return getattr(dask.config.get("pool", None), "_max_workers", None)
@@ -61,7 +61,7 @@ def worker_memory() -> int | None:
 
 
 def to_backend(backend: str) -> Callable[[Any], Any]:
-    """Return dask's function that moves an array to a backend, such as "cupy".
+    """Return dask's function that moves an array to a backend (such as "cupy").
 
     dask documents `dask.array.Array.to_backend` and the registration of backends, without a function for one array:
     https://github.com/dask/dask/blob/main/dask/array/backends.py (`ArrayBackendEntrypoint`).

@@ -130,7 +130,7 @@ class Exploded(Step):
         return {**kept, **self.item_columns.origin}
 
     def needs(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the columns of records to read, among them one that tells the lengths."""
+        """Return the columns of records to read, among them one with the lengths."""
         return self.item_columns.needed(names, counted=False)
 
     def lengths(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.int64]:
@@ -219,7 +219,7 @@ class ExplodedSource(DerivedRows):
 
     @property
     def most_items(self) -> int:
-        """Most items of a record, all of which are decoded to read one; 0 for images, which are held as bytes."""
+        """Most items of a record, which are all decoded to read one; 0 for images, which are held as bytes."""
         return 0 if self.item_columns.encoded else int(self.counts.lengths.max(initial=0))
 
     def measure(self) -> ExplodedSource:
@@ -272,7 +272,7 @@ class ExplodedSource(DerivedRows):
         return self.source.cost(found)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-        """Add the borders that the source adds to those of the records of all items."""
+        """Add the source's borders to the borders between records."""
         rows, counts = self.rows, self.counts
         if not (isinstance(rows, range) and rows.step == 1) or not len(rows):
             return borders
@@ -524,7 +524,7 @@ def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero"
 
 
 def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a group, all of which are divisible into items."""
+    """Return the columns of a group; all are divisible into items."""
     if isinstance(group, str):
         names = schema.groups.get(group) or _under(schema, group)
         if names:

@@ -50,7 +50,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 _OPERATORS = (*_COMPARISONS, "in", "not in")
 _REDUCTIONS = ("len", "any", "all")
-# Function from a dict of blocks of n rows to a mask of n rows.
+# Function from a dict of blocks with n rows to a mask of n rows.
 MaskFunction = Callable[[dict[str, Any]], Any]
 
 
@@ -137,7 +137,7 @@ def _flat(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Alternatives, each of which is a list of conditions that all hold."""
+    """Alternatives: lists of conditions; all conditions of one list have to hold."""
 
     alternatives: tuple[tuple[Condition, ...], ...]
 
@@ -242,7 +242,7 @@ def _unknown(condition: Condition, schema: Schema, joined: bool) -> UnknownFeatu
 
 
 def _computed(expression: str, schema: Schema) -> str:
-    """Return an expression of columns as one of blocks; no text if it is none."""
+    """Rewrite an expression of columns for blocks; an empty text if it can't be."""
     known = {"numpy", "np", "abs"}
 
     def block(match: re.Match[str]) -> str:
@@ -429,7 +429,7 @@ def _after_space(tokens: Sequence[str], at: int) -> int:
 
 
 def _operator(tokens: Sequence[str], at: int) -> tuple[str, int]:
-    """Return the operator at a place, and the place after it; no text if there is none."""
+    """Return the operator at a place, and the place after it; an empty text without one."""
     first, second, third = (*tokens[at : at + 3], "", "", "")[:3]
     if first + second in _COMPARISONS and second:
         return first + second, at + 2
@@ -441,7 +441,7 @@ def _operator(tokens: Sequence[str], at: int) -> tuple[str, int]:
 
 
 def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
-    """Return a name in quotes, or the reduction of one, and the place after it; None if there is none."""
+    """Return a name in quotes, or its reduction, and the place after it; None for other texts."""
     reduction, at = "", 0
     if len(tokens) > 1 and tokens[0] in _REDUCTIONS and tokens[1] == "(":
         reduction, at = tokens[0], _after_space(tokens, 2)
@@ -473,12 +473,12 @@ def _parse_text(tokens: Sequence[str]) -> tuple[str, str, Any]:
 
 # Conditions that show the forms.
 _LIKE = '"label == 3", "name == \'cat\'", "len(tokens) > 5" or "label in [1, 2]"'
-# Letters that stand for texts in quotes while a text is rewritten.
+# Letters that replace texts in quotes while a text is rewritten.
 _STAND_INS, _STAND_IN = re.compile("[\ue000-\uf8ff]"), 0xE000
 _NAME = r"[^\W\d][\w/]*(?:\([^()\s]*\))?|[\ue000-\uf8ff]"
 _OPERAND = r"[-+.\w\ue000-\uf8ff]+"
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-# What SQL, pandas and C write otherwise: its pattern, what conditions have instead, and the advice.
+# Notation of SQL, pandas and C: its pattern, the notation of conditions, and the advice.
 _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), written, advice)
     for pattern, written, advice in (
@@ -514,7 +514,7 @@ _REWRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str], s
         ),
     )
 )
-# What only a function can test: NaN, parts of a text, and two columns.
+# Only a function can test these: NaN, parts of a text, and two columns.
 _MISSING = re.compile(
     rf"({_NAME})(?:\s*==\s*(?:(?:np|numpy)\.)?(?:null|nan|none)|\s+is\s+(?:null|nan|none)|\.is(?:na|null|nan)\(\))|"
     rf"is_?(?:na|null|nan)\(({_NAME})\)",
@@ -632,7 +632,7 @@ def condition_text(name: str, comparison: str, value: Any) -> str:
     return f"{name if _PLAIN.fullmatch(name) else repr(name)} {comparison} {value!r}"
 
 
-# Lists of conditions: those of one list hold together, and of the lists at least one.
+# Lists of conditions: a row is kept if all conditions of at least one list hold.
 Alternatives = list[list[tuple[str, str, Any]]]
 
 

@@ -254,7 +254,7 @@ def _failed_trial(error: Exception) -> str:
 
 
 def unknown_column(error: Exception, columns: Iterable[str]) -> str:
-    """Return what to do about the KeyError of a function that looks up another column; no text for other errors."""
+    """Advise about the KeyError of a function that needs another column; an empty text for other errors."""
     name = error.args[0] if isinstance(error, KeyError) and error.args else None
     if not isinstance(name, str) or name in columns:
         return ""

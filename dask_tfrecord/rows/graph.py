@@ -185,7 +185,7 @@ class Rechunked:
 
     @property
     def held_nbytes(self) -> int:
-        """Most bytes of old chunks that one new chunk is made of, which are in memory together."""
+        """Most bytes of old chunks that are in memory together to make a new chunk."""
         old, new = (splits_of(chunks[0]) for chunks in (self.before, self.after))
         low = np.searchsorted(old, new[:-1], side="right") - 1
         high = np.maximum(np.searchsorted(old, new[1:], side="left"), low)
@@ -207,7 +207,7 @@ class Rechunked:
 
 
 def nonempty_chunks(sizes: Sequence[float]) -> list[int]:
-    """Return the numbers of the chunks with rows; the first one if there are no rows."""
+    """Return the numbers of the chunks with rows; the first one if all are empty."""
     return [number for number, size in enumerate(sizes) if size] or [0]
 
 
@@ -228,7 +228,7 @@ def each_chunk(step: Callable[..., Any], option: object, *chunks: da.Array) -> d
 
 
 def place_of_chunk(sizes: tuple[float, ...], files: str, number: int) -> Place:
-    """Return where the rows of a chunk that exists are from: assigned columns have no records."""
+    """Return where the rows of an existing chunk are from: assigned columns do not come from records."""
     start, size = float(np.sum(sizes[:number])), sizes[number]
     if np.isnan(start + size):
         return Place(lambda: f"chunk {number} of {files}")

@@ -261,7 +261,7 @@ def _exactly(forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, An
         if isinstance(array, np.ndarray) and not same_form(form, feature):
             array = to_array(conform(form, array, owner, lossless=True))
         elif not same_form(form, feature):
-            # A row of zeros tells whether rows can be converted, which tasks do.
+            # A row of zeros shows whether rows can be converted, which tasks do.
             conform(form, np.zeros((1, *array.shape[1:]), feature.block_dtype), owner, lossless=True)
         made[name] = form, array
     return made
@@ -641,7 +641,7 @@ def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     # Zarr and HDF5 read whole chunks.
     unequal = max(map(_rectilinear_rows, arrays), key=lambda chunks: max(chunks, default=0))
     if unequal:
-        # As many of the chunks as there is room for.
+        # As many chunks as fit.
         borders = np.cumsum([0, *unequal])
         return tuple(np.diff(borders[joined_parts((borders.tolist(), each))]).tolist())
     steps = [int(np.max(array.chunks[0])) for array in arrays if getattr(array, "chunks", None)]
@@ -656,7 +656,7 @@ def is_frame(value: Any) -> bool:
 
 
 def rows_of_frame(frame: Any, forms: Mapping[str, Feature], *, exact: bool) -> Rows:
-    """Convert a DataFrame; `forms` and `exact` are those of `columns_from_arrays`."""
+    """Convert a DataFrame; `forms` and `exact` are as in `columns_from_arrays`."""
     names = list(frame.columns)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise SchemaError(

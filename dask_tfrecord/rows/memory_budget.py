@@ -1,4 +1,4 @@
-"""Bound the memory of a conversion by that of its workers."""
+"""Bound the memory of a conversion by the memory of its workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MemoryBudget:
     read_nbytes : int
         Decoded bytes of the rows that a task has read and not yet written.
     overhead_nbytes : int
-        Memory of reading, codecs and the allocator; plus that of many tasks where the process holds them.
+        Memory of reading, codecs and the allocator, and of many tasks where the process holds them.
     imports_nbytes : int
         Memory of a worker before the conversion begins.
     """

@@ -26,7 +26,7 @@ class ObjectArray(np.ndarray[Any, Any]):
     """
 
     column: str | None = None
-    # Larger than that of plain arrays, so that NumPy joins both to this class.
+    # Larger than for plain arrays, so that NumPy joins both to this class.
     __array_priority__ = 0.1
 
     def __array_finalize__(self, obj: Any) -> None:

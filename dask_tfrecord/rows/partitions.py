@@ -58,7 +58,7 @@ class RecordPartition:
 def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> list[RecordPartition]:
     """Split shards into partitions, in order, by `chunks` of `read_tfrecord`, with sizes in stored bytes.
 
-    An int or a size counts the records of all shards; ``"auto"`` counts those of large uncompressed shards, which it
+    An int or a size counts the records of all shards; ``"auto"`` counts only large uncompressed shards, which it
     splits.
     """
     # A sample of the records needs no rows.
@@ -265,7 +265,7 @@ def infer_schema(
         If a record is not an Example, a SequenceExample or an ExampleListWithContext. The error names the detected
         type and a reader for it.
     SchemaError
-        If a feature holds values of two kinds, or there are no records. `inspect_records` reports these cases.
+        If a feature holds values of two kinds, or the shards are empty. `inspect_records` reports these cases.
     CorruptRecordError
         If a sampled record is damaged, and ``errors="raise"``; CRCs are always checked.
     ShardNotFoundError

@@ -15,7 +15,7 @@ ORDER, DISTANCES, CHOICES = 0, 1, 2
 
 def random_bits(*entropy: int) -> np.random.PCG64:
     """Return a stream of random bits."""
-    # NumPy guarantees the stream of a bit generator, but not that of the methods of `Generator`.
+    # NumPy guarantees the stream of a bit generator, but not the results of `Generator`.
     return np.random.PCG64(np.random.SeedSequence(entropy))
 
 
@@ -39,7 +39,7 @@ def permutation(count: int, seed: int, epoch: int, *part: int) -> NDArray[np.int
 class Permutation(np.ndarray[tuple[int], np.dtype[np.int64]]):
     """All row numbers in random order, which are sent to another process as a seed, and computed again there."""
 
-    # None for arrays derived by NumPy, such as a part of a permutation.
+    # None for arrays derived by NumPy, like a part of a permutation.
     seed: int | None = None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:

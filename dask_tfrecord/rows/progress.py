@@ -129,12 +129,12 @@ TaskDone = Callable[[int, Any], None]
 TaskPart = Callable[[int, float], object]
 
 # Callbacks of each task name that is followed, and the number of names per client. Both change under the lock; tasks
-# look up callbacks without it.
+# iterate over callbacks without it.
 _followers: dict[str, tuple[TaskDone, TaskPart]] = {}
 _listening: Counter[str] = Counter()
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
-    # A forked worker has no bar, and locks that the display may have held.
+    # A forked worker does not draw a bar, and has locks that the display may have held.
     os.register_at_fork(after_in_child=_followers.clear)
 
 
@@ -340,7 +340,7 @@ def cancel_on_failure(identity: str, clear: Callable[[], None]) -> Iterator[None
 def remove_empty_directories(made: Sequence[Path]) -> None:
     """Remove directories that were made for a group, innermost first, as long as they are empty.
 
-    The first directory is that of the group. Its parents may hold a ``zarr.json``, which is removed with them.
+    The first directory holds the group. Its parents may hold a ``zarr.json``, which is removed with them.
     """
     with suppress(OSError):
         for directory in made:

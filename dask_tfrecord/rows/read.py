@@ -70,7 +70,7 @@ _EXAMPLES_PROBED = 8
 
 
 def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> Schema:
-    """Give features without a length that of the longest record, counted in parallel on the active scheduler."""
+    """Set missing lengths to the longest record's, counted in parallel on the active scheduler."""
     wanted = open_lengths(schema)
     if not wanted:
         return schema
@@ -139,12 +139,12 @@ def read_rows(
         Features to read, as for `tf.io.parse_example`: feature classes of this library or of `tf.io`; or the path of a
         schema file, as for `Schema.read` (``"schema.pbtxt"``). By default those of the TFDS metadata, those that
         `to_tfrecord` stored next to the shards of an xarray Dataset, or features inferred from the first records of
-        some shards. If a `FixedLenSequenceFeature` has no length, its records are read once to find the longest.
+        some shards. If a `FixedLenSequenceFeature` lacks a length, its records are read once to find the longest.
     sequence_features : mapping of str to feature, optional
-        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` are then those of the
+        Feature lists of SequenceExamples, as for `tf.io.parse_sequence_example`; `features` then describe the
         context. The number of steps is column ``NAME.lengths``.
     example_features : mapping of str to feature, optional
-        Features of each item of the ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` are then those of
+        Features of each item in ExampleListWithContexts (ELWC) of TF-Ranking, by key; `features` then describe
         the context. Feature ``KEY`` becomes the column ``examples/KEY``, with a row of items per record: a
         `FixedLenFeature` of shape ``s`` a ragged one of shape ``(-1, *s)``, a `VarLenFeature` nested rows. An item that
         lacks a key takes the ``default_value``. ``ds.explode("examples")`` returns one row per item. Excludes
@@ -164,7 +164,7 @@ def read_rows(
         Split of a TFDS data set, in the syntax of `tensorflow_datasets.load`: ``"train"``, ``"train+test"``,
         ``"train[:10%]"``, ``"train[100:200]"``, ``"test[2shard]"``, ``"all"``. Required if there are several splits.
     partitioning : {None, "hive"}
-        ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, such as ``date=2024-01-31``, as
+        ``"hive"`` adds a column of text for each directory ``KEY=VALUE`` in the paths, like ``date=2024-01-31``, as
         Spark and Hive name them; `urlpath` may be the directory above them. All shards need the same keys, each
         once. It cannot be combined with ``counts=None`` or `value_errors`.
     chunks : "auto", "shard", int or str, default "auto"
@@ -215,7 +215,7 @@ def read_rows(
     ShardNotFoundError
         If no shard is found. It is a `FileNotFoundError` too.
     SchemaError
-        If features cannot be inferred, a column or split does not exist, a column has no value for lost rows, a
+        If features cannot be inferred, a column or split does not exist, a column lacks a value for lost rows, a
         filter does not fit its column, or the type of the messages or a path in it cannot be found.
     CorruptRecordError
         If a record header is damaged or a shard is truncated, and ``errors="raise"``.
@@ -325,7 +325,7 @@ def _counted_source(
 
 
 def _first_records(collection: Collection) -> list[Any]:
-    """Return the first records as SequenceExamples, whose context is that of Examples; none if they are others."""
+    """Return the first records as SequenceExamples, which have the context of Examples; an empty list for others."""
     number = min(_EXAMPLES_PROBED, collection.nrows)
     if not number:
         return []
@@ -333,11 +333,11 @@ def _first_records(collection: Collection) -> list[Any]:
         try:
             return [SequenceExample.FromString(payload) for _, payload in payloads]
         except (DecodeError, UnicodeDecodeError, TFRecordError):
-            return []  # the error of whoever reads the rows
+            return []  # reading the rows raises the error
 
 
 def _warn_of_other_form(collection: Collection, schema: Schema, read: Schema) -> None:
-    """Warn if records have none of the keys that a data set made of its columns, whose rows would be empty."""
+    """Warn if records lack all keys that a data set made from its columns: rows would be empty."""
     if schema.message not in ("Example", "SequenceExample") or schema == read:
         return
     made, known = (
@@ -354,7 +354,7 @@ def _warn_of_other_form(collection: Collection, schema: Schema, read: Schema) ->
 
 
 def _warn_of_examples(collection: Collection, schema: Schema) -> None:
-    """Warn if feature lists are read from records that have none, whose rows have no steps."""
+    """Warn if feature lists are read from records without them: rows would be empty."""
     lists = schema.sequence_features
     records = _first_records(collection) if lists else []
     if not lists or not records:

@@ -75,7 +75,7 @@ def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assigned:
-    """A column that was added to those of a source or of blocks."""
+    """A column that was added to a source or to blocks."""
 
     feature: Feature
     array: da.Array
@@ -111,9 +111,9 @@ class Rows(HasRows):
     blocks: da.Array | None
     held_origin: Mapping[str, Any] | None = None
     rechunked: tuple[Rechunked, ...] = ()
-    # Names of the columns, in order; None for those of the source or the blocks.
+    # Names of the columns, in order; None for the columns of the source or the blocks.
     selected: tuple[str, ...] | None = None
-    # Columns that were added to those of the source or the blocks, in chunks of the same rows.
+    # Columns that were added to the source or the blocks, in chunks of the same rows.
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
     # Backend of dask that arrays of numbers are moved to.
     backend: str | None = None

@@ -75,7 +75,7 @@ _SETTING = "decode.memory-limit"
 # Rows that are read to estimate their size: borders of spans, and decoded bytes after which the probe stops.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
 _PROBE_NBYTES = 8 << 20
-# Share of the memory of a worker that one column of a block may take.
+# Share of a worker's memory that one column of a block may take.
 _SHARE = 0.5
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -118,7 +118,7 @@ class Source:
 
     @property
     def content(self) -> object:
-        """What is read, for fingerprints, without the paths of files: these are compared by what they refer to."""
+        """Identity for fingerprints, without the paths of files, which are compared by the files they lead to."""
         return self
 
     @property
@@ -155,7 +155,7 @@ class CountedRows(Source, ABC):
 
     @property
     def most_items(self) -> int:
-        """Most items of a record, all of which are decoded to read one; 0 if rows are not items."""
+        """Most items of a record, which are all decoded to read one; 0 if rows are not items."""
         return 0 if self.inner is None else self.inner.most_items
 
     @abstractmethod
@@ -204,7 +204,7 @@ class CountedRows(Source, ABC):
         return self
 
     def borders_of(self, names: Sequence[str], borders: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return chunk borders for some columns that are read without the others; `borders` are those of all."""
+        """Return chunk borders for some columns that are read without the others; `borders` belong to all."""
         return borders
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
@@ -212,7 +212,7 @@ class CountedRows(Source, ABC):
         return borders if self.inner is None else self.inner.refine(borders, nbytes)
 
     def describe(self, key: Any) -> str:
-        """Return the files and records of rows as text, for errors; `key` is that of `read`."""
+        """Return the files and records of rows as text, for errors; `key` is as in `read`."""
         if self.inner is not None:
             return self.inner.describe(key)
         rows, place = row_numbers(pick_rows(self.rows, key)), self.origin.get("store", "rows in memory")
@@ -417,14 +417,14 @@ class RecordSource(CountedRows):
     rows: RowNumbers  # numbers of the rows in the collection
     check_crc: bool
     token: str  # identity of the attributes above
-    most_nbytes: int | None = None  # limit of the bytes of a column of a block, if lower than the setting
+    most_nbytes: int | None = None  # limit of bytes for a column of a block, if lower than the setting
 
     @classmethod
     def from_collection(
         cls, collection: Collection, decoder: Decoder, rows: RowNumbers, check_crc: bool
     ) -> RecordSource:
         """Create a source and its token."""
-        # Index entries follow from the shards; counts may be those of the user.
+        # Index entries follow from the shards; counts may come from the user.
         token = tokenize(collection.shards, collection.starts, decoder, rows, check_crc)
         return cls(collection, decoder, rows, check_crc, token)
 
@@ -793,8 +793,8 @@ class UncountedSource(UncountedChunks):
         except (CorruptRecordError, FeatureError):
             if all(entry is None or entry.record is not None for entry in entries):
                 raise
-        # The first header that was found may lie in a payload, and record numbers are unknown. A walk from the start of
-        # the shard determines both.
+        # The first header that was found may be inside a payload, and record numbers are unknown. A walk from the start
+        # of the shard determines both.
         certain = [SplitEntry(0, 0) if split is None else find_entry_by_walk(shard, split) for shard, split in ranges]
         return self._decode(names, ranges, certain, where)
 

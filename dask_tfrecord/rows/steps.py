@@ -39,7 +39,7 @@ from dask_tfrecord.rows.sources import (
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the rows of a block are from."""
+    """Origin of the rows in a block."""
 
     describe: Callable[[], str]  # their files and records as text, for errors
     rows: RowNumbers | None = None  # their numbers in the source; None if they are not counted
@@ -98,7 +98,7 @@ class Renamed(Step):
 
     @property
     def derivation(self) -> object:
-        """New names, and those of the source."""
+        """New names, and names in the source."""
         return tuple(self.names.items())
 
     @property

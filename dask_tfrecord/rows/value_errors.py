@@ -200,7 +200,7 @@ def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, 
 
 
 def _is_of(source: Any, name: str, feature: str | None) -> bool:
-    """Return whether a feature that raised an error is that of the column."""
+    """Return whether the column belongs to the feature that raised an error."""
     while not hasattr(source, "decoder"):
         source = source.inner
     return feature in (name, source.decoder.decoders[name].source)
@@ -230,7 +230,7 @@ class FilledSource(CountedRows):
     def from_reports(
         cls, source: RecordSource, reports: Sequence[ShardReport], fill_values: Mapping[str, Any] | None
     ) -> FilledSource:
-        """Insert rows for lost records: as many as are known, else one per damaged range of bytes."""
+        """Insert rows for lost records: their number if it is known, else one row per damaged range of bytes."""
         intact = source.collection
         lost, rows = [], 0
         starts = [0]

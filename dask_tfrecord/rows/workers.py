@@ -90,7 +90,7 @@ class WorkerCheck:
     versions : mapping of str to str or None
         Versions of packages; None for a missing one.
     clock_difference : float
-        Seconds that the clock of the worker is ahead of that of the client, including the time of the check.
+        Seconds that the worker's clock is ahead of the client's, including the time of the check.
     paths : tuple of PathCheck
         Result for each path.
     problems : tuple of str
@@ -224,7 +224,7 @@ def check_workers(
     Returns
     -------
     WorkersReport
-        Checks of each worker and `problems`: missing packages, versions that differ from those of the client, paths
+        Checks of each worker and `problems`: missing packages, versions that differ from the client's, paths
         that cannot be read or whose content differs between workers, clocks that differ by a minute. The display is a
         table; `raise_for_problems` raises an error.
 
@@ -310,7 +310,7 @@ def _check_worker(
 
 
 def _software_problems(software: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Yield differences between the software of a worker and that of the client."""
+    """Yield differences between a worker's software and the client's."""
     for name, error in software["failed"].items():
         yield f"{name} cannot be imported: {redact(error)}"
     found, expected = (each["python"].rpartition(".")[0] for each in (software, own))
@@ -319,7 +319,7 @@ def _software_problems(software: Mapping[str, Any], own: Mapping[str, Any]) -> I
     versions: Mapping[str, str | None] = software["versions"]
     for name, version in versions.items():
         wanted = own["versions"][name]
-        # A source tree has no version, and the import above has found its modules.
+        # A source tree lacks a version, and the import above has found its modules.
         if name == "dask-tfrecord" and (version is None or wanted is None):
             continue
         if version is None and wanted is not None:
@@ -503,7 +503,7 @@ class Workers:
         return cls(int(threads), None)
 
     def with_memory_limit(self, memory_limit: int | str | None) -> Workers:
-        """Replace the memory limit by that of the user; ``"auto"`` keeps the limit of the workers."""
+        """Replace the memory limit by the user's; ``"auto"`` keeps the limit of the workers."""
         if memory_limit == "auto":
             return self
         nbytes = None if memory_limit is None else int(parse_size(memory_limit) or 0)
