@@ -250,7 +250,7 @@ def test_names_that_polars_takes_for_patterns(tmp_path: Path, names: tuple[str, 
 def decoding(*names: str) -> dict[str, dtf.Feature]:
     """Make features so that only `names` can be decoded: records list fewer values than the others need."""
     return {
-        name: feature if name in names else dtf.FixedLenFeature((11,), feature.stored)
+        name: feature if name in names else dtf.FixedLenFeature((11,), getattr(feature, "stored", "bytes"))
         for name, feature in FEATURES.items()
     }
 
