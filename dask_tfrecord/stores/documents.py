@@ -16,7 +16,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -170,15 +170,28 @@ class _DocumentReader:
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _fields(kind: Any) -> list[tuple[str, Any, bool]]:
+    """Return the name of each field that a document has, its type, and whether it may be missing."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        (each.name, hints[each.name], each.default is not MISSING or each.default_factory is not MISSING)
+        for each in fields(kind)
+        if each.init
+    ]
+
+
+@cache
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(kind), get_args(kind)
 
 
 def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     """Return a value of a document as a type has it; `field` is its name, for errors."""
     if kind is Any:
         return value
-    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in _NAMES:
+        return _scalar(kind, value, reader, field)
+    origin, arguments = _parts(kind)
     if origin is Annotated:
         found = _as_kind(arguments[0], value, reader, field)
         for limit in arguments[1:]:
@@ -215,23 +228,19 @@ def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
             reader.refuse(field, value, "a list")
         made: Callable[[Any], Any] = tuple if origin is tuple else list
         return made(_as_kind(arguments[0], each, reader, f"{field}[{number}]") for number, each in enumerate(value))
-    if is_dataclass(kind):
-        return _instance(kind, value, reader, field)
-    return _scalar(kind, value, reader, field)
+    return _instance(kind, value, reader, field)
 
 
 def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     if not isinstance(value, dict):
         reader.refuse(field, value, "a mapping")
     before = f"{field}." if field else ""
-    hints, found = _hints(kind), {}
-    for each in fields(kind):
-        if not each.init:
-            continue
-        if each.name in value:
-            found[each.name] = _as_kind(hints[each.name], value[each.name], reader, f"{before}{each.name}")
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise IncompleteStoreError(f"{reader.name} has no {before}{each.name}", reader.place)
+    found = {}
+    for name, own, may_be_missing in _fields(kind):
+        if name in value:
+            found[name] = _as_kind(own, value[name], reader, f"{before}{name}")
+        elif not may_be_missing:
+            raise IncompleteStoreError(f"{reader.name} has no {before}{name}", reader.place)
     return kind(**found)
 
 

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from dask_tfrecord.errors import (
@@ -86,8 +87,9 @@ class Owner:
         return cls(token, process.machine(), platform.node(), pid, started, now, now, adds=adds)
 
     @classmethod
+    @lru_cache(maxsize=16)
     def from_json(cls, data: bytes) -> Owner | None:
-        """Read an owner; None if `data` holds something else."""
+        """Read an owner; None if `data` holds something else. Each task reads the one that was read last."""
         try:
             # NaN and infinity are times of no clock.
             document = json.loads(data, parse_constant=lambda text: 0.0)

@@ -132,10 +132,10 @@ def test_a_run_that_wakes_after_a_takeover_changes_nothing(
         how
     ]
     kind = {"append": AddedRows, "replace": NewGroup, "columns": AddedColumns}[how]
-    real, once = kind.layout, [True]
+    real, once = kind.checked, [True]
     monkeypatch.setattr(process, "machine", lambda: "machine A")
 
-    def layout(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any) -> Any:
         planned = real(self, *args)
         if once:
             once.clear()
@@ -144,7 +144,7 @@ def test_a_run_that_wakes_after_a_takeover_changes_nothing(
                 dtf.to_zarr({"x": NEW}, store, append_dim="record")
         return planned
 
-    monkeypatch.setattr(kind, "layout", layout)
+    monkeypatch.setattr(kind, "checked", checked)
     name = "y" if how == "columns" else "x"
     with (
         replaced_limits(stale_owner=0, heartbeat=1000),

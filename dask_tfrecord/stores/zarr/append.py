@@ -47,13 +47,9 @@ class NewGroup:
 
     kind: Kind = "group"
 
-    def checked(self, target: TargetGroup) -> ConversionRequest:
-        """Return the request."""
-        return self.request
-
-    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
-        """Return None: the group is planned from its rows."""
-        return None
+    def checked(self, target: TargetGroup) -> tuple[ConversionRequest, ZarrLayout | None]:
+        """Return the request, and no layout: the group is planned from its rows."""
+        return self.request, None
 
     def publication(
         self, target: TargetGroup, planned: Conversion, identity: str, unanswered: Collection[str]
@@ -118,10 +114,13 @@ class AddedRows:
                 )
         return cls(request)
 
-    def checked(self, target: TargetGroup) -> ConversionRequest:
-        """Return the request with the schema of the group; raise SchemaError with both sides if columns differ."""
-        source = _opened(target)
-        _check_labels(target, self.request)
+    def checked(self, target: TargetGroup) -> tuple[ConversionRequest, ZarrLayout | None]:
+        """Return the request with the schema of the group, and its arrays with the appended rows.
+
+        Raises SchemaError with both sides if columns differ.
+        """
+        source, group = _opened(target), target.open("r")
+        _check_labels(target, group, self.request)
         stored, given = (json.loads(schema.to_json()) for schema in (source.schema, self.request.schema))
         if "groups" not in given:
             # These columns have equal numbers of items in the stored rows; the appended rows are checked.
@@ -133,13 +132,11 @@ class AddedRows:
                 f"of the store; open the rows with its features, or convert them with map_blocks",
                 target.location,
             )
-        return replace(self.request, schema=source.schema)
+        return replace(self.request, schema=source.schema), self._layout(target, source, group)
 
-    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
+    def _layout(self, target: TargetGroup, source: ZarrSource, group: zarr.Group) -> ZarrLayout:
         """Lay out the arrays of the group with the appended rows, in its chunks and shards."""
-        source = open_source(target)
-        schema, rows, before = source.schema, request.rows, len(source.rows)
-        group = target.open("r")
+        schema, rows, before = source.schema, self.request.rows, len(source.rows)
         items = _items(target, group, schema, before)
         # A layout without rows gives the names and parts of the arrays of the group.
         bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
@@ -209,10 +206,13 @@ class AddedColumns:
             )
         return cls(request)
 
-    def checked(self, target: TargetGroup) -> ConversionRequest:
-        """Return the request with the grid of the group; raise SchemaError if columns exist or rows differ."""
+    def checked(self, target: TargetGroup) -> tuple[ConversionRequest, ZarrLayout | None]:
+        """Return the request with the grid of the group: new arrays are planned like those of a new group.
+
+        Raises SchemaError if columns exist or rows differ.
+        """
         source, request = _opened(target), self.request
-        _check_labels(target, request)
+        _check_labels(target, target.open("r"), request)
         both = [name for name in request.schema if name in source.schema]
         if both:
             raise SchemaError(
@@ -228,11 +228,8 @@ class AddedColumns:
             )
         # A store whose unit is longer than its rows was begun to grow.
         grows = request.rows.nrows < source.unit_rows
-        return replace(request, chunks=replace(request.chunks, unit_of_group=source.unit_rows, grows=grows))
-
-    def layout(self, target: TargetGroup, request: ConversionRequest) -> ZarrLayout | None:
-        """Return None: new arrays are planned as in a new group."""
-        return None
+        chunks = replace(request.chunks, unit_of_group=source.unit_rows, grows=grows)
+        return replace(request, chunks=chunks), None
 
     def publication(
         self, target: TargetGroup, planned: Conversion, identity: str, unanswered: Collection[str]
@@ -265,9 +262,9 @@ class AddedColumns:
         return Publication(identity, self.kind, now, attributes, {}, arrays=arrays, others=others)
 
 
-def _check_labels(target: TargetGroup, request: ConversionRequest) -> None:
+def _check_labels(target: TargetGroup, group: zarr.Group, request: ConversionRequest) -> None:
     """Refuse a coordinate without rows, or a unit, that differs from the group's."""
-    group, labels = target.open("r"), request.attributes
+    labels = request.attributes
     for name, (_, values) in labels.constants.items():
         found: Any = group.get(array_name(name))
         stored = np.zeros(0) if found is None else np.asarray(found[...])

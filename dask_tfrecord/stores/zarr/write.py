@@ -368,8 +368,8 @@ class GroupOutput:
     def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
         """Plan, and record the plan."""
         target, addition = self._target, self._addition
-        self._request = addition.checked(target)
-        planned = self._plan(addition.layout(target, self._request))
+        self._request, layout = addition.checked(target)
+        planned = self._plan(layout)
         # Planning may read all rows, and take long.
         if folder.is_in_directory or addition.kind != "group":
             folder.check_owned()
@@ -697,6 +697,8 @@ class _TaskWriter:
 
     def __init__(self, context: WriteContext) -> None:
         self._context, self._completed = context, list[_UnitWriter]()
+        # Entries that wait to be encoded: small ones are written by one call, which Ctrl-C does not interrupt.
+        self._pending, self._pending_nbytes = list[tuple[_UnitWriter, ChunkEntries]](), 0
         # The task has just asked.
         self._asked, self._may_write = time.time(), True
         # Encoded chunks that wait to be put together, where each call takes long.
@@ -711,9 +713,22 @@ class _TaskWriter:
             self._asked = now
         return self._may_write
 
-    def put(self, chunks: Mapping[str, bytes | memoryview]) -> None:
-        """Write encoded chunks now, or together with the next ones, at the latest at the end of the task."""
-        context = self._context
+    def put(self, writer: _UnitWriter, entries: ChunkEntries) -> None:
+        """Write the entries of a chunk now, or together with the next ones, at the latest at the end of the task."""
+        self._pending.append((writer, entries))
+        self._pending_nbytes += block_nbytes(entries.entries)
+        if self._pending_nbytes >= limits().write_unit_nbytes:
+            write_uninterrupted(self._context.run, self._context.place, self._encode)
+
+    def _encode(self) -> None:
+        """Encode the entries that wait; write the chunks, or let them wait too where each call takes long."""
+        pending, context = self._pending, self._context
+        self._pending, self._pending_nbytes = [], 0
+        if not pending or not self.may_write():
+            return
+        chunks = encode_all(entries for _, entries in pending)
+        for writer, entries in pending:
+            writer.objects[entries.name] = len(chunks[entries.name])
         self._waiting |= {context.publication.staging + name: value for name, value in chunks.items()}
         self._waiting_nbytes += sum(map(len, chunks.values()))
         if isinstance(context.objects, DirectoryObjects) or self._waiting_nbytes >= limits().write_unit_nbytes:
@@ -734,6 +749,7 @@ class _TaskWriter:
         context, completed, folder = self._context, self._completed, self._context.folder
 
         def write() -> None:
+            self._encode()
             units = {each.unit.number: (each.report, each.objects) for each in completed}
             record = folder.record_of(units) if units and folder is not None else {}
             if context.publication.lengths or isinstance(context.objects, DirectoryObjects):
@@ -749,9 +765,10 @@ class _UnitWriter:
     """Writer of the entries of one unit."""
 
     def __init__(self, context: WriteContext, task: _TaskWriter, unit: WriteUnit) -> None:
-        self.context, self.unit, self.report = context, unit, WriteReport(0, 0)
-        self._task, self._nbytes, self.objects = task, 0, dict[str, int]()
-        self._pending, self._pending_nbytes = list[ChunkEntries](), 0
+        self.context, self.unit = context, unit
+        # Size of each object that is written.
+        self.objects = dict[str, int]()
+        self._task, self._nbytes = task, 0
 
     def put(self, spec: ArraySpec, start: int, stop: int, entries: NDArray[Any]) -> None:
         """Write an array's entries, together with small ones of the unit's other arrays."""
@@ -769,29 +786,15 @@ class _UnitWriter:
             entries = np.concatenate([kept.astype(entries.dtype, copy=False), entries])
         for unit in range(start // spec.unit, -(-stop // spec.unit)):
             part = entries[unit * spec.unit - start : (unit + 1) * spec.unit - start]
-            self._pending.append(ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part))
-        self._pending_nbytes += block_nbytes(entries)
-        if self._pending_nbytes >= limits().write_unit_nbytes:
-            self._write()
+            self._task.put(self, ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part))
 
-    def _write(self) -> None:
-        """Write the chunks that wait."""
-        pending, context = self._pending, self.context
-        self._pending, self._pending_nbytes = [], 0
-
-        def write() -> None:
-            if self._task.may_write():
-                encoded = encode_all(pending)
-                self._task.put(encoded)
-                self.objects.update((name, len(value)) for name, value in encoded.items())
-
-        write_uninterrupted(context.run, context.place, write)
+    @property
+    def report(self) -> WriteReport:
+        """Report of the unit, once it is written."""
+        return WriteReport(self.unit.records, self._nbytes, sum(self.objects.values()))
 
     def close(self) -> None:
-        """Write what waits, and pass the unit to the record of the task."""
-        if self._pending:
-            self._write()
-        self.report = WriteReport(self.unit.records, self._nbytes, sum(self.objects.values()))
+        """Pass the unit to the record of the task."""
         self._task.add(self)
         release_freed(self._nbytes)
 
@@ -1055,8 +1058,8 @@ class _SessionOutput(GroupOutput):
         """Write the metadata of what the commit will show."""
         target, addition = self._target, self._addition
         mode = check_free(target, self._mode, self._request.rows.origin) if addition.kind == "group" else None
-        self._request = addition.checked(target)
-        planned = self._plan(addition.layout(target, self._request))
+        self._request, layout = addition.checked(target)
+        planned = self._plan(layout)
         planned.check_memory()
 
         def write() -> None:
