@@ -363,9 +363,9 @@ def _warn_of_examples(collection: Collection, schema: Schema) -> None:
     if not any(record.feature_lists.feature_list for record in records):
         names = [name for name in lists if any(name in each.context.feature for each in records)]
         advice = f"; {names[0]!r} is a feature of an Example: specify it in features" if names else ""
+        first = "the first record has" if number == 1 else f"the first {number} records have"
         warn_caller(
-            f"{collection.shards.summary}: the first {plural(number, 'record')} have no feature lists, so rows of "
-            f"sequence_features have length 0{advice}"
+            f"{collection.shards.summary}: {first} no feature lists, so rows of sequence_features have length 0{advice}"
         )
 
 

@@ -366,6 +366,7 @@ def takes_default(schema: dtf.Schema, payloads: Sequence[bytes]) -> bool:
     return False
 
 
+@pytest.mark.filterwarnings("ignore:.* ha(s|ve) no feature lists:UserWarning")
 def test_records_that_may_not_match(tensorflow: str, tmp_path: Path) -> None:
     """`test_oracle` and `test_decode` prove which records this library refuses; here, that TensorFlow does too."""
 
