@@ -237,7 +237,8 @@ def count_items(
     else:
         # Few spans: each costs as much Python as counting a MiB takes. Inner rows may be any number.
         nbytes, is_nested = limits().write_unit_nbytes // 4, any(len(each.splits) > 1 for each in levels.values())
-        splits_nbytes = sum(each.row_nbytes()[0] for each in levels.values())
+        # Bytes values of a row of the shape (0,) have no splits.
+        splits_nbytes = max(8.0, sum(each.row_nbytes()[0] for each in levels.values()))
         spans = GrowingSpans(*rows, most_rows if is_nested else max(1, int(nbytes / splits_nbytes)), nbytes)
     for blocks in measured.read_spans(names, spans):
         first = spans.span[0]

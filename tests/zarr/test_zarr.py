@@ -93,6 +93,13 @@ def test_plain_arrays(tmp_path: Path, grid: dict[str, int], set_limits: Any) -> 
     assert_same(dtf.from_zarr(tmp_path / "none.zarr").compute(), {name: array[:0] for name, array in wanted.items()})
 
 
+def test_padded_lists_of_bytes_that_are_all_empty(tmp_path: Path) -> None:
+    dtf.to_tfrecord({"row": np.arange(3)}, tmp_path / "x.tfrecord")
+    features = {"x": dtf.FixedLenSequenceFeature((), "bytes", allow_missing=True)}
+    dtf.read_tfrecord(tmp_path / "x.tfrecord", features).to_zarr(tmp_path / "x.zarr")
+    assert dtf.from_zarr(tmp_path / "x.zarr")["x"].compute().shape == (3, 0)
+
+
 def test_bfloat16_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     dataset = dtf.Dataset.from_arrays({"row": np.arange(3)})
