@@ -165,7 +165,8 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     names = _Names.from_root(path, _INFO, options["storage_options"], columns.videos).recovered()
     resumes = options["resume"]
     last = _run_identity(conversion, names.grew()[0] if mode == "a" else 0)
-    if UnitFiles(uuid.uuid4().hex, names, 1, "w-", compute=True, resumable=last if resumes else None).is_complete():
+    earlier = UnitFiles(uuid.uuid4().hex, names, 1, "w-", compute=True, resumable=last if resumes else None)
+    if earlier.is_complete(conversion):
         return
     base = _Base.read(names) if mode == "a" else None
     tasks = _numbered({} if base is None else base.tasks, _all_tasks(rows, columns.task))

@@ -549,6 +549,8 @@ class Files:
             if whole is not None:
                 added, unanswered = {whole.identity: whole.first}, self.journal.unanswered(self.token)
                 if is_own:
+                    # The call that the claim of the dead run keeps this identity for is answered now.
+                    unanswered.pop(whole.identity, None)
                     is_published = True
                 else:
                     added, unanswered = {}, unanswered | added
@@ -876,8 +878,9 @@ class Files:
                 self._check_writing()
             else:
                 self.journal.check_free()
-                self._stage.make([self.names.name_of(path)])
             try:
+                if not self.compute:
+                    self._stage.make([self.names.name_of(path)])
                 return open_sink(self.staged(path), self.compression, self.names.storage_options, should_publish)
             except FileNotFoundError:
                 # Another task of a `Delayed` found the folder empty, and removed it.
@@ -1006,13 +1009,16 @@ class UnitFiles(Files):
 
     names: UnitNames
 
-    def is_complete(self) -> bool:
-        """Return whether the write that is resumed has completed; remove what it left if it was killed after that."""
+    def is_complete(self, identity: str) -> bool:
+        """Return whether the write of these rows, which is resumed, has completed; remove what a killed one left."""
         if self.resumable is None or self.names.conversion() != self.resumable:
             return False
         if self.journal.is_left_by_dead_run():
             with self.owned():
                 self._take_over(list_files(self.directory, self.names.storage_options))
+                unanswered = self.journal.unanswered(self.token)
+                unanswered.pop(identity, None)
+                self.journal.record_published(self.token, {}, unanswered)
                 self.end()
         return True
 
