@@ -425,7 +425,7 @@ def test_a_full_disk_and_damaged_units(
     ds.to_zarr(tmp_path / "whole.zarr", **grid)
     with dask.config.set(scheduler="threads", num_workers=3):
         # Threads may be in the middle of all tasks that have begun: none has recorded its units then.
-        for after in (0, *range(20, 60, 5)):
+        for after in (0, 20) if harm == "none" else (0, *range(20, 60, 5)):
             cut_short(ds, store, disk, after, **grid)
             assert (store / ".dask_tfrecord").is_dir()
             if marks := [*store.rglob("units/*.json")]:
