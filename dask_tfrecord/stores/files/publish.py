@@ -1009,15 +1009,18 @@ class UnitFiles(Files):
 
     names: UnitNames
 
-    def is_complete(self, identity: str) -> bool:
-        """Return whether the write of these rows, which is resumed, has completed; remove what a killed one left."""
+    def is_complete(self, identity: str | None = None) -> bool:
+        """Return whether the write that is resumed has completed; remove what it left if it was killed after that.
+
+        `identity` is what it has added to an output, if other calls add to it as well.
+        """
         if self.resumable is None or self.names.conversion() != self.resumable:
             return False
         if self.journal.is_left_by_dead_run():
             with self.owned():
                 self._take_over(list_files(self.directory, self.names.storage_options))
-                unanswered = self.journal.unanswered(self.token)
-                unanswered.pop(identity, None)
+                unanswered = self.journal.unanswered(self.token) if identity else {}
+                unanswered.pop(identity or "", None)
                 self.journal.record_published(self.token, {}, unanswered)
                 self.end()
         return True
