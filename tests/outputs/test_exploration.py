@@ -37,7 +37,7 @@ def check(violations: list[Violation]) -> None:
     assert not found, f"{len(found)} violations, of which the first is\n{found[0]}"
 
 
-@pytest.mark.parametrize("name", ["appended rows", "new group", "added shards"])
+@pytest.mark.parametrize("name", ["appended rows", "added shards"])
 def test_some_schedules_of_one_action(name: str) -> None:
     with Explorer(WRITES[name].scenario("A")) as explorer:
         check(explorer.explore(1, FAULTS, most=12, seed=1, stops_at=100).violations)

@@ -107,6 +107,7 @@ def any_schemas(draw: st.DrawFn) -> dtf.Schema:
     return schema
 
 
+@pytest.mark.filterwarnings("ignore:.* ha(s|ve) no feature lists:UserWarning")
 @pytest.mark.parametrize("count", rising(4, 15, 150))
 def test_records_of_any_schema(count: int) -> None:
     @settings(max_examples=count)

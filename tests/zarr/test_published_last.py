@@ -92,6 +92,7 @@ def test_readers_find_the_old_group_the_new_one_or_none(
     assert at > 60
 
 
+@pytest.mark.slow
 def test_a_killed_replacement_is_taken_back_by_an_append(tmp_path: Path) -> None:
     store, at = tmp_path / "x.zarr", 1
     while True:
