@@ -233,9 +233,11 @@ class Journal:
     def record_published(self, token: str, added: Mapping[str, int], unanswered: Mapping[str, int]) -> None:
         """Record what this run has published, and what runs had published before it whose callers were not told.
 
-        A run that ends well removes the former. The next one that would publish the same finds that it is there.
+        A run that ends well removes the former. The next one that would publish the same finds that it is there. A call
+        that is repeated has its answer: what this run has published is not unanswered, even if it was there before.
         """
-        self._change(token, added=added, unanswered=unanswered)
+        rest = {identity: first for identity, first in unanswered.items() if identity not in added}
+        self._change(token, added=added, unanswered=rest)
 
     def unanswered(self, token: str) -> dict[str, int]:
         """Return what runs have published before this one whose callers were not told."""

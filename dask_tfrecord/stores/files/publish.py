@@ -549,8 +549,6 @@ class Files:
             if whole is not None:
                 added, unanswered = {whole.identity: whole.first}, self.journal.unanswered(self.token)
                 if is_own:
-                    # The call that the claim of the dead run keeps this identity for is answered now.
-                    unanswered.pop(whole.identity, None)
                     is_published = True
                 else:
                     added, unanswered = {}, unanswered | added
@@ -610,7 +608,7 @@ class Files:
         existing = {*names.check_free(paths, "w")}
         kept = self._kept(existing)
         identity, unanswered = self.identity(reports), self.journal.unanswered(self.token)
-        first = unanswered.pop(identity, None)
+        first = unanswered.get(identity)
         if first is not None and self._is_there(reports, first):
             # The call that this one repeats was killed after it had published the same.
             self._fenced_journal.record_published(self.token, {identity: first}, unanswered)
@@ -1019,9 +1017,8 @@ class UnitFiles(Files):
         if self.journal.is_left_by_dead_run():
             with self.owned():
                 self._take_over(list_files(self.directory, self.names.storage_options))
-                unanswered = self.journal.unanswered(self.token) if identity else {}
-                unanswered.pop(identity or "", None)
-                self.journal.record_published(self.token, {}, unanswered)
+                added, unanswered = ({identity: 0}, self.journal.unanswered(self.token)) if identity else ({}, {})
+                self.journal.record_published(self.token, added, unanswered)
                 self.end()
         return True
 

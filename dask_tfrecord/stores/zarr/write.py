@@ -305,8 +305,7 @@ class GroupOutput:
                 self._unanswered = {each: 0 for each in journal.unanswered(self.token) if each in known}
             yield
             if dead is not None:
-                self._unanswered.pop(added, None)
-                journal.record_published(self.token, {}, self._unanswered)
+                journal.record_published(self.token, {added: 0}, self._unanswered)
 
     def _is_published(self) -> bool:
         """Return True if an earlier call with the same rows and options is published."""
