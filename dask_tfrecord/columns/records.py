@@ -93,10 +93,6 @@ def renamed_records(columns: Schema, names: Mapping[str, str]) -> Schema | None:
     return renamed
 
 
-def _joined(common: set[str], suffix: str) -> str:
-    return min(common) + suffix
-
-
 def named_columns(schema: Schema, names: Sequence[str]) -> tuple[str, ...]:
     """Replace names of features by their columns; other names stay."""
     decoders = Decoder(schema).decoders

@@ -498,8 +498,7 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
             return file.read(most)
     if isinstance(fs, StoreFileSystem):
         return fs.read(path, most)[0]
-    kinds = class_names(fs)
-    if "HTTPFileSystem" in kinds:
+    if "HTTPFileSystem" in class_names(fs):
         return _run_in_time(fs, _read_http(fs, path, most))
     return read_object(fs, path, most)
 

@@ -71,7 +71,7 @@ class NewGroup:
             own,
             arrays={
                 **{name: metadata_document(each) for name, each in planned.metadata.items()},
-                **{name: document for name, (document, _) in request.attributes.constant_arrays().items()},
+                **{name: document for name, (document, _) in request.attributes.constant_arrays.items()},
             },
             others=request.attributes.of_group(request.schema),
         )

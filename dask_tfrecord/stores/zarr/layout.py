@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -1091,7 +1092,7 @@ def _checked(value: Any, dtype: str, name: str) -> Any:
 _RESERVED = {"dask_tfrecord", "feature", "feature_class", "class_names", "coordinates", "divides", "item_shape"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class UserAttributes:
     """Attributes and coordinates of what is written, as JSON values."""
 
@@ -1113,8 +1114,9 @@ class UserAttributes:
         group = _kept(labels.collection_attributes, "", omitted)
         return cls(arrays, group, labels.coords, tuple(omitted), labels.constants)
 
-    def constant_arrays(self) -> dict[str, tuple[dict[str, Any], dict[str, bytes]]]:
-        """Return metadata and objects of the coordinates without rows, by the names of their arrays."""
+    @cached_property
+    def constant_arrays(self) -> Mapping[str, tuple[dict[str, Any], dict[str, bytes]]]:
+        """Metadata and objects of the coordinates without rows, by the names of their arrays."""
         made = {array_name(name): (name, *each) for name, each in self.constants.items()}
         return {
             key: constant_array(key, dimensions, values, self.arrays.get(name, {}))

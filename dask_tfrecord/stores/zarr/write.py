@@ -452,7 +452,7 @@ class GroupOutput:
 
     def _write_constants(self, objects: GroupObjects, staging: str = "") -> None:
         """Write the chunks of coordinates without rows, which belong to no unit."""
-        for _, chunks in self._request.attributes.constant_arrays().values():
+        for _, chunks in self._request.attributes.constant_arrays.values():
             for key, value in chunks.items():
                 objects.put(f"{staging}{key}", value)
 

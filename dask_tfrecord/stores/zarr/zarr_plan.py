@@ -203,7 +203,7 @@ class ZarrPlan:
     @property
     def nfiles(self) -> int:
         """Files of the store, or objects: chunks or shards, and metadata. Until it is complete there are more."""
-        constants = self._conversion.request.attributes.constant_arrays().values()
+        constants = self._conversion.request.attributes.constant_arrays.values()
         return 1 + len(self.arrays) + sum(self._objects()) + sum(1 + len(chunks) for _, chunks in constants)
 
     @property
