@@ -221,8 +221,8 @@ _INDENT = "    "
 def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
     """Lay a table out for a terminal that is narrower than the table.
 
-    Where all cells but those apart fit, they are one line. Otherwise the first cell of a row is above the others,
-    which are indented and aligned. No cell is cut or broken within a word, so only a single word that is too long makes
+    A row is one line if its cells fit, without the columns `apart`. Otherwise the first cell of a row is above the
+    others, indented and aligned. No cell is cut or broken within a word, so only a single word that is too long makes
     a line longer than `width`.
 
     Parameters

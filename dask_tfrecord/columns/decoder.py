@@ -83,10 +83,10 @@ class Decoder:
     schema : Schema
         Schema of the records.
     kept : {"values", "sizes", "steps"}
-        What to decode. With ``"sizes"``, only row splits and shapes are right: values of rows of variable size are
-        checked and counted, and replaced by zeros that share the memory of one; of images, only headers are read. An
-        example of three records with the values [5, 6], [] and [7]: the block is [0, 0], [] and [0]. Of ``"steps"``,
-        the columns are the numbers of steps of padded features.
+        The values to decode. With ``"sizes"``, only row splits and shapes are right: values of rows that vary in size
+        are checked and counted, and replaced by zeros that share the memory of one; only the headers of images are
+        read. An example of three records with the values [5, 6], [] and [7]: the block is [0, 0], [] and [0]. With
+        ``"steps"``, each column has the number of steps of a padded feature.
 
     Raises
     ------

@@ -173,7 +173,7 @@ def message_columns_of(name: str, decoder: Decoder, columns: Container[str]) -> 
 
 
 def check_items(found: NDArray[np.int64], expected: NDArray[np.int64], other: str, reason: str) -> None:
-    """Refuse rows whose splits differ from those of `other` in the number of items."""
+    """Refuse rows that have another number of items than the rows of `other`."""
     sizes, wanted = np.diff(found), np.diff(expected)
     if (row := first_true(sizes != wanted)) is not None:
         raise RowError(row, f"holds {plural(sizes[row], 'item')}; expected {wanted[row]:,}, as in {other!r}: {reason}")

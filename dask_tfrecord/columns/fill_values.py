@@ -38,7 +38,7 @@ def fillers(
     Raises
     ------
     SchemaError
-        If a column has no value to fill in, or a value is not one of its column.
+        If the value of a column is missing, or does not fit it.
     """
     given = fill_values or {}
     for name in given:

@@ -133,7 +133,7 @@ class ItemColumns:
     records: Schema
     item_schema: Schema
     schema: Schema  # of the rows: the schema of the items unless rows are windows
-    encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode only those of requested items
+    encoded: tuple[str, ...] = ()  # images that are read as bytes, to decode only the images of requested items
     window: StepWindow | None = None
     number: str | None = None  # column of the number of each item in its record
     unwindowed: tuple[str, ...] = ()  # columns of the group without a window

@@ -36,7 +36,7 @@ MAX_MESSAGE = (1 << 31) - 1
 
 
 def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, given: Schema) -> Schema:
-    """Choose the field for each column: a given one, the one that was read, or the one of its name."""
+    """Choose the field for each column: the given one, the one that was read, or the field of the same name."""
     message, features = given.message_type, dict(given)
     assert message is not None
     found = {label for name, feature in given.items() for label in _columns(message, name, feature)}

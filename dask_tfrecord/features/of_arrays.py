@@ -12,7 +12,7 @@ from dask_tfrecord.features.tensor import TensorFeature
 
 
 def listed_feature(name: str, feature: Feature) -> Feature:
-    """Choose the feature that lists the values of array `name`, of which `feature` is the column.
+    """Choose the feature that lists the values of array `name`; its column is `feature`.
 
     Integers and bool are listed as int64, float16 and bfloat16 as float32.
     """

@@ -61,7 +61,7 @@ def worker_memory() -> int | None:
 
 
 def to_backend(backend: str) -> Callable[[Any], Any]:
-    """Return dask's function that moves an array to a backend (such as "cupy").
+    """Return dask's function for moving an array to a backend (such as "cupy").
 
     dask documents `dask.array.Array.to_backend` and the registration of backends, without a function for one array:
     https://github.com/dask/dask/blob/main/dask/array/backends.py (`ArrayBackendEntrypoint`).

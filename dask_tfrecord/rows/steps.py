@@ -1,4 +1,4 @@
-"""Steps: what changes the columns or the rows of a source, said once for rows with numbers, chunks and blocks.
+"""Steps: changes of columns or rows, each defined once for rows with numbers, chunks and blocks.
 
 A step is one frozen dataclass. `StepRows` applies it to counted rows, `StepChunks` to chunks that are not counted, and
 `Rows.apply` to chunks that exist. `Renamed` and `Partitioned` are here, `Mapped` is in `rows/functions.py`, `Filtered`

@@ -140,8 +140,8 @@ class _FeatureCollector:
     def visit(self, kind: str, content: dict[str, Any], name: str, stem: str, lengths: tuple[int, ...]) -> None:
         """Add a feature of a kind and all features nested in it.
 
-        `name` is its key in the records, `stem` that of the name of its label file. `lengths` are those of the
-        sequences around it, the outermost first; -1 if one varies.
+        `name` is its key in the records, and the name of its label file begins with `stem`. `lengths` has the length of
+        each sequence around it, the outermost first; -1 if one varies.
         """
         if kind == "featuresDict":
             for child, feature in content.get("features", {}).items():

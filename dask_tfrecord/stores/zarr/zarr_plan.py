@@ -76,7 +76,7 @@ class ArrayPlan:
     nbytes : int
         Decoded bytes.
     exact : bool
-        `nbytes` is exact, for text estimated from the first rows.
+        `nbytes` is exact; text is estimated from the first rows.
     """
 
     name: str
@@ -340,8 +340,8 @@ def plan_zarr(arrays: Mapping[str, Any], **options: Unpack[ZarrOptions]) -> Zarr
     Notes
     -----
     Variable-length columns are read once to count their values; of images only the headers are read. The compressed
-    size is unknown. The workers belong to the scheduler that is active when the plan is made. Threads of this
-    process lack a memory limit.
+    size is unknown. The workers belong to the scheduler that is active when the plan is made. The memory of threads of
+    this process is not limited.
 
     Examples
     --------
