@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dask_tfrecord.extras.batches.mixtures import sample_from_datasets as sample_from_datasets
     from dask_tfrecord.extras.lerobot import to_lerobot as to_lerobot
     from dask_tfrecord.extras.samples import sample_data as sample_data
+    from dask_tfrecord.extras.workers import check_workers as check_workers
+    from dask_tfrecord.extras.workers import show_versions as show_versions
     from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
     from dask_tfrecord.features import FixedLenSequenceFeature as FixedLenSequenceFeature
     from dask_tfrecord.features import FloatImageFeature as FloatImageFeature
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from dask_tfrecord.rows.partitions import infer_schema as infer_schema
     from dask_tfrecord.rows.partitions import inspect_records as inspect_records
     from dask_tfrecord.rows.partitions import read_bag as read_bag
-    from dask_tfrecord.rows.workers import check_workers as check_workers
-    from dask_tfrecord.rows.workers import show_versions as show_versions
     from dask_tfrecord.shards.compressions import ShardCompression as ShardCompression
     from dask_tfrecord.shards.registry import register_compression as register_compression
     from dask_tfrecord.stores.files.job import ParquetJob as ParquetJob
@@ -89,7 +89,7 @@ _PUBLIC = {
     "features.images.codecs": ("ImageFormat",),
     "features.images.registry": ("register_image_format",),
     "records.framing": ("RecordWriter", "read_records"),
-    "rows.workers": ("check_workers", "show_versions"),
+    "extras.workers": ("check_workers", "show_versions"),
     "features.schema": ("Schema",),
     "stores.files.job": ("ParquetJob", "TFRecordJob"),
     "extras.lerobot": ("to_lerobot",),

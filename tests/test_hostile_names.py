@@ -7,6 +7,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import oracle
@@ -17,7 +18,6 @@ from support.programs import run_python
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.rows.workers import PathCheck, WorkerCheck, WorkersReport
 
 HOSTILE = "a\x1b[31m\x9b2J\u202eb\u2028c"
 # Names of Zarr arrays encode other parts of the name.
@@ -68,7 +68,9 @@ def open_shards(folder: Path) -> dtf.Dataset:
     return dtf.read_tfrecord(folder, SCHEMA)
 
 
-def workers_report() -> WorkersReport:
+def workers_report() -> Any:
+    from dask_tfrecord.extras.workers import PathCheck, WorkerCheck, WorkersReport
+
     path = PathCheck(f"/{HOSTILE}", None, f"no file /{HOSTILE}")
     worker = WorkerCheck("tcp://a:1", "a", HOSTILE, 1, None, "3.11.1", {}, 0.0, (path,), (f"no file /{HOSTILE}",))
     return WorkersReport((worker,), {}, 0.1)
