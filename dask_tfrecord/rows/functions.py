@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +107,8 @@ class UserBlocks(dict[str, Any]):
     """Blocks as functions of users get them: NumPy arrays, and `RaggedBlock` for ragged rows.
 
     Rows of bytes become objects when the function asks for them: that takes longer than decoding them, and the threads
-    of a process take turns to do it. Methods without a name convert all blocks. So does code in C that copies a dict:
-    it calls `__getitem__`, because this class has an `__iter__` of its own.
+    of a process take turns to do it. Code in C that copies a dict calls `__getitem__`, because this class has an
+    `__iter__` of its own.
     """
 
     __slots__ = ()
@@ -122,38 +122,19 @@ class UserBlocks(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    def _convert(self) -> None:
-        for name in self:
-            self[name]
-
-    # As of a dict.
-    __hash__ = None
-
-    def __eq__(self, other: object) -> bool:
-        self._convert()
-        return super().__eq__(dict(other) if isinstance(other, UserBlocks) else other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
+    # Those of a dict do not call `__getitem__`; these do.
+    get: Any = MutableMapping.get
+    setdefault: Any = MutableMapping.setdefault
+    values: Any = MutableMapping.values
+    items: Any = MutableMapping.items
+    __eq__: Any = MutableMapping.__eq__
+    __ne__: Any = object.__ne__
 
     def __repr__(self) -> str:
-        self._convert()
-        return super().__repr__()
+        return repr(dict(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a block, or the default."""
-        if name not in self:
-            return default
-        return self[name]
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        """Return a block, after adding the default if it is missing."""
-        if name not in self:
-            self[name] = default
-        return self[name]
 
     def pop(self, name: str, *default: Any) -> Any:
         """Remove and return a block, or return the default."""
@@ -163,18 +144,8 @@ class UserBlocks(dict[str, Any]):
 
     def popitem(self) -> tuple[str, Any]:
         """Remove and return the last block with its name."""
-        self._convert()
+        self[next(reversed(self))]
         return super().popitem()
-
-    def values(self) -> Any:
-        """Return a view of all blocks."""
-        self._convert()
-        return super().values()
-
-    def items(self) -> Any:
-        """Return a view of all names and blocks."""
-        self._convert()
-        return super().items()
 
     def as_read(self, name: str, feature: Feature) -> Any:
         """Return a block; the one that was read, if nothing asked for it and it has the form of the feature."""
