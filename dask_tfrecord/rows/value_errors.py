@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from dask.base import normalize_token, tokenize
+from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, splits_of, take_rows, union
@@ -224,7 +224,6 @@ class FilledSource(CountedRows):
     fillers: Mapping[str, Block]  # fill value of each column, as a block of one row
     lost: NDArray[np.int64]  # numbers of the filled rows, ascending, among all rows
     rows: RowNumbers  # numbers of the rows of this source among all rows
-    token: str  # identity of the attributes above
 
     @classmethod
     def from_reports(
@@ -244,28 +243,20 @@ class FilledSource(CountedRows):
             starts.append(start + report.records + rows)
         collection = replace(intact, starts=np.array(starts, np.int64))
         numbers = np.concatenate([np.zeros(0, np.int64), *lost])
-        return cls._create(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
+        return cls(source, collection, fillers(source.decoder, fill_values), numbers, range(starts[-1]))
 
-    @classmethod
-    def _create(
-        cls,
-        source: RecordSource,
-        collection: Collection,
-        filling: Mapping[str, Block],
-        lost: NDArray[np.int64],
-        rows: RowNumbers,
-    ) -> FilledSource:
-        values = {name: np.asarray(block).tolist() for name, block in filling.items()}
-        return cls(source, collection, filling, lost, rows, tokenize(source, values, lost, rows))
-
-    def __dask_tokenize__(self) -> str:
-        return self.token
+    def __dask_tokenize__(self) -> object:
+        return normalize_token(("dask_tfrecord.FilledSource", self.source, *self._filling))
 
     @property
     def content(self) -> object:
         """Records of the shards, whatever their paths are, and the filled rows."""
+        return self.source.content, *self._filling
+
+    @property
+    def _filling(self) -> tuple[object, ...]:
         values = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
-        return self.source.content, values, self.lost, self.rows
+        return values, self.lost, self.rows
 
     @property
     def decoder(self) -> Decoder:
@@ -289,11 +280,11 @@ class FilledSource(CountedRows):
 
     def select(self, key: Any) -> FilledSource:
         """Return a source of the selected rows."""
-        return self._create(self.source, self.collection, self.fillers, self.lost, pick_rows(self.rows, key))
+        return replace(self, rows=pick_rows(self.rows, key))
 
     def measure(self) -> FilledSource:
         """Return a source of the same rows whose ragged values are not decoded."""
-        return self._create(self.source.measure(), self.collection, self.fillers, self.lost, self.rows)
+        return replace(self, source=self.source.measure())
 
     def describe(self, key: Any) -> str:
         """Return the files and rows as text, for errors; row numbers include filled rows."""
