@@ -70,10 +70,10 @@ class ShardIndex:
         return self.compression is None or self.access
 
 
-def scan_shard(shard: Shard, *, check_crc: bool = True) -> ShardIndex:
+def scan_shard(shard: Shard, *, check_crc: bool = True, apart: int | None = None) -> ShardIndex:
     """Walk the headers of a shard from end to end, and check the CRC of every length; payloads are never checked."""
     with Window(shard, block_size=limits().index_window_nbytes, stop=shard.size) as window:
-        return index_entries(window, check_crc=check_crc)
+        return index_entries(window, check_crc=check_crc, apart=apart)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -92,9 +92,11 @@ def check_count(shard: Shard, count: int, *, check_crc: bool = True) -> None:
         )
 
 
-def index_entries(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> ShardIndex:
+def index_entries(
+    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True, apart: int | None = None
+) -> ShardIndex:
     """Walk headers from the position of a window as `walk` does, and collect the index entries before `stop`."""
-    for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc):
+    for entries in grow_entries(window, first=first, stop=stop, check_crc=check_crc, apart=apart):
         last = entries
     return last.index(window.compression)
 
@@ -115,13 +117,16 @@ class Entries:
 
 
 def grow_entries(
-    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True
+    window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True, apart: int | None = None
 ) -> Iterator[Entries]:
-    """Walk headers as `index_entries`, and yield the same object at each new entry and at the end."""
+    """Walk headers as `index_entries`, and yield the same object at each new entry and at the end.
+
+    Entries are at least `apart` bytes apart, by default a MiB; and as far as the bytes in view.
+    """
     found = Entries([first], [window.offset], 0, window.offset)
-    count = 0
+    count, apart = 0, limits().entry_nbytes if apart is None else apart
     for step in walk(window, first=first, stop=stop, check_crc=check_crc):
-        if step.offset - found.offsets[-1] >= limits().entry_nbytes:
+        if step.offset - found.offsets[-1] >= apart:
             found.records.append(step.first)
             found.offsets.append(step.offset)
             # The last record of a step may extend past the bytes in view: it is counted with the next step.
@@ -300,7 +305,7 @@ def index_shard(
 ) -> ShardIndex:
     """Read the index of a shard from its index file, or walk its headers if the file does not exist or does not fit.
 
-    Entries of an index file are at least `apart` bytes apart, by default a MiB. `access` of the shard states whether
+    Entries are at least `apart` bytes apart, by default a MiB. `access` of the shard states whether
     `FILE.gzidx` exists. Raises CorruptRecordError if headers are walked and damaged.
     """
     stale = None
@@ -309,7 +314,7 @@ def index_shard(
             return _read_index(shard, sidecar, limits().entry_nbytes if apart is None else apart)
         except UnusableIndexError as error:
             stale = f"{redact_url(sidecar.file.path)}: {redact(error)}"
-    index = scan_shard(shard, check_crc=check_crc)
+    index = scan_shard(shard, check_crc=check_crc, apart=apart)
     _log.debug("%s: counted %d records by their headers", Location(shard.path), index.count)
     if index.compression is not None and has_access_points(index.compression) and shard.access:
         points = access_points(shard)
@@ -598,7 +603,9 @@ def check_following_splits(shard: Shard, split: ByteSplit, end: int, record: int
         start = stop
 
 
-def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> ShardIndex | None:
+def split_entries(
+    shard: Shard, split: ByteSplit, *, check_crc: bool = True, apart: int | None = None
+) -> ShardIndex | None:
     """Walk the headers of a split, from the first intact header within 16 MiB; entries are numbered from 0.
 
     None if headers do not follow each other, or no header was found.
@@ -607,7 +614,7 @@ def split_entries(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> 
         if split.start and not _search_header(window, min(split.stop, split.start + limits().search_counting_nbytes)):
             return None
         try:
-            return index_entries(window, stop=split.stop, check_crc=check_crc)
+            return index_entries(window, stop=split.stop, check_crc=check_crc, apart=apart)
         except ShardChangedError:
             raise
         except CorruptRecordError:

@@ -121,13 +121,14 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
     groups = list(group_by_size(costs))
     splits = _splits(shards, [side is None for side in found])
+    apart = _entries_apart(shards)
     calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            plain = _is_plain(shards[group.start])
-            calls += [partial(split_entries, plain, split, check_crc=check_crc) for split in splits[group.start]]
+            walk_split = partial(split_entries, _is_plain(shards[group.start]), check_crc=check_crc, apart=apart)
+            calls += [partial(walk_split, split) for split in splits[group.start]]
         else:
-            calls.append(partial(_count_one, shards[group], found[group], check_crc, _entries_apart(shards)))
+            calls.append(partial(_count_one, shards[group], found[group], check_crc, apart))
     began = time.monotonic()
     results = iter(compute_with_progress(calls, "Counting records"))
     indexes: list[ShardIndex] = []
