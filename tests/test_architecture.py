@@ -53,7 +53,13 @@ ALLOWED = {
     "numcodecs": {"stores/zarr"},
     "virtualizarr": {"stores/virtual"},
     "av": {"extras/lerobot.py"},
-    "pyarrow": {"rows/arrow.py", "rows/inputs.py", "stores/files/parquet.py", "extras/lerobot.py"},
+    "pyarrow": {
+        "rows/arrow.py",
+        "rows/inputs.py",
+        "stores/files/parquet.py",
+        "extras/lerobot.py",
+        "extras/interop/arrow.py",
+    },
     "awkward": {"extras/interop/awkward.py"},
     "polars": {"extras/interop/polars.py"},
     # The methods of `Dataset` name its type.

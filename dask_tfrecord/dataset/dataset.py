@@ -885,7 +885,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> [batch.num_rows for batch in ds[["label"]].to_arrow_batches()]
         [10, 10]
         """
-        from dask_tfrecord.rows.arrow import ArrowBatches
+        from dask_tfrecord.extras.interop.arrow import ArrowBatches
 
         return ArrowBatches(self._rows, tensors)
 
@@ -966,7 +966,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> frame.dtypes["label"]
         int64[pyarrow]
         """
-        from dask_tfrecord.rows.arrow import to_dataframe
+        from dask_tfrecord.extras.interop.arrow import to_dataframe
 
         return to_dataframe(self._rows)
 

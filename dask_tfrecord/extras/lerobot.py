@@ -43,12 +43,12 @@ from dask_tfrecord.errors import (
     plural,
     redact_url,
 )
+from dask_tfrecord.extras.chunk_iterator import ChunkIterator
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.images.pixels import ImageEncoding, encode_image
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import LeRobotOptions, Mode, complete, with_options
 from dask_tfrecord.rows.chunk_borders import joined_parts
-from dask_tfrecord.rows.chunk_iterator import ChunkIterator
 from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.progress import ProgressBar

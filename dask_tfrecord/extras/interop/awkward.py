@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of
 from dask_tfrecord.errors import SchemaError, explain_missing
+from dask_tfrecord.extras.chunk_iterator import ChunkIterator
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.chunk_iterator import ChunkIterator
 from dask_tfrecord.rows.graph import Chunk, locate_in_chunk
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import AnySource

@@ -31,7 +31,8 @@ with explain_missing("LazyFrames need", "polars", "polars"):
     import polars as pl
     from polars.io.plugins import register_io_source
 
-from dask_tfrecord.rows.arrow import ArrowBatches, BatchMaker
+from dask_tfrecord.extras.interop.arrow import ArrowBatches
+from dask_tfrecord.rows.arrow import BatchMaker
 
 Alternatives = tuple[tuple[Condition, ...], ...]
 
