@@ -22,11 +22,11 @@ from dask_tfrecord.rows.graph import (
     Chunk,
     read_chunk,
 )
+from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import (
     AnySource,
 )
-from dask_tfrecord.rows.workers import Workers
 
 Result = TypeVar("Result")
 

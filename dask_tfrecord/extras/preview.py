@@ -38,7 +38,8 @@ from dask_tfrecord.features.inference.payload_type import BytesContent, detect_i
 from dask_tfrecord.markup import fragment, json_number, page, spark_heights, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.collection import checked_integer
-from dask_tfrecord.rows.sources import CountedRows, memory_limit
+from dask_tfrecord.rows.memory import block_limit
+from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.shards.streams import write_file
 
 if TYPE_CHECKING:
@@ -744,7 +745,7 @@ def _decoded(value: bytes, most: int) -> tuple[_Reduced, int] | None:
 
 
 def _is_above_limit(found: BytesContent) -> bool:
-    limit, (height, width, channels) = memory_limit(), found.shape
+    limit, (height, width, channels) = block_limit(), found.shape
     nbytes = (height or 0) * (width or 0) * (channels or 4) * np.dtype(found.dtype).itemsize
     return limit is not None and nbytes > limit.nbytes
 

@@ -33,11 +33,11 @@ from dask_tfrecord.rows.engine import da, from_graph
 from dask_tfrecord.rows.graph import (
     Chunk,
 )
+from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.sources import (
     CountedRows,
     RecordSource,
 )
-from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 
 

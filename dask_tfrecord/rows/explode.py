@@ -50,6 +50,7 @@ from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
+from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import (
     CountedRows,
@@ -58,7 +59,6 @@ from dask_tfrecord.rows.sources import (
     Outputs,
     RecordSource,
     join_into,
-    memory_limit,
     parts,
 )
 from dask_tfrecord.rows.steps import Place, Step
@@ -373,7 +373,7 @@ class ExplodedSource(DerivedRows):
         feature = self.item_columns.item_schema[name]
         assert isinstance(files, BytesBlock)
         assert isinstance(self.source, RecordSource)
-        limit = memory_limit(self.source.most_nbytes)
+        limit = block_limit(self.source.most_nbytes)
         # Windows of images have more axes.
         array = out.get(name)
         into = array if array is not None and array.shape == (len(files), *feature.item_shape) else None

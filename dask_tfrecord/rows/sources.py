@@ -9,13 +9,11 @@ step: see `rows/steps.py`. The reader of Zarr groups is in `stores/`.
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
     Block,
-    MemoryLimit,
     block_nbytes,
     concatenate,
     rows_of,
@@ -62,8 +59,7 @@ from dask_tfrecord.records.index import (
 )
 from dask_tfrecord.rows.chunk_borders import ByteChunks, finer_borders
 from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers, row_runs
-from dask_tfrecord.rows.dask_private import worker_memory
-from dask_tfrecord.settings import full_name, read_nbytes, read_setting
+from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.shards.shard import Shard, Shards
 
 # Returns memory for the flat values of a span of rows, or None. A source may ignore it.
@@ -71,13 +67,9 @@ OutputBuffer = Callable[[tuple[int, int]], NDArray[Any] | None]
 # Output of each column: an array that is filled, or an output buffer for flat values of rows that differ in size.
 Outputs = Mapping[str, NDArray[Any] | OutputBuffer]
 
-_SETTING = "decode.memory-limit"
 # Rows that are read to estimate their size: borders of spans, and decoded bytes after which the probe stops.
 _PROBE_CUTS = (0, 1, 4, 16, 64)
 _PROBE_NBYTES = 8 << 20
-# Share of a worker's memory that one column of a block may take.
-_SHARE = 0.5
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Source:
@@ -547,7 +539,7 @@ class RecordSource(CountedRows):
             rows=len(ascending),
             check_crc=self.check_crc,
             out=into,
-            limit=memory_limit(self.most_nbytes),
+            limit=block_limit(self.most_nbytes),
         )
         if order is None:
             return blocks
@@ -558,7 +550,7 @@ class RecordSource(CountedRows):
         rows = pick_rows(self.rows, key)
         if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
             return CountedRows.read_where(self, names, key, where)
-        runs, limit = self._runs(rows), memory_limit(self.most_nbytes)
+        runs, limit = self._runs(rows), block_limit(self.most_nbytes)
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
 
     def read_spans(
@@ -572,7 +564,7 @@ class RecordSource(CountedRows):
             (self._runs(self.rows[key], everything=everything), key.stop - key.start, into)
             for key, into in parts(spans, out)
         )
-        limit = memory_limit(self.most_nbytes)
+        limit = block_limit(self.most_nbytes)
         return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
 
     def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[RecordRange]:
@@ -692,36 +684,6 @@ class GrowingSpans:
         self.span, self.rows = (start, start), max(1, (stop - start) // 8)
 
 
-def memory_limit(most: int | None = None) -> MemoryLimit | None:
-    """Return how many bytes a block's column may take, at most as many as the caller's; None without limit."""
-    given = read_setting(_SETTING)
-    if given == "auto":
-        memory = worker_memory() or _machine_memory()
-        nbytes = None if memory is None else int(memory * _SHARE)
-    elif given is None:
-        nbytes = None
-    else:
-        nbytes = read_nbytes(_SETTING, ", 'auto' or None")
-    known = [each for each in (nbytes, most) if each is not None]
-    return MemoryLimit(min(known), full_name(_SETTING)) if known else None
-
-
-@cache
-def _machine_memory() -> int | None:
-    """Return the memory of the machine, or of its control group if lower."""
-    found = []
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in _CGROUPS:
-        try:
-            text = Path(path).read_text("ascii").strip()
-        except (OSError, ValueError):
-            continue
-        if text.isdecimal():
-            found.append(int(text))
-    return min(found, default=None)
-
-
 # Stored bytes of the records that are decoded to estimate the ratio of decoded to stored bytes.
 _RATIO_NBYTES = 256 << 10
 # Bytes read beyond a split: the last record of most splits ends within them.
@@ -813,7 +775,7 @@ class UncountedSource(UncountedChunks):
             if count:
                 runs.append(RecordRange(shard, 0, count, 0, 0, shard.size, ends_shard=False))
             rows -= count
-        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=memory_limit())
+        return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=block_limit())
 
     def _decode(
         self,
@@ -827,7 +789,7 @@ class UncountedSource(UncountedChunks):
             for (shard, split), entry in zip(ranges, entries, strict=True)
             if entry is not None and (split is None or entry.offset < split.stop)
         ]
-        limit = memory_limit()
+        limit = block_limit()
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
 
 
@@ -844,7 +806,7 @@ def decoded_ratio(shards: Shards, decoder: Decoder, check_crc: bool) -> float:
     run = _run(shard, ByteSplit(0, _RATIO_NBYTES), SplitEntry(0, 0))
     # Values are not decoded: small records may decode to large ones.
     sizes = size_decoder(decoder)
-    blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=memory_limit())
+    blocks = decode([run], sizes, tuple(sizes.columns), rows=None, check_crc=check_crc, limit=block_limit())
     return max(1.0, sum(map(block_nbytes, blocks.values())) / stored)
 
 

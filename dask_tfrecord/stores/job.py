@@ -44,8 +44,8 @@ from dask_tfrecord.errors import (
     plural,
 )
 from dask_tfrecord.features.schema import align_columns
+from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.progress import cancel_on_failure, run_uninterrupted
-from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import DirectoryObjects, Objects
 from dask_tfrecord.shards.shard import Shards

@@ -32,8 +32,8 @@ from dask_tfrecord.extras.batches.row_reader import RowReader, chunk_scheduler, 
 from dask_tfrecord.options import BatchOptions, complete
 from dask_tfrecord.rows.chunk_borders import divided
 from dask_tfrecord.rows.collection import checked_integer
+from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, canonical_source, digest
 

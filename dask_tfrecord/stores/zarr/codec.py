@@ -32,7 +32,7 @@ from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import RecordRange, records_in_memory
-from dask_tfrecord.rows.sources import memory_limit
+from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.shards.shard import Shard
 from dask_tfrecord.stores.zarr.array_names import array_name
 from dask_tfrecord.stores.zarr.compat import ARRAY_CONFIG, array_of_document, calling_thread_loop, run_sync
@@ -252,7 +252,7 @@ class TFRecordCodec(_ReadOnlyCodec, ArrayBytesCodecPartialDecodeMixin):
             raise SchemaError(f"codec tfrecord: the feature has columns {list(decoder.columns)}, not {self.column!r}")
         run = _record_range(shard, ends, picked)
         names = (self.column,)
-        blocks = decode([run], decoder, names, rows=run.count, check_crc=self.check_crc, limit=memory_limit())
+        blocks = decode([run], decoder, names, rows=run.count, check_crc=self.check_crc, limit=block_limit())
         array = _encoded_values(blocks[self.column], self.part)
         dtype, shape = chunk_spec.dtype.to_native_dtype(), chunk_spec.shape
         if len(array) > shape[0] or (array.size and array.shape[1:] != shape[1:]):

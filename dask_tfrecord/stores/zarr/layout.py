@@ -24,10 +24,9 @@ from dask_tfrecord.markup import json_number
 from dask_tfrecord.options import ZarrOptions
 from dask_tfrecord.rows.graph import Rechunked
 from dask_tfrecord.rows.inputs import Inputs
-from dask_tfrecord.rows.memory_budget import MemoryBudget
+from dask_tfrecord.rows.memory import MemoryBudget, Workers
 from dask_tfrecord.rows.progress import run_uninterrupted
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.workers import Workers
 from dask_tfrecord.settings import limits
 from dask_tfrecord.stores.documents import Count, ObjectName, Positive
 from dask_tfrecord.stores.units import BorderCounts, Levels, RowSizes, RowTasks, is_flat

@@ -50,6 +50,7 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.rows.engine import da
+from dask_tfrecord.rows.memory import release_freed
 from dask_tfrecord.rows.progress import (
     remove_empty_directories,
     report_part,
@@ -59,7 +60,6 @@ from dask_tfrecord.rows.progress import (
 )
 from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows
-from dask_tfrecord.rows.workers import release_freed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects

@@ -18,7 +18,7 @@ from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.markup import fragment, stack_columns, table
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, complete, with_options
 from dask_tfrecord.rows.graph import Rechunked
-from dask_tfrecord.rows.memory_budget import MemoryBudget
+from dask_tfrecord.rows.memory import MemoryBudget
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.zarr.append import NewGroup

@@ -1,15 +1,28 @@
-"""Bound the memory of a conversion by the memory of its workers."""
+"""Memory: what workers have, what a block may take, and what a conversion takes."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
+import dask
+from dask.base import get_scheduler
+from dask.system import CPU_COUNT
 from dask.utils import format_bytes
 
+from dask_tfrecord.blocks import MemoryLimit, release_memory
 from dask_tfrecord.errors import plural
-from dask_tfrecord.rows.workers import Workers
+from dask_tfrecord.rows.dask_private import active_client, pool_threads, worker_memory
+from dask_tfrecord.settings import full_name, parse_size, read_nbytes, read_setting
 
+_SETTING = "decode.memory-limit"
+# Share of a worker's memory that one column of a block may take.
+_SHARE = 0.5
+_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Measured: memory of reading, codecs and allocators, which does not depend on unit sizes; memory after the imports.
 _OVERHEAD_NBYTES = 100 << 20
 _IMPORTS_NBYTES = 200 << 20
@@ -18,6 +31,75 @@ _TASK_NBYTES = 8 << 10
 _FEW_TASKS_NBYTES = 40 << 20
 # Copies of a unit in memory while it is written: decoded, encoded, in transfer; a Zarr shard is assembled as well.
 _COPIES, _SHARDED_COPIES = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Resources of the workers."""
+
+    threads: int  # concurrent tasks of one process; the maximum over all workers
+    memory_limit: int | None  # bytes; the minimum over all workers
+    schedules: bool = True  # the process of the worker also holds all tasks, as the threaded scheduler does
+
+    @classmethod
+    def active(cls) -> Workers:
+        """Inspect the active scheduler."""
+        client = active_client()
+        if client is not None:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            limits = [int(worker["memory_limit"]) for worker in workers if worker.get("memory_limit")]
+            threads = max((int(worker["nthreads"]) for worker in workers), default=1)
+            return cls(threads, min(limits, default=None), schedules=False)
+        if getattr(get_scheduler(), "__module__", "").endswith("multiprocessing"):
+            return cls(1, None, schedules=False)
+        return cls.of_this_process()
+
+    @classmethod
+    def of_this_process(cls) -> Workers:
+        """Inspect the local threads of dask; one with the synchronous scheduler."""
+        if getattr(get_scheduler(), "__name__", "") == "get_sync":
+            return cls(1, None)
+        threads = pool_threads() or dask.config.get("num_workers", None) or CPU_COUNT
+        return cls(int(threads), None)
+
+    def with_memory_limit(self, memory_limit: int | str | None) -> Workers:
+        """Replace the memory limit by the user's; ``"auto"`` keeps the limit of the workers."""
+        if memory_limit == "auto":
+            return self
+        nbytes = None if memory_limit is None else int(parse_size(memory_limit) or 0)
+        if nbytes is not None and nbytes < 1:
+            raise ValueError(f"memory_limit is a number of bytes, such as '2 GiB'; got {memory_limit!r}")
+        return replace(self, memory_limit=nbytes)
+
+
+def block_limit(most: int | None = None) -> MemoryLimit | None:
+    """Return how many bytes a block's column may take, at most as many as the caller's; None without limit."""
+    given = read_setting(_SETTING)
+    if given == "auto":
+        memory = worker_memory() or _machine_memory()
+        nbytes = None if memory is None else int(memory * _SHARE)
+    elif given is None:
+        nbytes = None
+    else:
+        nbytes = read_nbytes(_SETTING, ", 'auto' or None")
+    known = [each for each in (nbytes, most) if each is not None]
+    return MemoryLimit(min(known), full_name(_SETTING)) if known else None
+
+
+@cache
+def _machine_memory() -> int | None:
+    """Return the memory of the machine, or of its control group if lower."""
+    found = []
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for path in _CGROUPS:
+        try:
+            text = Path(path).read_text("ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdecimal():
+            found.append(int(text))
+    return min(found, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +195,21 @@ class MemoryBudget:
             f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=), "
             f"or give workers more memory or fewer threads"
         )
+
+
+# Freed bytes that a process may keep: part of the overhead above. Then those since memory was last returned.
+KEPT_NBYTES = 128 << 20
+_freed_nbytes = 0
+_freed_lock = threading.Lock()
+
+
+def release_freed(nbytes: int) -> None:
+    """Count bytes that a task freed; return memory to the system once they reach `KEPT_NBYTES`."""
+    global _freed_nbytes
+    with _freed_lock:
+        _freed_nbytes += nbytes
+        due = _freed_nbytes >= KEPT_NBYTES
+        if due:
+            _freed_nbytes = 0
+    if due:
+        release_memory()
