@@ -309,7 +309,7 @@ def inspect_sample(
     from rich.console import Console
 
     from dask_tfrecord.features.message_types import MessageType
-    from dask_tfrecord.rows.counting import intact_runs
+    from dask_tfrecord.rows.counting import runs_left
     from dask_tfrecord.rows.partitions import inspect_shards
 
     type_ = None if message is None else MessageType.of(message)
@@ -317,8 +317,8 @@ def inspect_sample(
     with_processes = whole and threads > 1 and int(shards.sizes.sum()) > _PROCESSES_NBYTES
     status = Console(stderr=True).status("Reading all records") if whole else nullcontext()
     with computing(threads, local="processes" if with_processes else "threads"), status:
-        runs_of = None if errors == "raise" else intact_runs(shards)
-        return inspect_shards(shards, None if isinstance(sample, str) else sample, type_, runs_of)
+        number = None if isinstance(sample, str) else sample
+        return inspect_shards(shards, number, type_, runs_left(shards, errors))
 
 
 def inspect_matching(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from html import escape
 from typing import Any, NoReturn
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import UnknownFeatureError, clipped, joined, near_misses, plural, printable, span
 from dask_tfrecord.features.schema import align_columns, group_lines
 from dask_tfrecord.markup import html_table
+from dask_tfrecord.rows.graph import origin_title
 from dask_tfrecord.rows.rows import Rows
 
 _LONGEST = 100
@@ -61,14 +61,7 @@ def _dataset_title(given: Rows) -> str:
     if given.nrows is not None:
         sizes = np.asarray(given.sizes, np.int64)
         title += f" of {span(int(sizes.min()), int(sizes.max()))}"
-    return f"{title}, {_files_text(given.origin)}>"
-
-
-def _files_text(origin: Mapping[str, object]) -> str:
-    files = origin.get("files")
-    if not isinstance(files, list):
-        return printable(f"from {origin.get('store', 'memory')}")
-    return printable(f"from {files[0]}") if len(files) == 1 else f"from {plural(len(files), 'file')}"
+    return f"{title}, from {origin_title(given.origin) or 'memory'}>"
 
 
 def _content_hints(given: Rows) -> list[str]:

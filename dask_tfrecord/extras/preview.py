@@ -38,6 +38,7 @@ from dask_tfrecord.features.inference.payload_type import BytesContent, detect_i
 from dask_tfrecord.markup import fragment, json_number, page, spark_heights, spark_runs, spark_svg, table, time_text
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.collection import checked_integer
+from dask_tfrecord.rows.graph import origin_title
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.shards.streams import write_file
@@ -205,11 +206,8 @@ def preview_rows(given: Rows, n: int) -> Preview:
         _preview_column(name, feature, rows[name], schema.classes.get(name, ())) for name, feature in schema.items()
     )
     whole = "an unknown number of records" if given.nrows is None else plural(given.nrows, "record")
-    files, store = given.origin.get("files"), given.origin.get("store")
-    if isinstance(files, list) and files:
-        store = files[0] if len(files) == 1 else plural(len(files), "file")
-    origin = "" if store is None else f" of {store}"
-    return Preview(nrows, printable(f"First {nrows:,} of {whole}{origin}"), columns)
+    title = origin_title(given.origin)
+    return Preview(nrows, f"First {nrows:,} of {whole}{'' if title is None else f' of {title}'}", columns)
 
 
 def _divided(preview: Preview) -> tuple[list[PreviewColumn], list[PreviewColumn]]:

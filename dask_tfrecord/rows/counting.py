@@ -364,8 +364,17 @@ def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) 
         _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
 
 
-def intact_runs(shards: Shards) -> Callable[[int], Iterator[RecordRange]]:
-    """Return a function that checks a shard, and returns the runs of its intact records."""
+def checked_errors(errors: Any, *ways: str) -> None:
+    """Refuse an argument `errors` of a reader of records that is none of these ways to handle damaged ones."""
+    if errors not in ways:
+        *others, last = map(repr, ways)
+        raise ValueError(f"errors is {', '.join(others)} or {last}; got {errors!r}")
+
+
+def runs_left(shards: Shards, errors: str) -> Callable[[int], Iterator[RecordRange]] | None:
+    """Return a function that checks a shard, and returns the runs of its intact records; None if errors are raised."""
+    if errors == "raise":
+        return None
 
     def runs_of(number: int) -> Iterator[RecordRange]:
         return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)

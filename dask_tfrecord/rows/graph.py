@@ -255,6 +255,14 @@ def files_of(origin: Mapping[str, Any]) -> str:
     return (files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}") if files else "the data set"
 
 
+def origin_title(origin: Mapping[str, Any]) -> str | None:
+    """Return the file, the number of files or the store of an origin as text, for titles; None for rows in memory."""
+    files = origin.get("files")
+    if isinstance(files, list) and files:
+        return printable(files[0]) if len(files) == 1 else plural(len(files), "file")
+    return printable(origin["store"]) if "store" in origin else None
+
+
 def find_rechunked(arrays: Iterable[tuple[str, da.Array]], sizes: Sequence[float]) -> tuple[Rechunked, ...]:
     """Return the arrays whose chunks differ from `sizes` rows; unknown sizes count as equal."""
     found = []

@@ -33,7 +33,7 @@ from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, iterate_payloads, scan_shard
 from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import Attempts, compute_with_progress, intact_runs, raise_first
+from dask_tfrecord.rows.counting import Attempts, checked_errors, compute_with_progress, raise_first, runs_left
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard, Shards
 
@@ -346,11 +346,10 @@ def inspect_records(
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
         raise SchemaError(f"sample is a number of records, at least 1, or None to read all of them; got {sample!r}")
-    if errors not in ("raise", "skip"):
-        raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
+    checked_errors(errors, "raise", "skip")
     found = None if message is None else MessageType.of(message)
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return inspect_shards(shards, sample, found, None if errors == "raise" else intact_runs(shards))
+    return inspect_shards(shards, sample, found, runs_left(shards, errors))
 
 
 def inspect_shards(

@@ -40,6 +40,7 @@ from dask_tfrecord.rows.chunk_borders import (
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import (
     SAMPLE,
+    checked_errors,
     compute_with_progress,
     find_unsplittable,
     index_entries_of_shards,
@@ -457,8 +458,7 @@ def _check_errors(
     check_crc: bool,
     counts: str | Sequence[int] | None,
 ) -> None:
-    if errors not in ("raise", "skip", "fill"):
-        raise ValueError(f"errors is 'raise', 'skip' or 'fill'; got {errors!r}")
+    checked_errors(errors, "raise", "skip", "fill")
     modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
     if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:
         raise ValueError(f"fill_values are for errors='fill' or value_errors='fill'; got errors={errors!r}")

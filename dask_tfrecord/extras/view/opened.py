@@ -25,7 +25,7 @@ from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_l
 from dask_tfrecord.records.framing import Window, foreign_head
 from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import intact_runs
+from dask_tfrecord.rows.counting import runs_left
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, RecordSource, UncountedSource
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
@@ -425,7 +425,7 @@ def _inspected_report(shards: Shards) -> tuple[Report | str, bool]:
             found = survey_sample(shards, sample)
         except CorruptRecordError:
             is_damaged = True
-            found = survey_sample(shards, sample, runs_of=intact_runs(shards))
+            found = survey_sample(shards, sample, runs_of=runs_left(shards, "skip"))
         return Report.from_survey(found, shards.paths), is_damaged
     except (TFRecordError, OSError) as error:
         return describe_error(error), is_damaged

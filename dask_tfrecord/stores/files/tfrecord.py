@@ -50,7 +50,7 @@ from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, co
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.rows.chunk_borders import borders_by_rows, joined_parts
-from dask_tfrecord.rows.counting import intact_records, intact_runs, warn_of_damage
+from dask_tfrecord.rows.counting import checked_errors, intact_records, runs_left, warn_of_damage
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.rows.read import read_rows
@@ -478,8 +478,7 @@ def plan_copy(
     compression, errors, check_crc = check_options(options), options["errors"], options["check_crc"]
     features, filters, columns = options["features"], options["filters"], options["columns"]
     storage_options, records_per_shard = options["storage_options"], options["records_per_shard"]
-    if errors not in ("raise", "skip"):
-        raise ValueError(f"errors is 'raise' or 'skip'; got {errors!r}")
+    checked_errors(errors, "raise", "skip")
     if features is not None and filters is None:
         raise ValueError("features are those that filters compare: give filters=, or columns= to copy fewer features")
     found = resolve_collection(urlpath, None, compression="infer", storage_options=storage_options, default="all")
@@ -519,7 +518,7 @@ def _checked_columns(columns: Sequence[str], shards: Shards, errors: str) -> fro
     """Check that some records have each of the named features."""
     if isinstance(columns, str) or not columns:
         raise SchemaError(f"columns is a list of one name or more; got {columns!r}")
-    report = inspect_shards(shards, _SAMPLE, runs_of=None if errors == "raise" else intact_runs(shards))
+    report = inspect_shards(shards, _SAMPLE, runs_of=runs_left(shards, errors))
     if report.refusal is not None:
         raise report.refusal
     known = [feature.name for feature in report.features]
