@@ -283,6 +283,7 @@ def long_signatures(node: ast.AST, owner: str | None = None) -> Iterator[str]:
         yield from long_signatures(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
 
+@pytest.mark.slow
 def test_few_functions_have_many_parameters() -> None:
     found = [
         f"{module}: {signature}"

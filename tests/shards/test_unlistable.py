@@ -191,6 +191,7 @@ def test_a_prefix_of_a_bucket_without_permission(kind: str, pattern: str, reques
             find_shards(f"{store.url}/{pattern}", storage_options=options)
 
 
+@pytest.mark.slow
 def test_s3_without_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("s3fs")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
