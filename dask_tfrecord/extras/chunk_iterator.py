@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.rows.graph import (
     Chunk,
     read_chunk,
+    step_key,
 )
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.rows import Rows
@@ -86,7 +86,7 @@ def _iterate_chunks(
 def _from_cluster(
     client: Any, rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result], number: int
 ) -> Iterator[Result]:
-    name, futures, reader = f"tfrecord-read-ahead-{uuid.uuid4().hex}", deque[Any](), []
+    name, futures, reader = step_key("read-ahead"), deque[Any](), []
     if rows.source is not None:
         # A task of its own, so that the source is sent once.
         read = partial(_read_step, rows.source, (names, rows.borders), step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +31,7 @@ from dask_tfrecord.rows.counting import Attempts, raise_first
 from dask_tfrecord.rows.engine import da, from_graph
 from dask_tfrecord.rows.graph import (
     Chunk,
+    step_key,
 )
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.sources import (
@@ -61,7 +61,7 @@ def compute_in_place(
         stored, order = _in_stored_order(source)
         borders = stored.refine(borders, _read_nbytes(stored, schema, options))
         reads = _ReadIntoResults(stored, borders, own, order, written)
-        tasks.append(reads.tasks(f"tfrecord-compute-{uuid.uuid4().hex}"))
+        tasks.append(reads.tasks(step_key("compute")))
     if assigned:
         targets: list[Any] = [_Unmasked(name, results[name], written[name]) for name in assigned]
         tasks.append(da.store(list(assigned.values()), targets, lock=False, compute=False))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from dask.base import normalize_token, tokenize
+from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
@@ -35,7 +35,7 @@ from dask_tfrecord.identity import function_parts
 from dask_tfrecord.markup import parse_time
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.functions import UserBlocks, note_rows_on_error, unknown_column
-from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
+from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk, step_key
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.steps import Place, Step
 
@@ -386,7 +386,7 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
         return replace(rows.apply(step), selected=rows.selected)
     option = step, rows.sizes, files_of(rows.origin)
     chunks = rows.chunks(tested)
-    name = f"tfrecord-mask-{tokenize(chunks.name, option)}"
+    name = step_key("mask", chunks.name, option)
     numbers = da.arange(rows.nchunks, chunks=1)
     kept = block_array(_mask, chunks, option, name, (rows.sizes,), np.dtype(bool), numbers)
     return rows.select(kept.compute())

@@ -15,6 +15,7 @@ them from blockwise fusion.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,6 +107,11 @@ def column_key(step: str, column: str, token: str) -> str:
     the first of the others that is not of letters alone, or has eight and begins with one of a to f, like "counting".
     """
     return f"tfrecord:{step}:{printable(column).replace('-', chr(0x2010))}-{token}"
+
+
+def step_key(step: str, *identity: object) -> str:
+    """Return a name of tasks by what they do; without an identity, a name that no other tasks have."""
+    return f"tfrecord-{step}-{tokenize(*identity) if identity else uuid.uuid4().hex}"
 
 
 def shared(value: object, prefix: str) -> Delayed:
@@ -222,9 +228,9 @@ def without_empty_chunks(array: da.Array) -> da.Array:
 
 def each_chunk(step: Callable[..., Any], option: object, *chunks: da.Array) -> da.Array:
     """Call ``step(*chunks, option)`` for every chunk."""
-    token = tokenize([array.name for array in chunks], option)
     prefix = step.__name__.strip("_").replace("_", "-")
-    return chunk_array(step, f"tfrecord-{prefix}-{token}", chunks[0].numblocks[0], *chunks, shared(option, prefix))
+    name = step_key(prefix, [array.name for array in chunks], option)
+    return chunk_array(step, name, chunks[0].numblocks[0], *chunks, shared(option, prefix))
 
 
 def place_of_chunk(sizes: tuple[float, ...], files: str, number: int) -> Place:

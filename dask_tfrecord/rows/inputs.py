@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from array import array as PythonArray
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from dask.base import is_dask_collection, tokenize
+from dask.base import is_dask_collection
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, to_array
@@ -42,7 +41,7 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.dask_private import array_meta
 from dask_tfrecord.rows.engine import da, from_graph
-from dask_tfrecord.rows.graph import Chunk, shared
+from dask_tfrecord.rows.graph import Chunk, shared, step_key
 from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.settings import limits
 
@@ -584,7 +583,7 @@ def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
         return array
     chunks = (sizes, *(-1,) * (len(array.shape) - 1))
     # A random name of arrays on disk: the content may change, and a name by content would read all of it.
-    name = None if isinstance(array, np.ndarray) else f"tfrecord-array-{uuid.uuid4().hex}"
+    name = None if isinstance(array, np.ndarray) else step_key("array")
     if _rectilinear_rows(array):
         array = _RectilinearArray(array)
     made: da.Array = da.from_array(array, chunks=chunks, name=name)
@@ -701,7 +700,7 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *
         graph |= dict(part.__dask_graph__())
     keys = [part.key for part in parts]
     node = shared(schema, "schema")
-    name = f"tfrecord-partition-{tokenize(keys, schema, sizes)}"
+    name = step_key("partition", keys, schema, sizes)
     borders = splits_of(sizes).tolist()
     tasks: dict[Any, Any] = {
         (name, number): (_partition_chunk, key, node.key, *span)

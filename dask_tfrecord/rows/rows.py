@@ -56,6 +56,7 @@ from dask_tfrecord.rows.graph import (
     place_of_chunk,
     read_chunk,
     shared,
+    step_key,
     without_empty_chunks,
 )
 from dask_tfrecord.rows.objects import as_chunk
@@ -147,7 +148,7 @@ class Rows(HasRows):
         kept = nonempty_chunks(sizes)
         if len(kept) < len(sizes):
             # A task with two inputs, which dask does not fuse.
-            name, index = f"tfrecord-filled-{tokenize(blocks.name, kept)}", shared(kept, "filled")
+            name, index = step_key("filled", blocks.name, kept), shared(kept, "filled")
             tasks: dict[Any, Any] = {
                 (name, number): (_same, (blocks.name, old), index.key) for number, old in enumerate(kept)
             }
@@ -168,7 +169,7 @@ class Rows(HasRows):
             # One chunk along all axes but the rows. Each array has index numbers of its own.
             whole = array.rechunk({0: sizes} | {axis: -1 for axis in range(1, array.ndim)})
             pairs += [whole, (0, *(axis + 100 * number for axis in range(1, array.ndim)))]
-        name = f"tfrecord-collect-{tokenize([array.name for array in arrays.values()], tuple(arrays), sizes)}"
+        name = step_key("collect", [array.name for array in arrays.values()], tuple(arrays), sizes)
         with dask.annotate(tfrecord=name):
             blocks = da.blockwise(
                 _collect,
@@ -189,7 +190,7 @@ class Rows(HasRows):
     def in_memory(cls, arrays: Mapping[str, NDArray[Any]], schema: Schema, sizes: Sequence[int]) -> Rows:
         """Divide NumPy arrays into chunks of `sizes` rows; objects become flat buffers once."""
         borders = splits_of(sizes).tolist()
-        name = f"tfrecord-arrays-{tokenize(list(arrays.items()), tuple(sizes))}"
+        name = step_key("arrays", list(arrays.items()), tuple(sizes))
         chunks: dict[Any, Any] = {
             (name, number): _collect(schema, *(array[start:stop] for array in arrays.values()))
             for number, (start, stop) in enumerate(pairwise(borders))
@@ -309,7 +310,7 @@ class Rows(HasRows):
             return self.select_columns(names).merged().chunks(names)
         if self.stored_source is not None:
             plan = (tuple(sorted(names)), self.borders)
-            key = f"tfrecord-decode-{tokenize(self.stored_source, plan, self.nchunks)}"
+            key = step_key("decode", self.stored_source, plan, self.nchunks)
             parts = shared(self.stored_source, "source"), shared(plan, "plan")
             return chunk_array(read_chunk, key, self.nchunks, *parts)
         assert self.blocks is not None
@@ -402,9 +403,8 @@ class Rows(HasRows):
         else:
             # A task reads its rows once the added columns exist.
             plan = (tuple(sorted(names)), self.borders)
-            token = tokenize(self._stored_token(), sorted(names), added.blocks.name, schema)
             parts = shared(self.stored_source, "source"), shared(plan, "plan"), shared(schema, "schema")
-            name = f"tfrecord-read-and-join-{token}"
+            name = step_key("read-and-join", self._stored_token(), sorted(names), added.blocks.name, schema)
             blocks = chunk_array(_read_and_join, name, self.nchunks, added.blocks, *parts)
         return Rows.of_chunks(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
 
@@ -488,7 +488,7 @@ class Rows(HasRows):
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
         assert self.blocks is not None
         cuts = _clipped(borders, index)
-        name = f"tfrecord-rows-{tokenize(self.blocks.name, borders, index)}"
+        name = step_key("rows", self.blocks.name, borders, index)
         tasks: dict[Any, Any] = {}
         schema = shared(self.stored_schema, "schema")
         for chunk, (start, stop) in enumerate(pairwise(cuts.tolist())):

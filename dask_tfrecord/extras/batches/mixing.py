@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -340,7 +340,7 @@ class BatchMixer:
                     block = blocks[name]
                     if isinstance(block, BytesBlock):
                         pairs = zip(rows[place].tolist(), place.tolist(), strict=True)
-                        files += [(image, block, *pair, out) for pair in pairs]
+                        files += [_File(image, block, *pair, out) for pair in pairs]
                     else:
                         out[place] = np.asarray(block)[rows[place]]
                 continue
@@ -366,8 +366,14 @@ class BatchMixer:
         return finish
 
 
-# Image, block with its bytes, row of the block, and place in an array.
-_File = tuple[ImageFeature, BytesBlock, int, int, NDArray[Any]]
+class _File(NamedTuple):
+    """The file of an image in a block, and the place of its pixels."""
+
+    image: ImageFeature
+    block: BytesBlock
+    row: int  # of the block
+    place: int  # in `out`
+    out: NDArray[Any]
 
 
 def _decode_into(files: Sequence[_File]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from dask_tfrecord.errors import explain_missing
 from dask_tfrecord.extras.chunk_iterator import ChunkIterator
 from dask_tfrecord.rows.arrow import BatchMaker
-from dask_tfrecord.rows.graph import Chunk
+from dask_tfrecord.rows.graph import Chunk, step_key
 from dask_tfrecord.rows.rows import Rows
 
 with explain_missing("Arrow, DataFrames and Parquet need", "pyarrow", "arrow"):
@@ -79,7 +78,7 @@ def to_dataframe(rows: Rows) -> Any:
         chunks, starts = [chunks[number] for number in kept], [int(borders[number]) for number in kept]
         divisions = (*starts, int(borders[-1]) - 1)
     # A persisted data set has the names of the lazy one, and dask would take one DataFrame for the other.
-    name = f"tfrecord-dataframe-{uuid.uuid4().hex}"
+    name = step_key("dataframe")
     convert = dask.delayed(_partition_table, traverse=False)
     shared = dask.delayed(make, name=f"{name}-schema", traverse=False)
     parts = [

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,15 +68,25 @@ def _scan_shards(shards: Shards) -> list[Scan]:
     return scans
 
 
-def row_pieces(source: RecordSource | UncountedSource, scans: Sequence[Scan]) -> list[tuple[int, int, int]]:
-    """Return the consecutive records of shards that are rows: number of the shard, first record, and end."""
+class Piece(NamedTuple):
+    """Consecutive records of a shard that are rows."""
+
+    shard: int
+    first: int
+    stop: int
+
+
+def row_pieces(source: RecordSource | UncountedSource, scans: Sequence[Scan]) -> list[Piece]:
+    """Return the consecutive records of shards that are rows."""
     if not isinstance(source, RecordSource):
-        return [(number, 0, len(scan.ends)) for number, scan in enumerate(scans) if len(scan.ends)]
+        return [Piece(number, 0, len(scan.ends)) for number, scan in enumerate(scans) if len(scan.ends)]
     rows, starts = row_numbers(source.rows), source.collection.starts
     numbers = np.searchsorted(starts, rows, side="right") - 1
     records = rows - starts[numbers]
     cuts = [0, *(np.flatnonzero((np.diff(numbers) != 0) | (np.diff(records) != 1)) + 1).tolist(), len(rows)]
-    pieces = [(int(numbers[cut]), int(records[cut]), int(records[end - 1]) + 1) for cut, end in pairwise(cuts) if end]
+    pieces = [
+        Piece(int(numbers[cut]), int(records[cut]), int(records[end - 1]) + 1) for cut, end in pairwise(cuts) if end
+    ]
     for number, _, stop in pieces:
         if stop > len(scans[number].ends):
             raise SchemaError(
@@ -85,7 +95,7 @@ def row_pieces(source: RecordSource | UncountedSource, scans: Sequence[Scan]) ->
     return pieces
 
 
-def choose_rows(pieces: Sequence[tuple[int, int, int]], scans: Sequence[Scan], size: int) -> int:
+def choose_rows(pieces: Sequence[Piece], scans: Sequence[Scan], size: int) -> int:
     """Choose rows per chunk: about `size` bytes, dividing the shards evenly where possible."""
     lengths = [stop - first for _, first, stop in pieces]
     nbytes = sum(int(scans[number].ends[stop - 1] - scans[number].begins[first]) for number, first, stop in pieces)
@@ -118,9 +128,9 @@ class Chunks:
     checksums: NDArray[np.int64]
 
     @classmethod
-    def plan(cls, pieces: Sequence[tuple[int, int, int]], scans: Sequence[Scan], shards: Shards, rows: int) -> Chunks:
+    def plan(cls, pieces: Sequence[Piece], scans: Sequence[Scan], shards: Shards, rows: int) -> Chunks:
         """Divide pieces into chunks of that many rows."""
-        found: list[tuple[int, ...]] = []
+        parts = []
         for number, start, end in pieces:
             scan, whole = scans[number], scans[number].compression is not None
             if whole and end - start < len(scan.ends):
@@ -128,14 +138,24 @@ class Chunks:
                     "a part of a compressed shard has no bytes of its own: select whole shards",
                     Location(shards.paths[number]),
                 )
-            begins = scan.begins
-            for first in range(start, end, end - start if whole else rows):
-                stop = end if whole else min(first + rows, end)
-                begin, past = int(begins[first]), int(scan.ends[stop - 1])
-                place = (0, int(shards.sizes[number])) if whole else (begin, past - begin)
-                checksum = records_checksum(scan.crcs[first:stop])
-                found.append((number, first, stop - first, begin, past, *place, checksum))
-        return cls(*np.array(found, np.int64).reshape(-1, 8).T)
+            firsts = np.arange(start, end, end - start if whole else rows)
+            stops = np.append(firsts[1:], end)
+            begins, ends = scan.begins[firsts], scan.ends[stops - 1]
+            spans = zip(firsts.tolist(), stops.tolist(), strict=True)
+            parts.append(
+                cls(
+                    files=np.full(len(firsts), number),
+                    first=firsts,
+                    counts=stops - firsts,
+                    begins=begins,
+                    ends=ends,
+                    offsets=np.zeros_like(begins) if whole else begins,
+                    nbytes=shards.sizes[number : number + 1] if whole else ends - begins,
+                    checksums=np.array([records_checksum(scan.crcs[first:stop]) for first, stop in spans], np.int64),
+                )
+            )
+        columns = ([getattr(part, each.name) for part in parts] for each in fields(cls))
+        return cls(*(np.concatenate([np.zeros(0, np.int64), *column]) for column in columns))
 
     @property
     def nrecords(self) -> int:
