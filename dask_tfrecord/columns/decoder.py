@@ -26,12 +26,7 @@ from numpy.typing import NDArray
 from dask_tfrecord import _native
 from dask_tfrecord._native import Content, Fault, Kind, Stop, ValueLayout
 from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
-from dask_tfrecord.columns.message_fields import (
-    MessageTables,
-    columns_in_bytes,
-    message_columns,
-    message_tables,
-)
+from dask_tfrecord.columns.message_fields import MessageTables, columns_in_bytes, message_columns, message_tables
 from dask_tfrecord.errors import (
     FEATURES,
     CorruptRecordError,

@@ -17,16 +17,10 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.rows.dask_private import active_client
-from dask_tfrecord.rows.graph import (
-    Chunk,
-    read_chunk,
-    step_key,
-)
+from dask_tfrecord.rows.graph import Chunk, read_chunk, step_key
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import (
-    AnySource,
-)
+from dask_tfrecord.rows.sources import AnySource
 
 Result = TypeVar("Result")
 

@@ -13,31 +13,16 @@ import dask.threaded
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import (
-    Block,
-    RaggedBlock,
-    allocating,
-    concatenate,
-    rows_of,
-    to_array,
-    write_rows,
-    zero_rows,
-)
+from dask_tfrecord.blocks import Block, RaggedBlock, allocating, concatenate, rows_of, to_array, write_rows, zero_rows
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.collection import row_numbers
 from dask_tfrecord.rows.counting import Attempts, raise_first
 from dask_tfrecord.rows.engine import da, from_graph
-from dask_tfrecord.rows.graph import (
-    Chunk,
-    step_key,
-)
+from dask_tfrecord.rows.graph import Chunk, step_key
 from dask_tfrecord.rows.memory import Workers
-from dask_tfrecord.rows.sources import (
-    CountedRows,
-    RecordSource,
-)
+from dask_tfrecord.rows.sources import CountedRows, RecordSource
 from dask_tfrecord.settings import limits
 
 

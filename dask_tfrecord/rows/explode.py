@@ -26,13 +26,7 @@ from dask_tfrecord.blocks import (
 )
 from dask_tfrecord.columns.conversions import feature_of
 from dask_tfrecord.columns.decoder import located_error
-from dask_tfrecord.columns.items import (
-    MASK,
-    RECORD,
-    ItemColumns,
-    LengthError,
-    StepWindow,
-)
+from dask_tfrecord.columns.items import MASK, RECORD, ItemColumns, LengthError, StepWindow
 from dask_tfrecord.errors import (
     FeatureError,
     Location,
@@ -52,15 +46,7 @@ from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import (
-    CountedRows,
-    DerivedRows,
-    GrowingSpans,
-    Outputs,
-    RecordSource,
-    join_into,
-    parts,
-)
+from dask_tfrecord.rows.sources import CountedRows, DerivedRows, GrowingSpans, Outputs, RecordSource, join_into, parts
 from dask_tfrecord.rows.steps import Place, Step
 from dask_tfrecord.settings import limits
 

@@ -15,16 +15,7 @@ import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import (
-    ArraysBlock,
-    Block,
-    BytesBlock,
-    RaggedBlock,
-    frozen,
-    splits_of,
-    take_rows,
-    to_array,
-)
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, frozen, splits_of, take_rows, to_array
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.decoder import Where
 from dask_tfrecord.columns.items import row_lengths

@@ -29,19 +29,11 @@ from dask.delayed import Delayed
 from dask.utils import format_bytes
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import (
-    Block,
-    block_nbytes,
-    splits_of,
-)
+from dask_tfrecord.blocks import Block, block_nbytes, splits_of
 from dask_tfrecord.errors import Location, plural, printable
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.objects import as_chunk
-from dask_tfrecord.rows.sources import (
-    AnySource,
-    CountedRows,
-    UncountedChunks,
-)
+from dask_tfrecord.rows.sources import AnySource, CountedRows, UncountedChunks
 from dask_tfrecord.rows.steps import Place
 
 

@@ -51,13 +51,7 @@ from dask_tfrecord.rows.counting import (
 )
 from dask_tfrecord.rows.filters import Filters, filter_rows, where
 from dask_tfrecord.rows.rows import Rows
-from dask_tfrecord.rows.sources import (
-    CountedRows,
-    RecordSource,
-    UncountedSource,
-    decoded_ratio,
-    probe_rows,
-)
+from dask_tfrecord.rows.sources import CountedRows, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.rows.steps import Partitioned, StepRows
 from dask_tfrecord.rows.value_errors import FilledSource, ValueErrors, checked_modes
 from dask_tfrecord.settings import limits, parse_size

@@ -20,16 +20,7 @@ from dask.base import get_scheduler, normalize_token, tokenize
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import (
-    Block,
-    concatenate,
-    frozen,
-    splits_of,
-    take_rows,
-    to_array,
-    union,
-    zero_rows,
-)
+from dask_tfrecord.blocks import Block, concatenate, frozen, splits_of, take_rows, to_array, union, zero_rows
 from dask_tfrecord.columns.conversions import conform
 from dask_tfrecord.columns.records import renamed_records
 from dask_tfrecord.errors import SchemaError
@@ -60,13 +51,7 @@ from dask_tfrecord.rows.graph import (
     without_empty_chunks,
 )
 from dask_tfrecord.rows.objects import as_chunk
-from dask_tfrecord.rows.sources import (
-    AnySource,
-    CountedRows,
-    RowChunks,
-    UncountedChunks,
-    UncountedSource,
-)
+from dask_tfrecord.rows.sources import AnySource, CountedRows, RowChunks, UncountedChunks, UncountedSource
 from dask_tfrecord.rows.steps import Renamed, Step, StepChunks, StepRows
 
 

@@ -20,22 +20,8 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import (
-    Block,
-    block_nbytes,
-    concatenate,
-    rows_of,
-    take_rows,
-    zero_rows,
-)
-from dask_tfrecord.columns.decoder import (
-    Decoder,
-    Where,
-    decode,
-    decode_blocks,
-    locate_record,
-    size_decoder,
-)
+from dask_tfrecord.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
+from dask_tfrecord.columns.decoder import Decoder, Where, decode, decode_blocks, locate_record, size_decoder
 from dask_tfrecord.errors import (
     CorruptRecordError,
     FeatureError,

@@ -26,15 +26,7 @@ from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import TextFeature
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.rows.sources import (
-    CountedRows,
-    Outputs,
-    SameRows,
-    Source,
-    UncountedChunks,
-    join_into,
-    parts,
-)
+from dask_tfrecord.rows.sources import CountedRows, Outputs, SameRows, Source, UncountedChunks, join_into, parts
 
 
 @dataclass(frozen=True, slots=True)

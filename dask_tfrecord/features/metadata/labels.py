@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import (
-    Location,
-    SchemaError,
-    TFRecordError,
-    describe_error,
-    printable,
-    warn_caller,
-)
+from dask_tfrecord.errors import Location, SchemaError, TFRecordError, describe_error, printable, warn_caller
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.shards.listing import find_sidecars
 from dask_tfrecord.shards.remote import read_text
