@@ -303,15 +303,15 @@ def _unequal_arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> 
 
 def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner: str, lossless: bool) -> NDArray[Any]:
     """Convert one row to an array of the feature's dtype; known sizes of `shape` must match."""
-    dtype, listed = feature.item_dtype, isinstance(row, list | tuple)
+    dtype, listed, place = feature.item_dtype, isinstance(row, list | tuple), f"{owner}: row {number}"
     try:
-        if feature.item_dtype.kind == "T":
-            return as_text(np.asarray(host_array(row, f"{owner}: row {number}"), object), f"{owner}: row {number}")
-        item = objects(row) if feature.is_bytes else np.asarray(host_array(row, f"{owner}: row {number}"))
+        if dtype.kind == "T":
+            return as_text(np.asarray(host_array(row, place), object), place)
+        item = objects(row) if feature.is_bytes else np.asarray(host_array(row, place))
     except ValueError as error:
         if isinstance(error, SchemaError):
             raise
-        raise SchemaError(f"{owner}: row {number} is a list of rows of different lengths; expected {feature}") from None
+        raise SchemaError(f"{place} is a list of rows of different lengths; expected {feature}") from None
     if dtype.kind in "mM" and item.dtype == np.int64:
         item = item.view(dtype)
     if not item.size and item.ndim != len(shape):
@@ -322,7 +322,7 @@ def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner
         size in (-1, is_) for size, is_ in zip(shape, item.shape, strict=True)
     )
     if not (fits and sizes):
-        raise SchemaError(f"{owner}: row {number} has dtype {item.dtype} and shape {item.shape}; expected {feature}")
+        raise SchemaError(f"{place} has dtype {item.dtype} and shape {item.shape}; expected {feature}")
     return cast_numbers(item, feature, owner, number)
 
 
@@ -487,15 +487,10 @@ def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
         # An 8-byte integer that changes its sign keeps its bits, so that casting it back hides the change.
         other: NDArray[np.bool_] = (result.astype(given.dtype) != given) | ((result < 0) != (given < 0))
         return other
-    largest = _largest_exact_integer(result.dtype)
+    # A float represents all integers up to this one.
+    largest = 1 << {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(result.dtype.name, 53)
     out: NDArray[np.bool_] = (given > largest) | (given < -largest) if given.dtype.kind == "i" else given > largest
     return out if largest < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
-
-
-def _largest_exact_integer(dtype: np.dtype[Any]) -> int:
-    """Return the largest integer below which a float represents all integers."""
-    bits = {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(dtype.name, 53)
-    return 1 << bits
 
 
 def to_bytes(block: Block) -> Block:

@@ -560,30 +560,21 @@ def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str,
 
 def _explode_counted(rows: Rows, source: CountedRows, item_columns: ItemColumns) -> Rows:
     assert rows.borders is not None
-    records, item_columns = _with_encoded_images(source, item_columns)
-    counts = _count_items(records, item_columns, rows.borders)
-    items = ExplodedSource(records, item_columns, counts, range(int(counts.starts[-1])))
+    # Images of records are read as bytes if possible: a few items then cost a few images, not all of their records.
+    # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
+    if names := tuple(name for name in item_columns.group if name in source.images):
+        source = source.encoded(names)
+        records = source.schema.select(item_columns.records)
+        item_columns = replace(item_columns, records=records, encoded=names)
+    calls = [partial(read_lengths, start=start, stop=stop) for start, stop in pairwise(rows.borders.tolist())]
+    lengths = compute_with_progress(calls, "Counting items", source, item_columns)
+    counts = ItemCounts.from_lengths(np.concatenate(lengths))
+    items = ExplodedSource(source, item_columns, counts, range(int(counts.starts[-1])))
     borders = counts.before(rows.borders)
     kept = item_columns.rows(counts.lengths.astype(np.int64))
     if isinstance(kept, slice):
         return Rows.of_source(items, borders)
     return Rows.of_source(items.select(kept), np.searchsorted(kept, borders))
-
-
-def _with_encoded_images(source: CountedRows, item_columns: ItemColumns) -> tuple[CountedRows, ItemColumns]:
-    """Read images of records as bytes if possible: a few items then cost a few images, not all of their records."""
-    # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
-    names = tuple(name for name in item_columns.group if name in source.images)
-    if not names:
-        return source, item_columns
-    records = source.encoded(names)
-    return records, replace(item_columns, records=records.schema.select(item_columns.records), encoded=names)
-
-
-def _count_items(source: CountedRows, item_columns: ItemColumns, borders: NDArray[np.int64]) -> ItemCounts:
-    """Count the items of all records, in a task for each chunk."""
-    calls = [partial(read_lengths, start=start, stop=stop) for start, stop in pairwise(borders.tolist())]
-    return ItemCounts.from_lengths(np.concatenate(compute_with_progress(calls, "Counting items", source, item_columns)))
 
 
 def _count_chunks(rows: Rows, step: Exploded) -> tuple[float, ...]:

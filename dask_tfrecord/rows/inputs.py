@@ -779,7 +779,9 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _block_of_bytes(array.cast(pa.large_binary()))
     if pa.types.is_fixed_size_list(kind):
-        return _fixed(_block(array.flatten(), owner, lambda: np.repeat(rows(), kind.list_size)), len(array), kind)
+        inner = _block(array.flatten(), owner, lambda: np.repeat(rows(), kind.list_size))
+        fits = isinstance(inner, np.ndarray | BytesBlock)
+        return inner.reshape((len(array), kind.list_size, *inner.shape[1:])) if fits else None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         offsets = np.asarray(array.offsets, np.int64)
         inner = array.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -809,12 +811,3 @@ def _block_of_bytes(array: Any) -> BytesBlock:
     splits = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
     values = np.frombuffer(data, np.uint8)[splits[0] : splits[-1]] if data is not None else np.empty(0, np.uint8)
     return BytesBlock(values, splits - splits[0], (len(array),))
-
-
-def _fixed(inner: Any, rows: int, kind: Any) -> Any:
-    """Return rows of a fixed number of values."""
-    if isinstance(inner, BytesBlock):
-        return BytesBlock(inner.values, inner.splits, (rows, kind.list_size, *inner.shape[1:]))
-    if isinstance(inner, np.ndarray):
-        return inner.reshape(rows, kind.list_size, *inner.shape[1:])
-    return None

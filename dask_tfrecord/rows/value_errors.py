@@ -19,10 +19,12 @@ from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes, concatenate, splits_of, take_rows, union
-from dask_tfrecord.columns.decoder import Decoder
-from dask_tfrecord.columns.fill_values import fillers
+from dask_tfrecord.columns.conversions import conform
+from dask_tfrecord.columns.decoder import Decoder, rows_of_no_fields
 from dask_tfrecord.errors import FeatureValueError, Location, SchemaError, UnknownFeatureError, near_misses, plural
-from dask_tfrecord.features import FixedLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature
+from dask_tfrecord.features.base import ColumnDecoder
+from dask_tfrecord.features.dtypes import default_array
 from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.damage import ShardReport
@@ -388,3 +390,86 @@ def _positions(numbers: NDArray[np.int64], picks: RowNumbers) -> NDArray[np.int6
         positions: NDArray[np.int64] = inside[inside % picks.step == 0] // picks.step
         return positions
     return np.flatnonzero(np.isin(row_numbers(picks), numbers))
+
+
+def fillers(
+    decoder: Decoder,
+    fill_values: Mapping[str, Any] | None,
+    names: Iterable[str] | None = None,
+    option: str = "errors='fill'",
+) -> dict[str, Block]:
+    """Return a block of one row per column: its fill value, else the default value of its feature, or no items.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        Decoder of the columns.
+    fill_values : mapping of str to value or None
+        Values that the user gives, by column.
+    names : iterable of str, optional
+        Columns that are filled in records whose other columns are read; by default, whole records are filled.
+    option : str
+        Argument that needs the values, for errors.
+
+    Raises
+    ------
+    SchemaError
+        If the value of a column is missing, or does not fit it.
+    """
+    given = fill_values or {}
+    for name in given:
+        if name not in decoder.decoders:
+            raise UnknownFeatureError(f"fill_values: no column {name!r}{near_misses(name, tuple(decoder.decoders))}")
+    rows = {}
+    for name in decoder.decoders if names is None else names:
+        column = decoder.decoders[name]
+        if name in given:
+            rows[name] = _row(name, column.feature, given[name])
+        elif names is not None and (column.scope != "value" or decoder.columns.group_of(name) is not None):
+            # A row without items: the fields of a group keep one number of items in every record.
+            rows[name] = _row(name, column.feature, [] if column.feature.ragged_rank else 0)
+        elif decoder.schema.message_type is not None:
+            try:
+                rows[name] = rows_of_no_fields(decoder, name)
+            except SchemaError as error:
+                raise SchemaError(_no_value(name, option, str(error))) from error
+        else:
+            rows[name] = _row(name, column.feature, _default(name, column, option))
+    return rows
+
+
+def _no_value(name: str, option: str, reason: str) -> str:
+    what = "lost records" if option.startswith("errors") else "what can't be decoded"
+    return (
+        f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "
+        f"{option.partition('=')[0]}='skip'"
+    )
+
+
+def _default(name: str, column: ColumnDecoder, option: str) -> Any:
+    if column.scope == "item":
+        return []  # defaults belong to items, which a lost record lacks
+    value = getattr(column.parsed, "default_value", None)
+    if value is None or name != column.source:
+        raise SchemaError(_no_value(name, option, f"{column.parsed} has no default_value"))
+    return value
+
+
+def _row(name: str, feature: Feature, value: Any) -> Block:
+    owner = f"fill_values: column {name!r}"
+    if feature.ragged_rank or feature.own_shapes:
+        return conform(feature, [value], owner)
+    shape = (1, *feature.block_shape)
+    try:
+        if feature.block_dtype.kind in "OT":
+            row = np.broadcast_to(np.asarray(value, object), shape)
+        else:
+            row = default_array(value, feature.block_dtype, shape)
+            exact = np.asarray(value)
+            if feature.block_dtype.kind in "iub" and (row != exact).any():
+                raise SchemaError(f"{owner}: {value!r:.100} does not fit into {feature.block_dtype}")
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"{owner}: {value!r:.100} is not a value of {feature} ({error})") from error
+    return conform(feature, row, owner)
