@@ -1,8 +1,8 @@
 """What errors advise: the names and arguments of tf.data, pandas, xarray, PyTorch and NumPy, and what to write here.
 
 In texts about a data set, ``COLUMN`` is replaced by its first column, ``NUMBER`` by its first column of one number per
-row, ``RAGGED`` for its first ragged one, and ``CONDITION`` for one on the number; ``SIZE`` for the rows of a batch, and
-``VALUE`` for what was given.
+row, ``RAGGED`` for its first ragged one, and ``CONDITION`` for one on the number; ``SIZE`` for the rows of a batch,
+``VALUE`` for what was given, and ``NAME`` for the argument that it was given as.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from dask_tfrecord.errors import near_misses
+from dask_tfrecord.errors import near_misses, warn_caller
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -24,6 +24,7 @@ _BY_LABEL = f"{_WHERE}, or ds.rows[0] for the first row"
 _ROWS = "write ds.as_sequence() for a dict per row, or ds.batches(2) for batches of 2 rows"
 _SHOWN = "write ds.preview() for pictures, text and numbers of the first rows, or ds.view() for a page in the browser"
 _NAN = "write ds.where(lambda blocks: ~numpy.isnan(blocks[NUMBER])) for the rows without NaN"
+_FILL = "write ds.assign({NUMBER: numpy.where(numpy.isnan(ds[NUMBER]), 0, ds[NUMBER])}) to replace NaN by 0"
 _RENAME = "write ds.rename({COLUMN: 'name'}) to give a column another name"
 _CLASSES = "write ds.schema.classes for the names of classes, by column"
 _COLUMNS = "write list(ds.schema) for the names of the columns"
@@ -32,6 +33,11 @@ _TYPES = "write print(ds) to see dtypes and shapes, or ds.schema for the feature
 _BATCHES = "write ds.batches(2) to iterate over batches of 2 rows"
 _ONE = "write ds[NUMBER].{name}().compute() for one column, or ds.describe() for statistics of all columns"
 _FRAME = "write ds.to_dataframe().compute() for a DataFrame of pandas, or ds.to_dataframe() for one of dask"
+_COUNTS = (
+    "write numpy.unique(ds[NUMBER].compute(), return_counts=True) for values and how often each occurs, or "
+    "ds.describe() for statistics of all columns"
+)
+_NO_INDEX = "leave it out: rows have no index but their number, and a column like any other keeps the values of one"
 _ALL_STATISTICS = "write ds.describe() for counts, quantiles and distinct values of all columns"
 _COMPUTED = "write ds.assign(name=array) to add a column, or ds.map_blocks(function) to compute one from others"
 _PARTS = "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3] for two parts"
@@ -89,7 +95,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("select", "select_columns"), _SOME_COLUMNS),
         **dict.fromkeys(("dtypes", "dtype", "element_spec", "features", "info"), _TYPES),
         **dict.fromkeys(("show", "display", "plot", "hist"), _SHOWN),
-        **dict.fromkeys(("dropna", "fillna", "isna", "isnull", "notna"), _NAN),
+        **dict.fromkeys(("dropna", "isna", "isnull", "notna"), _NAN),
         **dict.fromkeys(("rename_column", "rename_columns", "rename_vars"), _RENAME),
         **dict.fromkeys(("class_names", "classes", "int2str"), _CLASSES),
         "copy": "leave it out: a data set does not change, and methods return another one",
@@ -99,6 +105,9 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "size": "write ds.nrows for the number of rows, and len(ds.schema) for the number of columns",
         "sizes": "write ds.nrows for the number of rows, or ds.chunks for the rows of each chunk",
         "dims": "write ds.nrows for the number of rows, or ds.to_xarray() for named dimensions",
+        **dict.fromkeys(("fillna", "replace"), _FILL),
+        "isin": "write ds.where([(NUMBER, 'in', [1, 2])]) for the rows with one of these values",
+        **dict.fromkeys(("set_index", "reset_index", "sort_index", "reindex"), _NO_INDEX),
         "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
         **dict.fromkeys(("to_numpy", "numpy"), _ARRAYS),
         **dict.fromkeys(("to_dict", "collect"), "write ds.compute() for a dict of NumPy arrays"),
@@ -127,7 +136,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **{
             name: _ONE.format(name=name) for name in ("mean", "sum", "min", "max", "std", "var", "argmax", "any", "all")
         },
-        **dict.fromkeys(("median", "quantile", "nunique", "value_counts"), _ALL_STATISTICS),
+        **dict.fromkeys(("median", "quantile", "nunique"), _ALL_STATISTICS),
+        "value_counts": _COUNTS,
         "unique": "write dask.array.unique(ds[NUMBER]).compute() for the values of a column",
     },
     "dtf": {
@@ -172,7 +182,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("zarr_format", "zarr_version"), "leave it out: to_zarr always writes format 3 of Zarr"),
         "compressor": "write compressors=zarr.codecs.ZstdCodec(level=3)",
         "region": "write append_dim='record' to add rows, or use dask_tfrecord.ZarrJob to write a store in parts",
-        "column": "write columns=VALUE",
+        **dict.fromkeys(("column", "usecols"), "write columns=VALUE"),
         "describe.columns": "write ds[VALUE].describe()",
         "head.columns": "write ds[VALUE].head()",
         "preview.columns": "write ds[VALUE].preview()",
@@ -181,6 +191,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "dims": "write dimension_names={'image': ('y', 'x', 'channel')} for the axes of a column; rows have the "
         "dimension 'record', which ds.to_xarray().rename(record='row') renames",
         "compression_type": "write compression='gzip', or leave it out: reading detects the compression",
+        "options": "write compression='gzip' to compress shards",
         **dict.fromkeys(
             ("num_parallel_reads", "num_parallel_calls", "buffer_size", "deterministic"),
             "leave it out: chunks are read in parallel by dask, in the order of the records",
@@ -188,7 +199,12 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "batch_size": "leave it out, and write ds.batches(2) to iterate over batches of the data set",
         "engine": "leave it out",
         "blocksize": "write chunks=VALUE",
-        **dict.fromkeys(("feature_description", "feature_spec", "schema", "parse_fn"), "write features=VALUE"),
+        **dict.fromkeys(
+            ("feature_description", "feature_spec", "schema", "parse_fn", "context_features"), "write features=VALUE"
+        ),
+        **dict.fromkeys(("filenames", "filename", "file_pattern", "paths", "path"), "write urlpath=VALUE, or it alone"),
+        "device=gpu": "write device='cuda' for a GPU",
+        "where.*": "write ds.where([(NAME, '==', VALUE)])",
         **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
@@ -203,9 +219,25 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "window=VALUE) to mix rows within windows",
         "shuffle.reshuffle_each_iteration": "write ds.batches(2, shuffle='full', epochs=3) for another order in each "
         "epoch",
+        # The first argument, without its name.
+        "shuffle.seed=": "VALUE is the seed, and all rows are mixed: write ds.shuffle(seed=VALUE), or ds.batches(2, "
+        "shuffle='window', window=VALUE) to mix rows within windows",
+    },
+    # By a part of the error of a function that `map_blocks` calls.
+    "function": {
+        "positional argument": "it is called with one argument, a dict of arrays",
+        "RaggedBlock": "rows that differ in length are a RaggedBlock: write dtf.RaggedBlock(blocks[RAGGED].values * 2, "
+        "blocks[RAGGED].row_splits) to change its values, or numpy.array([row.sum() for row in blocks[RAGGED]], "
+        "'float64') for a number per row",
+        "is out of bounds for array of dimension": "text, bytes and rows that differ in shape are objects along one "
+        "axis: leave out axis=",
+        "truth value of an": "a block has several rows, so that `if` has no answer: write numpy.where(blocks[NUMBER] > "
+        "0, 1, 0) for a value of each row",
+        "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
+        "": "give template={name: array without rows, or a feature class}",
     },
 }
-_WORD = re.compile(r"\b(?:COLUMN|NUMBER|RAGGED|CONDITION|SIZE|VALUE)\b")
+_WORD = re.compile(r"\b(?:COLUMN|NUMBER|RAGGED|CONDITION|SIZE|VALUE|NAME)\b")
 
 
 def advice(of: str, name: str, words: Mapping[str, object] | None = None) -> str:
@@ -215,15 +247,31 @@ def advice(of: str, name: str, words: Mapping[str, object] | None = None) -> str
     return "" if text is None else "; " + _WORD.sub(lambda word: f"{(words or {})[word[0]]!r:.100}", text)
 
 
+def words_of(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return the words of texts about a data set with these features."""
+    first = next(iter(schema), "label")
+    numbers = (each for each, of in schema.items() if of.block_dtype.kind in "iuf" and not of.block_shape)
+    ragged = next((each for each, of in schema.items() if of.ragged_rank), "tokens")
+    return {"COLUMN": first, "NUMBER": next(numbers, first), "RAGGED": ragged}
+
+
+def failed_function(error: Exception, schema: Mapping[str, Any]) -> str:
+    """Say how to change a function that failed on blocks of these features."""
+    part = next(part for part in ADVICE["function"] if part in str(error))
+    return advice("function", part, words_of(schema)).removeprefix("; ")
+
+
 def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:
     """Return the error about an argument that a function does not have: the equivalent, similar names, or all names."""
     known = tuple(known)
+    near = near_misses(name, known) if known else "; it takes none"
     text = advice("argument", f"{function}.{name}", {"VALUE": value})
     # The advice does not apply to a function without columns.
-    if name != "column" or "columns" in known:
-        text = text or advice("argument", name, {"VALUE": value})
-    text = text or (near_misses(name, known) if known else "; it takes none")
-    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{text}")
+    if not text and (name not in ("column", "usecols") or "columns" in known):
+        text = advice("argument", name, {"VALUE": value})
+    if not text and not near.startswith("; did you mean"):
+        text = advice("argument", f"{function}.*", {"NAME": name, "VALUE": value})
+    return TypeError(f"{function}() got an unexpected keyword argument {name!r}{text or near}")
 
 
 def explain_arguments(call: str) -> Callable[[_Function], _Function]:
@@ -238,6 +286,8 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
         name = call.partition("(")[0] if method.__name__ == "__init__" else method.__name__
         by_place = [each.name for each in named if each.kind is not each.KEYWORD_ONLY]
         needed = [each.name for each in named if each.default is each.empty]
+        # A value that another library takes in this place means something else there.
+        unnamed = f"{name}.{others[0]}=" if others else ""
 
         @wraps(method)
         def checked(*args: Any, **options: Any) -> Any:
@@ -249,6 +299,9 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
                 raise TypeError(f"{name}() needs {missing[0]!r}: write {call}")
             if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:
                 raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
+            if unnamed in ADVICE["argument"] and len(args) > len(names) - len(others):
+                given = args[len(names) - len(others)]
+                warn_caller(f"{name}(){advice('argument', unnamed, {'VALUE': given})}")
             return method(*args, **options)
 
         return cast(_Function, checked)

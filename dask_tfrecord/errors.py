@@ -420,7 +420,8 @@ def explain_missing(what: str, package: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            f"{what} {package}, which is not installed: pip install 'dask-tfrecord[{extra}]'", name=package
+            f"{what} {package}, which is not installed: pip install 'dask-tfrecord[{extra}]'",
+            name=error.name or package,
         ) from error
 
 

@@ -39,7 +39,7 @@ REMOTE = [
 MISSING = {
     module: (
         [call.format(url=f"{extra.replace('gcs', 'gs')}://bucket/train") for call in REMOTE],
-        f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"',
+        f"this URL needs {module}, which is not installed: pip install 'dask-tfrecord[{extra}]'",
     )
     for module, extra in (("s3fs", "s3"), ("gcsfs", "gcs"))
 } | {
@@ -50,7 +50,7 @@ MISSING = {
     "xarray": (["ds.to_xarray()"], "xarray Datasets need xarray, which is not installed: pip install"),
     "PIL": (
         ["(ds.preview()._repr_html_(), ds.preview().to_png('never'))"],
-        "PIL drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'",
+        "PIL drawing a PNG needs Pillow, which is not installed: pip install 'dask-tfrecord[image]'",
     ),
 }
 
@@ -76,7 +76,7 @@ def test_a_missing_pillow_is_reported_when_the_feature_is_given(monkeypatch: pyt
     require_pillow.cache_clear()
     features = {"image": dtf.ImageFeature(shape=(4, 4, 3)), "label": dtf.FixedLenFeature((), "int64")}
     for given in (features, dtf.Schema(features)):
-        with pytest.raises(ImportError, match=r"feature 'image' is ImageFeature.*needs Pillow: pip .*\[image\]"):
+        with pytest.raises(ImportError, match=r"feature 'image' is ImageFeature.*needs Pillow, .*: pip .*\[image\]"):
             dtf.read_tfrecord(shard, given)
     assert dtf.read_tfrecord(shard, features, columns=["label"])["label"].compute().tolist() == [0, 1]
     require_pillow.cache_clear()

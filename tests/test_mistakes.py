@@ -106,7 +106,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: compute(missing=dtf.FixedLenFeature((), "int64")),
         "have it, give it a default_value",
     ),
-    (lambda ds: compute(text=dtf.ImageFeature()), "read a feature of other bytes by FixedLenFeature((), 'bytes')"),
+    (lambda ds: compute(text=dtf.ImageFeature()), "read pixels by their shape, as in RawFeature("),
     (lambda ds: ds.batches(2).prefetch(2), "leave it out: ds.batches(2) decodes batches ahead"),  # type: ignore[attr-defined]
     (lambda ds: ds.batches(2).map(len), "write ds.map_blocks(function).batches(2): the function receives a dict"),  # type: ignore[attr-defined]
     (lambda ds: ds.batches(2).take(1), "write itertools.islice(ds.batches(2), 3) for the first 3"),  # type: ignore[attr-defined]
@@ -233,7 +233,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: dtf.read_tfrecord("train-*", "image/class/label"), "write columns=['image/class/label']"),
     (lambda ds: ds.map_blocks(lambda one, two: one), "it is called with one argument, a dict of arrays"),  # type: ignore[arg-type,misc]
     (lambda ds: ds.map_blocks("label"), "map_blocks takes a function from a dict"),  # type: ignore[arg-type]
-    (lambda ds: ds.map_blocks(lambda b: {"n": b["tokens"].mean(axis=1)}), "as in blocks['tokens'].values"),
+    (lambda ds: ds.map_blocks(lambda b: {"n": b["tokens"].mean(axis=1)}), "write dtf.RaggedBlock(blocks['tokens']."),
     (lambda ds: ds.map_blocks(lambda b: {"n": b["text"].sum(axis=1)}), "leave out axis="),
     (
         lambda ds: ds.map_blocks(lambda b: {"n": np.array([len(each) for each in b["tokens"]])}).compute(),
@@ -258,6 +258,39 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.padded("tokens", "a"), "length is a number of values, or a tuple of them; got 'a'"),  # type: ignore[arg-type]
     (lambda ds: ds.view(port=99_999), "port is a number from 0, for a free one, to 65,535; got 99999"),
     (lambda ds: dtf.sample_from_datasets(ds), "datasets is a list of Dataset: write [ds, other]"),  # type: ignore[arg-type]
+    (
+        lambda ds: ds.shuffle(1000),
+        "1000 is the seed, and all rows are mixed: write ds.shuffle(seed=1000), or ds.batches",
+    ),
+    (lambda ds: ds.batches(2, seed=3), 'a seed without shuffle has no effect: write shuffle="full", seed=3'),
+    (lambda ds: ds.batches(2, device="gpu"), "no device has the name 'gpu'; write device='cuda'"),
+    (lambda ds: ds.where(label=1), "write ds.where([('label', '==', 1)])"),  # type: ignore[call-arg]
+    (lambda ds: ds.where(collumns=["label"]), "did you mean 'columns'?"),  # type: ignore[call-arg]
+    (lambda ds: dtf.read_tfrecord(filenames="train-*"), "write urlpath='train-*', or it alone"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_tfrecord("copy-{i}.tfrecord"), "as in 'copy-{shard:05d}.tfrecord'"),
+    (lambda ds: ds.to_tfrecord("of-{shards}.tfrecord"), "as in 'part-{shard:05d}.tfrecord'"),
+    *(
+        (
+            lambda ds, made=made: ds.map_blocks(lambda b: {"n": made(b["tokens"])}),
+            "write dtf.RaggedBlock(blocks['tokens'].",
+        )  # type: ignore[misc]
+        for made in (
+            lambda t: t * 2,
+            lambda t: t == 2,
+            lambda t: 2 - t,
+            lambda t: t[:, :3],
+            lambda t: t.astype("float32"),
+        )
+    ),
+    (lambda ds: ds.map_blocks(lambda b: {"n": np.char.upper(b["text"])}), "read the column by TextFeature()"),
+    (
+        lambda ds: ds.map_blocks(lambda b: {"n": [1] if b["label"] > 0 else [2]}),
+        "write numpy.where(blocks['label'] > 0",
+    ),
+    (
+        lambda ds: ds.map_blocks(lambda b: {"n": [each.upper() for each in b["text"]]}),
+        "TextFeature(), …}) states it for text",
+    ),
 ]
 
 
@@ -306,7 +339,7 @@ COMMANDS = [
     (f"head {FIRST} --where label|%|2|==|0", "write ds.where(lambda blocks: blocks['label'] % 2 == 0) in Python"),
     (
         f"repair {FIRST} {SECOND}",
-        f"{SECOND} exists: name a new file as TARGET (one SOURCE per command), or give --overwrite",
+        f"{SECOND} exists. Write a command for each: dask-tfrecord repair {FIRST} repaired-{FIRST}, and dask-tfrecord",
     ),
     (
         f"repair {FIRST}",
@@ -327,6 +360,21 @@ COMMANDS = [
     ("to-parquet nothing --finish", "Nothing is planned at nothing: give --begin first"),
     ("to-zarr train-* x.zarr --part 3/2", "a job of 2 parts has 1/2 to 2/2; got 3/2"),
     ("to-tfrecord stored.zarr out.tfrecord --errors skip", "this is a Zarr store: leave the option out"),
+    (
+        "to-csv train-* out.csv",
+        "dask-tfrecord head --json -n 1000 'train-*' > out.jsonl, or dask-tfrecord to-parquet 'train-*' out",
+    ),
+    (f"copy {FIRST} new.tfrecord --mode w", "No such option '--mode'. Write --overwrite: Replace existing output."),
+    (f"head {FIRST} --limit 3", "Write -n: Number of records."),
+    (f"head {FIRST} -n five", "'five' is not an integer. Write a number: -n 5"),
+    (f"head {FIRST} 5", f"write dask-tfrecord head -n 5 {FIRST}"),
+    (f"head {FIRST} --columns label text", "Join names by commas: --columns label,text"),
+    ("to-zarr new.zarr train-*", "comes last. Write dask-tfrecord to-zarr 'train-*' new.zarr"),
+    (f"to-zarr new.zarr {FIRST} {SECOND}", f"Write dask-tfrecord to-zarr {FIRST} {SECOND} new.zarr"),
+    ("info", "The command info takes PATTERN.... Write dask-tfrecord info 'train-*.tfrecord'"),
+    ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
+    (f"to-zarr {FIRST} new.zarr --memory-limit 10", "is enough, and fewer threads need less"),
+    (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 
 

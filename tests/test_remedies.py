@@ -46,7 +46,7 @@ def test_a_name_of_other_libraries_says_what_to_write(name: str, namespace: Name
 
 
 @pytest.mark.parametrize(
-    ("of", "name"), [(of, name) for of in ("dtf", "batches", "argument") for name in sorted(ADVICE[of])]
+    ("of", "name"), [(of, name) for of in ("dtf", "batches", "argument", "function") for name in sorted(ADVICE[of])]
 )
 def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace) -> None:
     value = {
@@ -55,9 +55,12 @@ def test_other_texts_of_the_table_work(of: str, name: str, namespace: Namespace)
         "drop_last": True,
         "rename.columns": {"label": "a"},
         "shuffle.buffer_size": 9,
+        "shuffle.seed=": 9,
+        "where.*": 1,
         "frac": 0.5,
     }
-    said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"])})
+    words = {"COLUMN": "label", "NUMBER": "label", "RAGGED": "tokens", "NAME": "label"}
+    said = advice(of, name, {"SIZE": 2, "VALUE": value.get(name, ["label"]), **words})
     executed(said, namespace)
     for argument in re.findall(r"write (\w+)=", said):
         # The name of an argument, if a function of the package has it.

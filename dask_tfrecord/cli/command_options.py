@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -131,6 +132,24 @@ def _client(ctx: click.Context, address: str) -> Any:
     return ctx.meta[_CLIENT]
 
 
+def is_path(given: str) -> bool:
+    """Return whether an argument is the path, the glob or the URL of a file."""
+    return "*" in given or "://" in given or os.path.exists(given)  # noqa: PTH110 - False for a name that is too long
+
+
+def command_line(ctx: click.Context, *arguments: str) -> str:
+    """Spell a command as a user types it; if it is long, the first arguments and the last one."""
+    program = ctx.find_root().command_path
+    given = [shlex.quote(plain(each)) for each in arguments]
+    if len(given) > _REPEATED:
+        given = [*given[: _REPEATED - 1], "…", given[-1]]
+    return " ".join([program, *given])
+
+
+# Key in the context of a command: the arguments after the name of the program.
+GIVEN = "dask_tfrecord.given"
+# Most arguments of a command that an error repeats.
+_REPEATED = 6
 # Key of `--debug` in the context of a command.
 DEBUG = "dask_tfrecord.debug"
 # Records that features are inferred from by default.
@@ -514,8 +533,15 @@ def refuse_existing(*paths: str | None, overwrite: bool) -> None:
             raise click.UsageError(f"{plain(path)} exists: give --overwrite to replace it")
 
 
-def _check_no_condition(ctx: click.Context, path: str) -> None:
-    """Refuse a condition without --where, which would be the name of a file."""
+def _check_no_value(ctx: click.Context, path: str) -> None:
+    """Refuse what would be the name of a file: a second name after --columns, and a condition without --where."""
+    given = ctx.meta.get(GIVEN, [])
+    option, first = ["", "", *given][given.index(path) :][:2] if path in given else ("", "")
+    lists = {name for each in ctx.command.params if "NAME,…" in (each.metavar or "") for name in each.opts}
+    if option in lists and not is_path(path):
+        raise click.UsageError(
+            f"No file has the name {plain(path)}. Join names by commas: {option} {plain(first)},{plain(path)}"
+        )
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
     from dask_tfrecord.rows.filters import parse_expression
@@ -530,13 +556,26 @@ def _check_no_condition(ctx: click.Context, path: str) -> None:
 
 def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
     for path in paths:
-        _check_no_condition(ctx, path)
+        _check_no_value(ctx, path)
     # The shell expands an unquoted glob to several paths.
     return paths[0] if len(paths) == 1 else list(paths)
 
 
+def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
+    """Refuse a file that exists after a single one that does not: they have changed places."""
+    read = ctx.params.get(next(each.name for each in ctx.command.params if isinstance(each, click.Argument)) or "")
+    first, *others = [read] if isinstance(read, str) else read or [""]
+    exists = "*" in target or Path(target).is_file()
+    if first and exists and not is_path(first) and "--overwrite" not in ctx.meta.get(GIVEN, ()):
+        written = command_line(ctx, ctx.command.name or "", *others, target, first)
+        raise click.UsageError(f"{plain(first)} does not exist, and the new file or store comes last. Write {written}")
+    return target
+
+
 def path_argument(name: str, **attributes: Any) -> Callable[[Any], Any]:
     """Return the argument for a path, which a shell completes with the names of files."""
+    if name in ("target", "store"):
+        attributes = {"callback": _target, **attributes}
     return click.argument(name, shell_complete=complete_files, **attributes)
 
 

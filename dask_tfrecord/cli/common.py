@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG, SAMPLE, computing, plain
+from dask_tfrecord.cli.command_options import DEBUG, GIVEN, SAMPLE, command_line, computing, is_path, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 from dask_tfrecord.options import COMMANDS
 
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 # Key in the context of a command: its exit status if a reader closes the pipe of its output.
 STATUS = "dask_tfrecord.status"
-# Key in the context of a command: the arguments after the name of the program.
-_GIVEN = "dask_tfrecord.given"
-# Most arguments of a command that an error repeats.
-_REPEATED = 6
 # Reading every record of this many bytes of shards is faster with processes, despite their start.
 _PROCESSES_NBYTES = 64 << 20
 
@@ -46,16 +42,28 @@ _SYNONYMS = {
     **dict.fromkeys(("stats", "statistics", "summary", "summarize"), ("describe",)),
     **dict.fromkeys(("check", "validate", "test", "crc"), ("verify",)),
     **dict.fromkeys(("convert", "export"), ("to-zarr", "to-parquet", "to-lerobot")),
-    **dict.fromkeys(("to-csv", "to-json", "to-jsonl", "csv", "json"), ("head --json -n N", "to-parquet")),
+    **dict.fromkeys(("to-csv", "to-json", "to-jsonl", "csv", "json"), ("head --json -n 1000", "to-parquet")),
     **dict.fromkeys(("filter", "split", "merge", "shard", "cp"), ("copy",)),
     **dict.fromkeys(("features", "spec"), ("schema",)),
     **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
     **dict.fromkeys(("fix", "recover"), ("repair",)),
     "help": ("--help",),
 }
+# Options that do what options of other programs do.
+_OPTIONS = {
+    **dict.fromkeys(("--mode", "--force", "-f", "-y", "--yes", "--replace"), "--overwrite"),
+    **dict.fromkeys(("--limit", "--head", "--rows", "--num", "--count", "--lines", "--number", "--take"), "-n"),
+    **dict.fromkeys(("--column", "--cols", "--fields", "--select", "-c"), "--columns"),
+    **dict.fromkeys(("--filter", "--query", "--condition"), "--where"),
+    **dict.fromkeys(("--workers", "--num-workers", "--jobs", "-j", "--processes"), "--threads"),
+    **dict.fromkeys(("--gzip", "--gz", "-z", "--compress"), "--compression"),
+    **dict.fromkeys(("--schema", "--spec"), "--features"),
+    **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
+}
 
 
-# Example of the last argument of a command.
+# Examples of the first argument of a command, and of the last one.
+_SOURCES = {"repair": "damaged.tfrecord", "to-tfrecord": "train.zarr"}
 _TARGETS = {
     "preview": "rows.png",
     "copy": "copied.tfrecord",
@@ -73,7 +81,7 @@ class Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments, which errors repeat as a command that works."""
-        ctx.meta[_GIVEN] = list(args)
+        ctx.meta[GIVEN] = list(args)
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -87,7 +95,7 @@ class Commands(click.Group):
             if same:
                 # The suffix of the output selects the command.
                 same = tuple(each for each in same if args[-1].endswith(each.removeprefix("to-"))) or same
-                commands = [command_line(ctx, *each.split(), *args[1:]) for each in same]
+                commands = [_same_command(ctx, each, args[1:]) for each in same]
                 advice = f"No such command {name!r}. Write {', or '.join(commands)}"
             elif is_path(name):
                 advice = f"A command comes before the files. Write {command_line(ctx, 'info', *args)}"
@@ -127,18 +135,15 @@ class Commands(click.Group):
             ctx.exit(1)
 
 
-def is_path(given: str) -> bool:
-    """Return whether an argument is the path, the glob or the URL of a file."""
-    return "*" in given or "://" in given or os.path.exists(given)  # noqa: PTH110 - False for a name that is too long
-
-
-def command_line(ctx: click.Context, *arguments: str) -> str:
-    """Spell a command as a user types it; if it is long, the first arguments and the last one."""
-    program = ctx.find_root().command_path
-    given = [shlex.quote(plain(each)) for each in arguments]
-    if len(given) > _REPEATED:
-        given = [*given[: _REPEATED - 1], "…", given[-1]]
-    return " ".join([program, *given])
+def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
+    """Return a command with the arguments of one that converts to text, or another one."""
+    *sources, target = arguments or [""]
+    if not sources or not target.endswith((".csv", ".json", ".jsonl")):
+        return command_line(ctx, *command.split(), *arguments)
+    stem = target.rpartition(".")[0]
+    if command.startswith("head"):
+        return f"{command_line(ctx, *command.split(), *sources)} > {shlex.quote(f'{plain(stem)}.jsonl')}"
+    return command_line(ctx, command, *sources, stem)
 
 
 def _explained(error: click.UsageError) -> click.UsageError:
@@ -146,32 +151,41 @@ def _explained(error: click.UsageError) -> click.UsageError:
     if error.ctx is None:
         return error
     parameters = error.ctx.command.params
+    named = {name: each for each in parameters if isinstance(each, click.Option) for name in each.opts}
+    if isinstance(error, click.NoSuchOption) and (same := named.get(_OPTIONS.get(error.option_name, ""))):
+        return click.UsageError(f"{error.message} Write {same.opts[0]}: {same.help}", error.ctx)
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
         number = error.option_name[1:]
         if number.isdecimal() and "-n" in names:
-            rest = [each for each in error.ctx.meta[_GIVEN] if each != error.option_name]
+            rest = [each for each in error.ctx.meta[GIVEN] if each != error.option_name]
             written = command_line(error.ctx, *rest, "-n", number)
             return click.UsageError(f"{error.message} Write {written}", error.ctx)
         known = f"Leave it out, or write one of the options of {error.ctx.command.name}: {', '.join(names)}."
         return click.UsageError(f"{error.message} {known}", error.ctx)
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        option = error.param.opts[0]
+        return click.UsageError(f"Missing option {option!r}. Write {option} 10: {error.param.help}", error.ctx)
     if isinstance(error, click.MissingParameter) or error.message.startswith("Missing argument"):
-        name, given = error.ctx.command.name or "", error.ctx.meta[_GIVEN][1:]
-        if len(given) != 1 or given[0].startswith("-") or name not in _TARGETS:
-            return error
-        written = command_line(error.ctx, name, *given, _TARGETS[name])
+        name, given = error.ctx.command.name or "", error.ctx.meta[GIVEN][1:]
+        if len(given) != 1 or given[0].startswith("-"):
+            given = [_SOURCES.get(name, "train-*.tfrecord")]
+        written = command_line(error.ctx, name, *given, *([_TARGETS[name]] if name in _TARGETS else []))
         return click.UsageError(
             f"The command {name} takes {' and '.join(metavars(error.ctx))}. Write {written}", error.ctx
         )
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        integer = f"an integer. Write a number: {error.param.opts[0]} 5"
+        return click.BadParameter(error.message.replace("a valid integer range.", integer), error.ctx, error.param)
     if "unexpected extra argument" in error.message:
         takes = [f"one {each.name}".upper().replace("ONE", "one") for each in parameters if _is_argument(each)]
         name = error.ctx.command.name or ""
         text = f"{error.message}. The command {name} takes {' and '.join(takes)}."
         # A shell makes several sources of a glob.
-        given = [each for each in error.ctx.meta[_GIVEN][1:] if not each.startswith("-")]
+        given = [each for each in error.ctx.meta[GIVEN][1:] if not each.startswith("-")]
         if len(takes) == 2 and len(given) > 2:
             *sources, target = given
-            commands = [command_line(error.ctx, name, each, _named_after(target, each)) for each in sources[:2]]
+            commands = [command_line(error.ctx, name, each, named_after(target, each)) for each in sources[:2]]
             more = ", and so on" if len(sources) > 2 else ""
             text += f" Write a command for each: {', and '.join(commands)}{more}"
         return click.UsageError(text, error.ctx)
@@ -189,7 +203,7 @@ def _is_argument(parameter: click.Parameter) -> bool:
     return isinstance(parameter, click.Argument)
 
 
-def _named_after(target: str, source: str) -> str:
+def named_after(target: str, source: str) -> str:
     """Return a name of a target for one of several sources."""
     path = Path(target)
     return str(path.with_name(f"{path.stem}-{Path(source).stem}{path.suffix}"))

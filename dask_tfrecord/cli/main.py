@@ -20,9 +20,11 @@ import click
 
 from dask_tfrecord.cli.command_options import (
     SAMPLE,
+    command_line,
     common_options,
     computing,
     flags,
+    is_path,
     json_line,
     options,
     output,
@@ -36,12 +38,11 @@ from dask_tfrecord.cli.command_options import (
 from dask_tfrecord.cli.common import (
     STATUS,
     check_one_source_of_features,
-    command_line,
     find_schema,
     inspect_matching,
     inspect_sample,
-    is_path,
     keep_where,
+    named_after,
     open_rows,
     writing,
 )
@@ -308,8 +309,11 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
 
     if Path(target).exists() and not overwrite:
         # Of two shards that a shell makes of a glob, the second one would be lost.
+        context, names = click.get_current_context(), (source, target)
+        commands = [command_line(context, "repair", each, named_after("repaired.tfrecord", each)) for each in names]
         raise click.UsageError(
-            f"{plain(target)} exists: name a new file as TARGET (one SOURCE per command), or give --overwrite"
+            f"{plain(target)} exists. Write a command for each: {', and '.join(commands)}. --overwrite replaces the "
+            f"output of an earlier command."
         )
     with computing():
         report = counting.repair(source, target, compression=compression)
@@ -388,9 +392,11 @@ def head(*, pattern: str | list[str], n: int, as_json: bool, threads: int, **rea
     Of other protobuf messages without --message, print the wire format: field numbers, the likeliest values, and the
     types that fit. With --json, candidates are pairs of a type and the value.
     """
-    if not isinstance(pattern, str) and pattern[0].isdecimal() and not is_path(pattern[0]):
-        written = command_line(click.get_current_context(), "head", "-n", *pattern)
-        raise click.UsageError(f"No file has the name {pattern[0]}. For that number of records, write {written}")
+    number = next((each for each in pattern if each.isdecimal() and not is_path(each)), "")
+    if not isinstance(pattern, str) and number:
+        files = [each for each in pattern if each != number]
+        written = command_line(click.get_current_context(), "head", "-n", number, *files)
+        raise click.UsageError(f"No file has the name {number}. For that number of records, write {written}")
     with computing(threads):
         try:
             dataset = open_rows(pattern, threads, first=True, **reading)

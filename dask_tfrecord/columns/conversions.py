@@ -93,14 +93,17 @@ def no_feature(dtype: np.dtype[Any], shape: tuple[int, ...], owner: str) -> Sche
     )
 
 
-_LIST_HINT = "; specify the type of a list: map_blocks(func, template={name: VarLenFeature('int64'), …})"
+_LIST_HINT = (
+    "; an empty list has no type: map_blocks(func, template={name: TextFeature(), …}) states it for text, "
+    "FixedLenFeature((), 'int64') for a number per row, and VarLenFeature('int64') for a list of them"
+)
 _HINTS = {
     "M": "; array.astype('int64') keeps its number of time units",
     "m": "; array.astype('int64') keeps its number of time units",
     "O": "; specify the type of the objects: map_blocks(func, template={name: FixedLenFeature((), 'bytes'), …})",
     "S": "; NumPy's S drops trailing zero bytes: convert it to an object array of bytes",
     "T": "; a text column has one string, or a list of strings, per row: flatten the rows",
-    "U": "; convert text to dtype numpy.dtypes.StringDType()",
+    "U": "; write array.astype(numpy.dtypes.StringDType()) for text",
 }
 # Limit of the rows that an error lists.
 _LISTED_ROWS = 5

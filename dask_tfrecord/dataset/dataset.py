@@ -19,7 +19,7 @@ import numpy as np
 from dask.base import DaskMethodsMixin, is_dask_collection, normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.advice import advice, explain_arguments, unknown_option
+from dask_tfrecord.advice import advice, explain_arguments, unknown_option, words_of
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
@@ -149,12 +149,8 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         schema = self._rows.schema
         if name in schema:
             return f"; write ds[{name!r}] for this column"
-        first = next(iter(schema), "label")
-        numbers = (each for each, of in schema.items() if of.block_dtype.kind in "iuf" and not of.block_shape)
-        number, ragged = next(numbers, first), next((each for each, of in schema.items() if of.ragged_rank), "tokens")
-        condition = condition_text(number, ">", 2)
-        words = {"COLUMN": first, "NUMBER": number, "RAGGED": ragged, "CONDITION": condition}
-        if found := advice("ds", name, words):
+        words = words_of(schema)
+        if found := advice("ds", name, {**words, "CONDITION": condition_text(words["NUMBER"], ">", 2)}):
             return found
         near = near_misses(name, schema)
         return f"{near} Columns are written in brackets: ds[NAME]" if near.startswith("; did you mean") else ""

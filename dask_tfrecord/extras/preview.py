@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dask_tfrecord.blocks import to_array
-from dask_tfrecord.errors import MemoryLimitError, clipped, joined, plural, printable, span
+from dask_tfrecord.errors import MemoryLimitError, clipped, explain_missing, joined, plural, printable, span
 from dask_tfrecord.features import Feature, ImageFeature, dtype_name
 from dask_tfrecord.features.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.features.images.pixels import check_shown, decode_image, encode_png
@@ -411,10 +411,8 @@ def _cell_text(cell: Cell) -> str:
 
 def _draw(preview: Preview) -> bytes:
     """Draw a preview as PNG, with Pillow: a contact sheet and a table."""
-    try:
+    with explain_missing("drawing a PNG needs", "Pillow", "image"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError("drawing a PNG needs Pillow: pip install 'dask-tfrecord[image]'", name="PIL") from error
     font = _font()
     title = _Strip(font, _MARGIN + 2 * _LINE)
     title.text(_MARGIN, _MARGIN, preview.title, _WIDTH - 2 * _MARGIN)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import dask
 
+from dask_tfrecord.errors import explain_missing
+
 
 class _DaskArray:
     """The module `dask.array`, imported by the first use of a name of it."""
@@ -27,14 +29,8 @@ if TYPE_CHECKING:
 elif not _PLANNED:
     da = _DaskArray()
 else:
-    try:
+    with explain_missing("the dask configuration array.query-planning is on, and needs", "dask_array", "planning"):
         import dask_array as da
-    except ImportError as error:
-        raise ImportError(
-            "the dask configuration array.query-planning is on, which needs dask_array, which is not installed: "
-            "pip install 'dask-tfrecord[planning]'",
-            name="dask_array",
-        ) from error
 
 
 def from_graph(graph: dict[Any, Any], name: str, chunks: tuple[tuple[float, ...], ...], meta: Any) -> da.Array:

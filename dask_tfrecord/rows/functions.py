@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from dask.base import normalize_token
 
+from dask_tfrecord.advice import failed_function
 from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, to_array, zero_rows
 from dask_tfrecord.columns.conversions import conform, feature_of, host_array, same_form
 from dask_tfrecord.errors import SchemaError, near_misses, plural, printable, redact
@@ -192,12 +193,16 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
     try:
         made = function(dict(blocks))
     except Exception as error:
-        remedy = unknown_column(error, columns) or _failed_trial(error)
+        remedy = unknown_column(error, columns) or failed_function(error, schema)
         raise ValueError(
             f"the function of map_blocks failed when it was called with 0 rows to learn its dtypes ({error!r}); "
             f"{remedy}"
         ) from error
     for name, block in made.items() if isinstance(made, Mapping) else ():
+        if isinstance(block, bool) and any(isinstance(each, RaggedBlock) for each in blocks.values()):
+            # A RaggedBlock is equal to itself alone.
+            remedy = failed_function(TypeError("RaggedBlock"), schema)
+            raise SchemaError(f"the function of map_blocks returned {block} as {name!r}; {remedy}")
         if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
             raise SchemaError(
                 f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "
@@ -210,18 +215,6 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
                 f"{plural(len(block), 'row')} of {name!r}: it has to return as many rows as it gets"
             )
     return {name: known.get(id(block), block) for name, block in made.items()} if isinstance(made, Mapping) else made
-
-
-def _failed_trial(error: Exception) -> str:
-    """Suggest a change of a function that failed with 0 rows."""
-    said = str(error)
-    if isinstance(error, TypeError) and "positional argument" in said:
-        return "it is called with one argument, a dict of arrays"
-    if "RaggedBlock" in said:
-        return "rows that differ in length are a RaggedBlock: compute with its values, as in blocks['tokens'].values"
-    if isinstance(error, np.exceptions.AxisError):
-        return "text, bytes and rows that differ in shape are objects along one axis: leave out axis="
-    return "give template={name: array without rows, or a feature class}"
 
 
 def unknown_column(error: Exception, columns: Iterable[str]) -> str:

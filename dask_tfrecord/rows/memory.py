@@ -186,14 +186,14 @@ class MemoryBudget:
         task = self.other_units_nbytes + self.read_nbytes
         available = memory_limit - self.imports_nbytes - self.overhead_nbytes - self.threads * task
         fits = available // (self.threads * self.copies)
-        message = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}: "
-        message += f"{self.arithmetic()}. "
+        message = f"a worker would take {format_bytes(self.peak_nbytes)} of its {format_bytes(memory_limit)}. "
+        more = f"A memory_limit of {-(-self.peak_nbytes >> 20)} MiB is enough, and fewer threads need less"
         if fits < 1:
-            return message + "No unit is small enough: give workers more memory or fewer threads"
+            return f"{message}No unit is small enough. {more}"
         return message + (
             f"Units of {self.unit} may take {format_bytes(fits)}: make chunks or shards smaller by "
-            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=), "
-            f"or give workers more memory or fewer threads"
+            f"{self.unit_nbytes / fits:.1f} times (chunks=, shards=). "
+            f"{more}"
         )
 
 

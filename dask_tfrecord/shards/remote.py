@@ -44,6 +44,7 @@ from dask_tfrecord.errors import (
     StorageError,
     TFRecordError,
     describe_error,
+    explain_missing,
     hide_credentials,
     near_misses,
     plural,
@@ -318,8 +319,8 @@ def explain_missing_extra() -> Iterator[None]:
     except ImportError as error:
         for module, extra in _EXTRAS.items():
             if error.name == module or module in str(error):
-                message = f'this URL needs {module}, which is not installed: pip install "dask-tfrecord[{extra}]"'
-                raise ImportError(message, name=module) from error
+                with explain_missing("this URL needs", module, extra):
+                    raise
         # fsspec names the package of a file system that is not installed.
         found = re.match(r"Install (\S+)", str(error))
         if found is None:

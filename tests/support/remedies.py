@@ -80,7 +80,9 @@ class Namespace(dict[str, Any]):
         self.update(torch=TORCH, tf=TF, other=other, mixed=ds.shuffle(seed=0), rows=ds.as_sequence())
         self.update(array=np.arange(ds.nrows or 0), function=dict, features=None, key=[0], name="label", signature=None)
         self.update(NAME="label", dtype="int64")
-        self.update(mask=np.ones(ds.nrows or 0, bool), condition="label > 1", blocks=ds.compute(), value=3)
+        self.update(
+            mask=np.ones(ds.nrows or 0, bool), condition="label > 1", blocks=next(ds.batches(ds.nrows or 1)), value=3
+        )
         self.update(data=next(iter(dtf.read_records(self.shard))), batch=next(ds[[next(iter(ds))]].batches(2)))
         self.update({name: cls for name, cls in vars(dtf.features).items() if name.endswith("Feature")})
         for name in ("pyarrow", "xarray", "zarr"):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.advice import advice
 from dask_tfrecord.blocks import RaggedBlock
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.extras.batches.mixing import Batch
@@ -23,6 +24,8 @@ def batch_copier(device: str) -> Callable[[Batch], Batch]:
 
     The copy runs while the caller goes on: on the current stream of the device, which orders it before its use.
     """
+    if known := advice("argument", f"device={device}"):
+        raise ValueError(f"batches: no device has the name {device!r}{known}")
     if find_spec("torch") is not None:
         return _BatchCopier(_TorchCopies(device))
     if device.partition(":")[0] == "cuda" and find_spec("cupy") is not None:

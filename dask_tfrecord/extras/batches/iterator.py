@@ -23,7 +23,15 @@ from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
 from dask_tfrecord.advice import advice
-from dask_tfrecord.errors import ResumeError, SchemaError, ShardChangedError, StorageError, plural, printable
+from dask_tfrecord.errors import (
+    ResumeError,
+    SchemaError,
+    ShardChangedError,
+    StorageError,
+    plural,
+    printable,
+    warn_caller,
+)
 from dask_tfrecord.extras.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.extras.batches.devices import batch_copier
 from dask_tfrecord.extras.batches.mixing import Batch, BatchMixer, Finish, Position, column_paddings
@@ -241,6 +249,8 @@ class BatchIterator(Iterator[Batch]):
         stored = [rows.encoded(tuple(images)) if images else rows for rows in mixed]
         reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (mixed, stored))
         seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
+        if self._seed_given and "shuffle" not in options:
+            warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
         order = self._order(stored, shuffle, given["window"], seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import secrets
 import socket
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_tfrecord.blocks import Block
-from dask_tfrecord.errors import TFRecordError, describe_error, printable
+from dask_tfrecord.errors import Spelled, TFRecordError, describe_error, explain_missing, printable
 from dask_tfrecord.extras.view.cells import Column, cell, columns_of, curves_of, groups_of, image, record_json
 from dask_tfrecord.extras.view.opened import Opened
 from dask_tfrecord.extras.view.passes import Pass, Refined, Search
@@ -29,7 +30,7 @@ from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.inference.report import Report
 from dask_tfrecord.shards.listing import natural_order
 
-try:
+with explain_missing("the view needs", "Starlette with uvicorn", "view"):
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -37,11 +38,6 @@ try:
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response, StreamingResponse
     from starlette.routing import Route
-except ImportError as error:
-    raise ImportError(
-        "the view needs Starlette and uvicorn, which are not installed: pip install 'dask-tfrecord[view]'",
-        name=error.name,
-    ) from error
 
 PAGE = Path(__file__).with_name("page")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -415,9 +411,10 @@ class Server(AbstractContextManager["Server"]):
         try:
             # Requests wait from now on, until the thread answers them.
             self._socket = socket.create_server(("127.0.0.1", port), backlog=128)
-        except OSError:
+        except OSError as error:
             self.view.close()
-            raise
+            said = f"port {port} of this machine can't be used ({os.strerror(error.errno or 0)}): "
+            raise OSError(said + Spelled("write port=0 for a free one", "write --port 0 for a free one")) from error
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/{token}/"
         app = make_app(self.view, token, frames)
         quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}

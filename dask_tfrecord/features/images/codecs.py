@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.errors import describe_error
+from dask_tfrecord.errors import describe_error, explain_missing
 
 Pixels: TypeAlias = "NDArray[np.uint8 | np.uint16]"
 
@@ -147,10 +147,8 @@ _SHOWN_SCANS = 100
 @cache
 def require_pillow() -> ModuleType:
     """Import and return `PIL.Image`."""
-    try:
+    with explain_missing("decoding images needs", "Pillow", "image"):
         from PIL import Image
-    except ImportError as error:
-        raise ImportError("decoding images needs Pillow: pip install 'dask-tfrecord[image]'") from error
     return Image
 
 

@@ -120,11 +120,14 @@ class ShardNames:
             given = join(_escaped(given), DEFAULT_NAME)
         given = store_url(given, options)
         names = cls(given, options)
-        valid = "a template of shards has {shard} and {shards}, with a format such as {shard:05d}, and {{ for a brace"
+        example = re.sub(r"{[^{}]*}", lambda field: "{shards:05d}" if "shards" in field[0] else "{shard:05d}", given)
+        if "{shard:" not in example or example == given:
+            example = "part-{shard:05d}.tfrecord"
+        valid = f"a template has fields {{shard}} and {{shards}}, as in {redact_url(example)!r}, and {{{{ for a brace"
         try:
             fields = [field for _, field, _, _ in Formatter().parse(given) if field is not None]
             if any(field not in _FIELDS for field in fields) or ("shards" in fields and "shard" not in fields):
-                raise ValueError("fields are {shard}, or {shard} and {shards}")
+                raise ValueError("{shards} needs {shard}, and others do not exist")
             names.paths(2)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"{valid}; got {redact_url(given)!r} ({error})") from error

@@ -31,6 +31,7 @@ from dask_tfrecord.errors import (
     MemoryLimitError,
     SchemaError,
     UnknownFeatureError,
+    explain_missing,
     near_misses,
     plural,
     redact_url,
@@ -312,13 +313,8 @@ def _check_pillow(schema: Schema, encodings: Mapping[str, ImageEncoding]) -> Non
     for name, feature in schema.items():
         encoding = encodings.get(name, ImageEncoding())
         if feature.is_image and (encoding.format != "png" or feature.item_dtype != np.uint16):
-            try:
+            with explain_missing(f"feature {name!r} is {feature}: encoding images needs", "Pillow", "image"):
                 require_pillow()
-            except ImportError as error:
-                raise ImportError(
-                    f"feature {name!r} is {feature}: encoding images needs Pillow: pip install 'dask-tfrecord[image]'",
-                    name="PIL",
-                ) from error
 
 
 def _tfds_names(
