@@ -209,7 +209,9 @@ def _in_rows(rows: Any) -> str:
 
 
 def as_bytes(item: Any) -> Any:
-    """Return the bytes of a bytearray or memoryview, and any other object unchanged."""
+    """Return bytearrays and memoryviews, which NumPy takes for rows of integers, as bytes; those in lists, too."""
+    if isinstance(item, list | tuple):
+        return [as_bytes(each) for each in item]
     return bytes(item) if isinstance(item, bytearray | memoryview) else item
 
 
@@ -345,8 +347,6 @@ def cast_numbers(array: NDArray[Any], feature: Feature, owner: str, row: int | N
 
 def objects(rows: Any) -> NDArray[np.object_]:
     """Return nested lists, or an array, as an object array; bytearrays and memoryviews become bytes."""
-    if isinstance(rows, list | tuple):
-        rows = [objects(row).tolist() if isinstance(row, list | tuple) else as_bytes(row) for row in rows]
     return np.asarray(as_bytes(rows), object)
 
 

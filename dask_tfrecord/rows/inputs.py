@@ -303,7 +303,7 @@ def _column_from_array(given: Any, owner: str, form: Feature | None) -> tuple[Fe
         feature = feature_of(given, owner)
         return feature, to_array(conform(feature, given, owner))
     if isinstance(given, list | tuple | range):
-        return _listed(list(given), owner, form)
+        return _listed(as_bytes(list(given)), owner, form)
     array = _plain(given, owner)
     if isinstance(array, da.Array):
         return _lazy(array, owner, form)
@@ -420,14 +420,13 @@ def _eager(array: NDArray[Any], owner: str, form: Feature | None) -> tuple[Featu
         if not all(isinstance(item, bytes) for item in items):
             raise SchemaError(f"{owner} is of objects in {array.ndim} axes, which are bytes only; {_found(items)}")
         return FixedLenFeature(array.shape[1:], "bytes"), items.reshape(array.shape)
-    rows = array.tolist()
-    scalars = not any(isinstance(row, list | tuple | np.ndarray | bytes | bytearray | memoryview) for row in rows)
+    rows = as_bytes(array.tolist())
+    scalars = not any(isinstance(row, list | np.ndarray | bytes) for row in rows)
     return _listed(rows, owner, form) if scalars else _ragged_feature(rows, owner, form)
 
 
 def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
     """Find the feature of a list: a dense array where all rows have one shape."""
-    rows = list(map(as_bytes, rows))
     _refuse_missing(rows, owner)
     for number, row in enumerate(rows):
         if isinstance(row, np.ma.MaskedArray) or (hasattr(row, "shape") and not isinstance(row, np.ndarray)):
@@ -442,8 +441,6 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
         raise SchemaError(f"{owner}: {error}") from None
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         return _ragged_feature(rows, owner, form)
-    if array.ndim > 1 and _holds_buffers(rows):
-        return _ragged_feature(rows, owner, form)
     if not array.size and form is not None and form.block_dtype.kind == "O":
         return _ragged_feature(rows, owner, form)
     if array.dtype.kind == "f":
@@ -454,14 +451,6 @@ def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature,
     if wanted is not None and (not array.size or (listed and castable(array.dtype, wanted.item_dtype))):
         array = cast_numbers(array, wanted, owner)
     return feature_of(array, owner), array
-
-
-def _holds_buffers(rows: Sequence[Any]) -> bool:
-    """Return whether nested lists hold bytearrays or memoryviews, which NumPy takes for rows of integers."""
-    return any(
-        isinstance(row, bytearray | memoryview) or (isinstance(row, list | tuple) and _holds_buffers(row))
-        for row in rows
-    )
 
 
 def _refuse_rounded(rows: Any, owner: str) -> None:
@@ -492,7 +481,6 @@ def _refuse_missing(rows: Sequence[Any], owner: str) -> None:
 
 def _ragged_feature(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
     """Find the feature of rows that are objects: bytes, text, or lists and arrays that may differ in length."""
-    rows = list(map(as_bytes, rows))
     _refuse_missing(rows, owner)
     kinds = set(map(type, rows))
     array = np.empty(len(rows), object)
@@ -562,8 +550,6 @@ def _is_uneven(row: Any) -> bool:
 
 def _row_array(row: Any) -> NDArray[Any]:
     """Return a row as an array; bytes are objects."""
-    if isinstance(row, list | tuple) and _holds_buffers(row):
-        return objects(row)
     made = np.asarray(row)
     if made.dtype.kind == "U" or (made.dtype.kind == "O" and made.size and set(map(type, made.flat)) == {str}):
         return made.astype(np.dtypes.StringDType())
