@@ -211,7 +211,9 @@ def _in_rows(rows: Any) -> str:
 def as_bytes(item: Any) -> Any:
     """Return bytearrays and memoryviews, which NumPy takes for rows of integers, as bytes; those in lists, too."""
     if isinstance(item, list | tuple):
-        return [as_bytes(each) for each in item]
+        # Fast path: the set of types avoids a Python loop over numbers.
+        holds = any(issubclass(kind, list | tuple | bytearray | memoryview) for kind in set(map(type, item)))
+        return [as_bytes(each) for each in item] if holds else item
     return bytes(item) if isinstance(item, bytearray | memoryview) else item
 
 
