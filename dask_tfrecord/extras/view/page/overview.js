@@ -5,7 +5,7 @@ import { bars, topValues } from "./charts.js";
 import {
   button, bytes, codeBlock, copy, count, data, facts, failure, h, notice, number, plural, scrollable, table, title, visible,
 } from "./dom.js";
-import { scalar } from "./values.js";
+import { namedClass, scalar } from "./values.js";
 
 const MOST_SHARDS = 500;
 const MOST_VALUES = 5;
@@ -86,6 +86,7 @@ export function distribution(column, found, choose) {
   const range = (low, high, show) => (low === high ? show(low) : `${show(low)} to ${show(high)}`);
   const pick = (bars) => choose && bars[0].expression && ((at) => choose(bars[at].expression));
   const { top, bins, mean, min, max, missing, lengths } = found;
+  const isClass = column.classes.length || (Number.isInteger(min) && namedClass(column));
   if (top.length) {
     nodes.push(topValues(`Frequent values of ${column.name}`, top.slice(0, MOST_VALUES), pick(top)));
   } else if (min !== max && bins.length) {
@@ -97,7 +98,8 @@ export function distribution(column, found, choose) {
   const known = {
     value: !sizes && min !== null && min === max ? text(min) : null,
     size: sizes && min !== null ? range(min, max, bytes) : null,
-    mean: !sizes && min !== max ? number(mean) : null,
+    // Numbers of classes have no mean.
+    mean: !sizes && min !== max && !isClass ? number(mean) : null,
     missing: missing ? count(missing) : null,
     lengths: lengths && range(...lengths, count),
   };

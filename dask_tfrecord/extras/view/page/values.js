@@ -28,13 +28,15 @@ export function picture(set, row, column, index, width) {
   return address("image", { data: set.data, row, column: column.name, index, width: pixels });
 }
 
+// Whether a column without names of classes has numbers of classes.
+export const namedClass = (column) => /label|class|categor/i.test(column.name);
+
 // Boxes and their labels, and masks, that the data set has for a picture: by the name of the image column.
 function drawnOver(set, column) {
   const over = set.columns.filter((other) => other.draws_on === column.name);
   const boxes = over.find((other) => other.kind === "boxes");
   const beside = boxes ? set.columns.filter((other) => other.group === boxes.group) : [];
-  const named = (other) => /label|class|categor/i.test(other.name);
-  const label = beside.find((other) => other.classes.length) ?? beside.find(named);
+  const label = beside.find((other) => other.classes.length) ?? beside.find(namedClass);
   return { boxes, label, mask: over.find((other) => other.kind === "image") };
 }
 
