@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 
 #if defined(__GLIBCXX__)
@@ -136,6 +137,35 @@ public:
         decoder_.preallocate(factor);
     }
 
+    void set_output(std::size_t index, const OutputBytes& memory) {
+        const ExclusiveUse use(busy_);
+        auto& column = writable(index, memory);
+        if (!decoder_.is_dense(column)) {
+            throw nb::value_error("set_output needs a column whose rows have one size: numbers, or raw bytes");
+        }
+        const std::size_t row = decoder_.row_size(column);
+        if (row != 0 && memory.size() % row != 0) {
+            throw nb::value_error("the size of the output buffer must be a multiple of the row size");
+        }
+        decoder_.values(column) = dtf::Buffer(memory.data(), memory.size());
+        outputs_.append(memory);
+    }
+
+    void offer_output(std::size_t index, const OutputBytes& memory) {
+        const ExclusiveUse use(busy_);
+        auto& column = writable(index, memory);
+        if (!decoder_.is_ragged(column)) {
+            throw nb::value_error("offer_output needs a column that keeps values of rows of different sizes");
+        }
+        decoder_.values(column) = dtf::Buffer::offered(memory.data(), memory.size());
+        outputs_.append(memory);
+    }
+
+    void set_memory_limit(std::size_t nbytes) {
+        const ExclusiveUse use(busy_);
+        decoder_.set_memory_limit(nbytes);
+    }
+
     dtf::Walk feed(const Bytes& buffer, std::size_t begin, std::size_t end, std::int64_t limit) {
         return decode(buffer, begin, end, [&](const std::uint8_t* data, std::size_t size) {
             return decoder_.feed(data, size, limit < 0 ? UINT64_MAX : static_cast<std::uint64_t>(limit));
@@ -244,9 +274,13 @@ protected:
         fed_ = true;
     }
 
-    auto& writable(std::size_t index) {
+    // The column whose output is taken.
+    auto& taken(std::size_t index) {
         auto& column = at(index);
-        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
+        taken_ = true;
+        if (!taken_columns_.insert(index).second) {
+            throw nb::value_error("the output of a column can be taken only once");
+        }
         return column;
     }
 
@@ -256,12 +290,23 @@ protected:
     }
 
     Core decoder_;
-    nb::list outputs_;    // keeps the arrays alive
     bool taken_ = false;  // an output
     std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
 
 private:
+    // The column that `memory` becomes the output buffer of.
+    auto& writable(std::size_t index, const OutputBytes& memory) {
+        auto& column = at(index);
+        if (fed_) throw nb::value_error("output buffers must be set before records are fed");
+        if (decoder_.is_aligned(column) && reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::int64_t) != 0) {
+            throw nb::value_error("the output buffer of int64 values must be aligned to 8 bytes");
+        }
+        return column;
+    }
+
     const char* name_;
+    nb::list outputs_;  // keeps the arrays alive
+    std::unordered_set<std::size_t> taken_columns_;
     bool fed_ = false;
 };
 
@@ -328,6 +373,11 @@ nb::object array_of(dtf::Buffer& buffer) {
     nb::capsule owner(memory.get(), [](void* pointer) noexcept { delete static_cast<dtf::Memory*>(pointer); });
     memory.release();  // The capsule owns it.
     return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data, {size}, owner));
+}
+
+// Return the values of a column, or None if they are in an output buffer of the caller, or only counted.
+inline nb::object kept_values(dtf::Buffer& values) {
+    return values.borrowed() || !values.keeps() ? nb::none() : array_of<std::uint8_t>(values);
 }
 
 inline nb::object splits_of(bool exists, dtf::Buffer& buffer) {

@@ -15,6 +15,7 @@ using binding::Bytes;
 using binding::ColumnOutput;
 using binding::ExclusiveUse;
 using binding::Integers;
+using binding::kept_values;
 using binding::OutputBytes;
 using binding::splits_of;
 
@@ -138,62 +139,12 @@ public:
     PyDecoder(const ColumnSpecs& columns, bool check_crc, bool closed, dtf::Message message)
         : DecoderBinding("Decoder", column_specs(columns), check_crc, closed, message) {}
 
-    void set_output(std::size_t index, const OutputBytes& memory) {
-        const ExclusiveUse use(busy_);
-        dtf::Column& column = aligned(index, memory);
-        const dtf::ValueLayout layout = column.spec().layout;
-        if (column.stores_bytes() || column.has_rows() || layout == dtf::ValueLayout::skipped ||
-            layout == dtf::ValueLayout::unset) {
-            throw nb::value_error("set_output needs a column whose rows have one size: fixed numbers or raw bytes");
-        }
-        const std::size_t slot = column.slot();
-        if (slot != 0 && memory.size() % slot != 0) {
-            throw nb::value_error("the size of the output buffer must be a multiple of the row size");
-        }
-        column.values = dtf::Buffer(memory.data(), memory.size());
-        outputs_.append(memory);
-    }
-
-    void offer_output(std::size_t index, const OutputBytes& memory) {
-        const ExclusiveUse use(busy_);
-        dtf::Column& column = aligned(index, memory);
-        if (!(column.stores_bytes() || column.has_rows()) || !column.values.keeps()) {
-            throw nb::value_error("offer_output needs a column that keeps values of rows of different sizes");
-        }
-        column.values = dtf::Buffer::offered(memory.data(), memory.size());
-        outputs_.append(memory);
-    }
-
-    void set_memory_limit(std::size_t nbytes) {
-        const ExclusiveUse use(busy_);
-        for (dtf::Column& column : decoder_.columns()) column.set_memory_limit(nbytes);
-    }
-
     ColumnOutput take_output(std::size_t index) {
         const ExclusiveUse use(busy_);
-        dtf::Column& column = at(index);
-        taken_ = true;
-        if (!taken_columns_.insert(index).second) {
-            throw nb::value_error("the output of a column can be taken only once");
-        }
-        const bool owns_values = !column.values.borrowed() && column.values.keeps();
-        return {owns_values ? array_of<std::uint8_t>(column.values) : nb::none(),
-                splits_of(column.stores_bytes(), column.value_splits), splits_of(column.has_steps(), column.step_splits),
+        dtf::Column& column = taken(index);
+        return {kept_values(column.values), splits_of(column.stores_bytes(), column.value_splits), splits_of(column.has_steps(), column.step_splits),
                 splits_of(column.has_rows(), column.row_splits), splits_of(column.has_shapes(), column.shapes)};
     }
-
-private:
-    // The column that `memory` becomes the output buffer of.
-    dtf::Column& aligned(std::size_t index, const OutputBytes& memory) {
-        dtf::Column& column = writable(index);
-        const bool uncast = column.spec().kind == dtf::Kind::int64 && column.spec().cast == dtf::Cast::none;
-        if (uncast && reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(std::int64_t) != 0) {
-            throw nb::value_error("the output buffer of int64 values must be aligned to 8 bytes");
-        }
-        return column;
-    }
-
-    std::unordered_set<std::size_t> taken_columns_;
 };
 
 // Serialized tensors of a list: the arrays of a column, and the problem of the first tensor that does not fit, whose

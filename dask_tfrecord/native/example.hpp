@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "columns.hpp"
-#include "framing.hpp"
 #include "keys.hpp"
+#include "records.hpp"
 
 namespace dtf {
 
@@ -37,11 +37,11 @@ enum class Part {
     items,     // features of one Example of an ExampleListWithContext
 };
 
-// Decodes records to columns. Framing, CRCs and messages are handled in one pass, while a record is in cache.
-class Decoder {
+// Decodes records to columns.
+class Decoder : public RecordDecoder<Decoder> {
 public:
     Decoder(std::vector<ColumnSpec> specs, bool check_crc, bool closed, Message message = Message::example)
-        : framing_(check_crc), closed_(closed), message_(message), depth_(message == Message::example_list),
+        : RecordDecoder(check_crc), closed_(closed), message_(message), depth_(message == Message::example_list),
           columns_(std::make_move_iterator(specs.begin()), std::make_move_iterator(specs.end())) {
         for (std::size_t i = 0; i < columns_.size(); ++i) {
             const ColumnSpec& spec = columns_[i].spec();
@@ -57,35 +57,30 @@ public:
     Decoder& operator=(const Decoder&) = delete;
 
     std::vector<Column>& columns() { return columns_; }
+    static Buffer& values(Column& column) { return column.values; }
+    // Return whether rows have one size: fixed numbers or raw bytes.
+    static bool is_dense(const Column& column) {
+        const ValueLayout layout = column.spec().layout;
+        const bool has_values = layout != ValueLayout::skipped && layout != ValueLayout::unset;
+        return has_values && !column.stores_bytes() && !column.has_rows();
+    }
+    // Return whether values of rows of different sizes are kept.
+    static bool is_ragged(const Column& column) {
+        return (column.stores_bytes() || column.has_rows()) && column.values.keeps();
+    }
+    static std::size_t row_size(const Column& column) { return column.slot(); }
+    // Return whether numbers are stored where an int64 lies.
+    static bool is_aligned(const Column& column) {
+        return column.spec().kind == Kind::int64 && column.spec().cast == Cast::none;
+    }
+    void set_memory_limit(std::size_t most) {
+        for (Column& column : columns_) column.set_memory_limit(most);
+    }
     const Problem& problem() const { return problem_; }
 
     // Allocate memory for about `factor` times the values decoded so far.
     void preallocate(double factor) {
         for (Column& column : columns_) column.preallocate(factor);
-    }
-
-    // Decode at most `limit` records of the block. Compiled once, for all callers.
-    DTF_APART Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
-        return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
-    }
-
-    // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record
-    // `first`. Other records are skipped by their headers; the last of them may extend beyond the block. The
-    // ends of all of them are added to `ends`, if it is given.
-    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
-                                 const std::int64_t* wanted, std::size_t count, Ends* ends = nullptr) {
-        return framing_.each_selected(data, size, first, wanted, count, ends,
-                                      [this](Cursor payload) { return take(payload); });
-    }
-
-private:
-    // Nesting depth of the messages of a record, `depth_` more within a list of Examples. Unknown groups within them
-    // count from there.
-    enum Level : std::size_t { in_record, in_map, in_entry, in_value, in_step };
-
-    bool fail(Fault fault) {
-        problem_.fault = fault;
-        return false;
     }
 
     // Decode a record; false if it is refused.
@@ -96,6 +91,16 @@ private:
         }
         ++record_;
         return true;
+    }
+
+private:
+    // Nesting depth of the messages of a record, `depth_` more within a list of Examples. Unknown groups within them
+    // count from there.
+    enum Level : std::size_t { in_record, in_map, in_entry, in_value, in_step };
+
+    bool fail(Fault fault) {
+        problem_.fault = fault;
+        return false;
     }
 
     // Discard what a refused record stored.
@@ -476,7 +481,6 @@ private:
 
     static constexpr std::size_t longest_shown = 1000;
 
-    Framing framing_;
     bool closed_;
     Message message_;
     std::size_t depth_;  // of Features below their place in an Example

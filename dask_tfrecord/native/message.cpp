@@ -63,29 +63,6 @@ public:
                      const std::vector<std::size_t>& counted)
         : DecoderBinding("MessageDecoder", tables_of(tables), ncolumns, nsplits, check_crc, counted) {}
 
-    void set_output(std::size_t index, const OutputBytes& memory) {
-        const ExclusiveUse use(busy_);
-        dtf::MessageColumn& column = writable(index);
-        if (!decoder_.is_dense(column)) {
-            throw nb::value_error("set_output needs a column of numbers with one value per record");
-        }
-        if (memory.size() % column.width != 0) {
-            throw nb::value_error("the size of the output buffer must be a multiple of the row size");
-        }
-        column.values() = dtf::Buffer(memory.data(), memory.size());
-        outputs_.append(memory);
-    }
-
-    void offer_output(std::size_t index, const OutputBytes& memory) {
-        const ExclusiveUse use(busy_);
-        dtf::MessageColumn& column = writable(index);
-        if (decoder_.is_dense(column) || column.counted) {
-            throw nb::value_error("offer_output needs a column that keeps values of rows of different sizes");
-        }
-        column.values() = dtf::Buffer::offered(memory.data(), memory.size());
-        outputs_.append(memory);
-    }
-
     std::size_t feed_values(const Bytes& values, const Integers& splits) {
         const ExclusiveUse use(busy_);
         begin_feed();
@@ -104,11 +81,6 @@ public:
         });
     }
 
-    void set_memory_limit(std::size_t nbytes) {
-        const ExclusiveUse use(busy_);
-        decoder_.set_memory_limit(nbytes);
-    }
-
     std::uint64_t unknown_fields() {
         const ExclusiveUse use(busy_);
         return decoder_.unknown_fields();
@@ -116,13 +88,9 @@ public:
 
     binding::ColumnOutput take_output(std::size_t index) {
         const ExclusiveUse use(busy_);
-        dtf::MessageColumn& column = at(index);
-        taken_ = true;
-        if (!taken_columns_.insert(index).second) throw nb::value_error("an output can be taken only once");
-        dtf::Buffer& values = column.values();
-        if (!column.bytes) values.truncate(column.list->rows * column.width);
-        const bool owns_values = !values.borrowed() && !column.counted;
-        return {owns_values ? binding::array_of<std::uint8_t>(values) : nb::none(),
+        dtf::MessageColumn& column = taken(index);
+        if (!column.bytes) column.slots.truncate(column.list->rows * column.width);
+        return {column.counted ? nb::none() : binding::kept_values(column.values()),
                 binding::splits_of(column.bytes, column.value_splits), nb::none(), nb::none(), nb::none()};
     }
 
@@ -135,7 +103,7 @@ public:
     }
 
 private:
-    std::unordered_set<std::size_t> taken_columns_, taken_splits_;
+    std::unordered_set<std::size_t> taken_splits_;
 };
 
 using Columns = nb::typed<nb::sequence, Bytes>;

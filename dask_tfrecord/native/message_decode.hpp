@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "columns.hpp"
-#include "framing.hpp"
 #include "message.hpp"
+#include "records.hpp"
 
 namespace dtf {
 
@@ -70,11 +70,11 @@ struct MessageList {
     std::size_t begin_of(std::size_t row) const { return static_cast<std::size_t>(splits.at<std::int64_t>(row)); }
 };
 
-class MessageDecoder {
+class MessageDecoder : public RecordDecoder<MessageDecoder> {
 public:
     MessageDecoder(std::vector<MessageTable> tables, std::size_t ncolumns, std::size_t nsplits, bool check_crc,
                    const std::vector<std::size_t>& counted = {})
-        : framing_(check_crc), specs_(std::move(tables)), columns_(ncolumns), splits_(nsplits), tables_(specs_.size()) {
+        : RecordDecoder(check_crc), specs_(std::move(tables)), columns_(ncolumns), splits_(nsplits), tables_(specs_.size()) {
         check_tables(specs_, ncolumns, nsplits);
         for (const std::size_t column : counted) {
             if (column >= ncolumns) throw std::invalid_argument("a counted column is out of range");
@@ -99,9 +99,12 @@ public:
     std::vector<MessageList*>& splits() { return splits_; }
     const MessageList& root() const { return *root_; }
     // Return whether a column has one number for each record.
-    bool is_dense(const MessageColumn& column) const {
-        return column.list == root_ && !column.bytes;
-    }
+    bool is_dense(const MessageColumn& column) const { return column.list == root_ && !column.bytes; }
+    // Return whether values of rows of different sizes are kept.
+    bool is_ragged(const MessageColumn& column) const { return !is_dense(column) && !column.counted; }
+    static std::size_t row_size(const MessageColumn& column) { return column.width; }
+    static bool is_aligned(const MessageColumn&) { return false; }  // numbers are stored byte by byte
+    static Buffer& values(MessageColumn& column) { return column.values(); }
     const MessageProblem& problem() const { return problem_; }
     std::uint64_t unknown_fields() const { return unknown_; }
     void set_memory_limit(std::size_t most) { most_ = most; }
@@ -114,19 +117,6 @@ public:
             column.value_splits.preallocate(factor);
         }
         for (MessageList& list : lists_) list.splits.preallocate(factor);
-    }
-
-    // Decode at most `limit` records of the block. Compiled once, for all callers.
-    DTF_APART Walk feed(const std::uint8_t* data, std::size_t size, std::uint64_t limit) {
-        return framing_.each(data, size, limit, [this](Cursor payload) { return take(payload); });
-    }
-
-    // Decode the records of the block with the `count` ascending numbers `wanted`; the block starts with record `first`.
-    // The ends of all records that it passes are added to `ends`, if it is given.
-    DTF_APART Walk feed_selected(const std::uint8_t* data, std::size_t size, std::uint64_t first,
-                                 const std::int64_t* wanted, std::size_t count, Ends* ends = nullptr) {
-        return framing_.each_selected(data, size, first, wanted, count, ends,
-                                      [this](Cursor payload) { return take(payload); });
     }
 
     // Decode a message without a frame; false if it is refused.
@@ -147,7 +137,8 @@ public:
     }
 
 private:
-    enum class Action : std::uint8_t {
+    // What a field is, by its type and wire type.
+    enum class Type : std::uint8_t {
         unknown,
         end_group,
         bad,
@@ -157,47 +148,35 @@ private:
         zigzag32,
         zigzag64,
         boolean,
-        enumeration,
+        enumeration,  // a closed one
         fixed32,
         fixed64,
         bytes,
         message,
-        group,
-        raw_message,
-        raw_group,
-        many_varint32,
-        many_varint64,
-        many_zigzag32,
-        many_zigzag64,
-        many_boolean,
-        many_enumeration,
-        many_fixed32,
-        many_fixed64,
-        many_bytes,
-        many_messages,
-        many_groups,
-        many_raw_messages,
-        many_raw_groups,
-        packed_varint32,
-        packed_varint64,
-        packed_zigzag32,
-        packed_zigzag64,
-        packed_boolean,
-        packed_enumeration,
-        packed_fixed32,
-        packed_fixed64,
+        raw,  // a message that is not decoded
+    };
+
+    enum class Cardinality : std::uint8_t { one, many, packed };
+
+    // A type and a cardinality in one byte, which is the type alone for one value: a single switch finds most fields.
+    struct Action {
+        Action(Type type = Type::unknown, Cardinality cardinality = Cardinality::one)
+            : code(static_cast<std::uint8_t>(static_cast<int>(type) | static_cast<int>(cardinality) << 4)) {}
+        Type type() const { return static_cast<Type>(code & 15); }
+        Cardinality cardinality() const { return static_cast<Cardinality>(code >> 4); }
+
+        std::uint8_t code;
     };
 
     struct Table;
 
     // A field of a table.
     struct Op {
-        Action actions[8] = {Action::unknown, Action::unknown, Action::unknown, Action::unknown,
-                             Action::end_group, Action::unknown, Action::bad, Action::bad};  // by wire type
+        Action actions[8] = {{}, {}, {}, {}, Type::end_group, {}, Type::bad, Type::bad};  // by wire type
         // Bytes of the usual tag, of one or two bytes, and the field that is likely to follow.
         std::uint16_t tag_bytes = 1, tag_mask = 0;  // no bytes are equal
         std::uint8_t tag_size = 0;
-        Action usual = Action::bad;
+        Action usual;
         std::uint16_t next = 0;
         std::uint32_t number = 0;
         int index = -1;        // of the field in the table
@@ -349,39 +328,33 @@ private:
 
     static void set_actions(const MessageField& field, Op& op, bool wanted, bool checked) {
         const auto at = [&op](WireType type) -> Action& { return op.actions[static_cast<std::size_t>(type)]; };
-        const bool packable = !is_bytes(field);
-        Action one = Action::skip;
-        if (wanted || (checked && !is_message(field.type))) one = single(field, op);
-        if (field.repeated && wanted) {
-            constexpr int many = static_cast<int>(Action::many_varint32) - static_cast<int>(Action::varint32);
-            constexpr int packed = static_cast<int>(Action::packed_varint32) - static_cast<int>(Action::varint32);
-            if (packable) at(WireType::delimited) = static_cast<Action>(static_cast<int>(one) + packed);
-            one = static_cast<Action>(static_cast<int>(one) + many);
-        } else if (field.repeated && packable) {
-            at(WireType::delimited) = Action::skip;
+        const bool many = field.repeated && wanted, reads = wanted || (checked && !is_message(field.type));
+        const Type type = reads ? type_of(field, op) : Type::skip;
+        if (field.repeated && !is_bytes(field)) {
+            at(WireType::delimited) = many ? Action{type, Cardinality::packed} : Action{Type::skip};
         }
-        at(wire_type_of(field.type)) = one;
+        at(wire_type_of(field.type)) = {type, many ? Cardinality::many : Cardinality::one};
     }
 
-    static Action single(const MessageField& field, const Op& op) {
+    static Type type_of(const MessageField& field, const Op& op) {
         switch (field.type) {
             case FieldType::float64:
             case FieldType::fixed64:
-            case FieldType::sfixed64: return Action::fixed64;
+            case FieldType::sfixed64: return Type::fixed64;
             case FieldType::float32:
             case FieldType::fixed32:
-            case FieldType::sfixed32: return Action::fixed32;
+            case FieldType::sfixed32: return Type::fixed32;
             case FieldType::int64:
-            case FieldType::uint64: return Action::varint64;
-            case FieldType::sint64: return Action::zigzag64;
-            case FieldType::sint32: return Action::zigzag32;
-            case FieldType::boolean: return Action::boolean;
-            case FieldType::enumeration: return op.numbers != nullptr ? Action::enumeration : Action::varint32;
+            case FieldType::uint64: return Type::varint64;
+            case FieldType::sint64: return Type::zigzag64;
+            case FieldType::sint32: return Type::zigzag32;
+            case FieldType::boolean: return Type::boolean;
+            case FieldType::enumeration: return op.numbers != nullptr ? Type::enumeration : Type::varint32;
             case FieldType::string:
-            case FieldType::bytes: return Action::bytes;
-            case FieldType::message: return op.table != nullptr ? Action::message : Action::raw_message;
-            case FieldType::group: return op.table != nullptr ? Action::group : Action::raw_group;
-            default: return Action::varint32;
+            case FieldType::bytes: return Type::bytes;
+            case FieldType::message:
+            case FieldType::group: return op.table != nullptr ? Type::message : Type::raw;
+            default: return Type::varint32;
         }
     }
 
@@ -601,29 +574,30 @@ private:
 
     // ---- wire format
 
-    // Types of numbers: as stored, and from the wire.
-    struct Varint32 {
-        using Stored = std::uint32_t;
-        static Stored of(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
+    // Numbers: as stored, and from the wire.
+    template <class T>
+    struct Fixed {
+        using Stored = T;
+        static constexpr bool fixed = true, closed = false;
     };
-    struct Varint64 {
-        using Stored = std::uint64_t;
-        static Stored of(std::uint64_t value) { return value; }
+    template <class T>
+    struct Varint {
+        using Stored = T;
+        static constexpr bool fixed = false, closed = false;
+        static T of(std::uint64_t value) { return static_cast<T>(value); }
     };
-    struct Zigzag32 {
-        using Stored = std::uint32_t;
-        static Stored of(std::uint64_t value) {
-            const auto low = static_cast<std::uint32_t>(value);
-            return low >> 1 ^ (0u - (low & 1));
+    struct Enumeration : Varint<std::uint32_t> {
+        static constexpr bool closed = true;
+    };
+    template <class T>
+    struct Zigzag : Varint<T> {
+        static T of(std::uint64_t value) {
+            const auto low = static_cast<T>(value);
+            return low >> 1 ^ (T{0} - (low & 1));
         }
     };
-    struct Zigzag64 {
-        using Stored = std::uint64_t;
-        static Stored of(std::uint64_t value) { return value >> 1 ^ (0u - (value & 1)); }
-    };
-    struct Boolean {
-        using Stored = std::uint8_t;
-        static Stored of(std::uint64_t value) { return value != 0; }
+    struct Boolean : Varint<std::uint8_t> {
+        static std::uint8_t of(std::uint64_t value) { return value != 0; }
     };
 
     template <class T>
@@ -637,6 +611,8 @@ private:
         const Op& op;
         const std::uint8_t* at;
         std::uint32_t tag;
+
+        bool is_group() const { return (tag & 7) == static_cast<std::uint32_t>(WireType::group); }
     };
 
     // Decode the fields of a message until its end, or until the end of the group with that number.
@@ -661,55 +637,38 @@ private:
             const Op& op = *found;
             next = ops + op.next;
             const Place place{table, op, at, tag};
-            switch (action) {
-                case Action::unknown:
+            switch (static_cast<Type>(action.code)) {
+                case Type::unknown:
                     odd = true;
                     ++unknown_;
                     if (!in.skip<true>(tag, level)) return bad_skip(place);
                     break;
-                case Action::end_group:
+                case Type::end_group:
                     if (group != tag >> 3) return bad_end(place, group);
                     odd_ = odd;
                     return true;
-                case Action::bad: return bad_wire_type(place);
-                case Action::skip:
+                case Type::bad: return bad_wire_type(place);
+                case Type::skip:
                     if (op.marked) mark(table, op, row);
                     if (!in.skip<true>(tag, level)) return bad_skip(place);
                     break;
-                case Action::varint32: if (!one<Varint32>(place, in, row)) return false; break;
-                case Action::varint64: if (!one<Varint64>(place, in, row)) return false; break;
-                case Action::zigzag32: if (!one<Zigzag32>(place, in, row)) return false; break;
-                case Action::zigzag64: if (!one<Zigzag64>(place, in, row)) return false; break;
-                case Action::boolean: if (!one<Boolean>(place, in, row)) return false; break;
-                case Action::enumeration: if (!one_enumeration(place, in, row, odd)) return false; break;
-                case Action::fixed32: if (!one_fixed<std::uint32_t>(place, in, row)) return false; break;
-                case Action::fixed64: if (!one_fixed<std::uint64_t>(place, in, row)) return false; break;
-                case Action::bytes: if (!one_bytes(place, in, row)) return false; break;
-                case Action::message: if (!one_message(place, in, row, level, false)) return false; break;
-                case Action::group: if (!one_message(place, in, row, level, true)) return false; break;
-                case Action::raw_message: if (!one_raw(place, in, row, level, false)) return false; break;
-                case Action::raw_group: if (!one_raw(place, in, row, level, true)) return false; break;
-                case Action::many_varint32: if (!many<Varint32>(place, in)) return false; break;
-                case Action::many_varint64: if (!many<Varint64>(place, in)) return false; break;
-                case Action::many_zigzag32: if (!many<Zigzag32>(place, in)) return false; break;
-                case Action::many_zigzag64: if (!many<Zigzag64>(place, in)) return false; break;
-                case Action::many_boolean: if (!many<Boolean>(place, in)) return false; break;
-                case Action::many_enumeration: if (!many_enumerations(place, in, odd)) return false; break;
-                case Action::many_fixed32: if (!many_fixed<std::uint32_t>(place, in)) return false; break;
-                case Action::many_fixed64: if (!many_fixed<std::uint64_t>(place, in)) return false; break;
-                case Action::many_bytes: if (!many_bytes(place, in)) return false; break;
-                case Action::many_messages:
-                case Action::many_groups: if (!item(place, in, level)) return false; break;
-                case Action::many_raw_messages: if (!many_raw(place, in, level, false)) return false; break;
-                case Action::many_raw_groups: if (!many_raw(place, in, level, true)) return false; break;
-                case Action::packed_varint32: if (!packed<Varint32>(place, in)) return false; break;
-                case Action::packed_varint64: if (!packed<Varint64>(place, in)) return false; break;
-                case Action::packed_zigzag32: if (!packed<Zigzag32>(place, in)) return false; break;
-                case Action::packed_zigzag64: if (!packed<Zigzag64>(place, in)) return false; break;
-                case Action::packed_boolean: if (!packed<Boolean>(place, in)) return false; break;
-                case Action::packed_enumeration: if (!packed_enumerations(place, in, odd)) return false; break;
-                case Action::packed_fixed32: if (!packed_fixed<std::uint32_t>(place, in)) return false; break;
-                case Action::packed_fixed64: if (!packed_fixed<std::uint64_t>(place, in)) return false; break;
+                case Type::varint32: if (!one<Varint<std::uint32_t>>(place, in, row, odd)) return false; break;
+                case Type::varint64: if (!one<Varint<std::uint64_t>>(place, in, row, odd)) return false; break;
+                case Type::zigzag32: if (!one<Zigzag<std::uint32_t>>(place, in, row, odd)) return false; break;
+                case Type::zigzag64: if (!one<Zigzag<std::uint64_t>>(place, in, row, odd)) return false; break;
+                case Type::boolean: if (!one<Boolean>(place, in, row, odd)) return false; break;
+                case Type::enumeration: if (!one<Enumeration>(place, in, row, odd)) return false; break;
+                case Type::fixed32: if (!one<Fixed<std::uint32_t>>(place, in, row, odd)) return false; break;
+                case Type::fixed64: if (!one<Fixed<std::uint64_t>>(place, in, row, odd)) return false; break;
+                case Type::bytes: if (!one_bytes(place, in, row)) return false; break;
+                case Type::message: if (!one_message(place, in, row, level)) return false; break;
+                case Type::raw: if (!one_raw(place, in, row, level)) return false; break;
+                default:
+                    if (action.type() != Type::message) {
+                        if (!items(place, in, level, action, odd)) return false;
+                    } else if (!item(place, in, level)) {
+                        return false;
+                    }
             }
         }
         if (group != 0) return no_end(table, in.here(), group);
@@ -717,164 +676,54 @@ private:
         return true;
     }
 
-    // ---- one value
+    // ---- numbers
 
-    // Store the value of a number that was read.
-    template <class T>
-    DTF_INLINE void set(const Place& place, std::size_t row, T value) {
+    template <class Number>
+    DTF_INLINE bool one(const Place& place, Cursor& in, std::size_t row, bool& odd) {
+        typename Number::Stored value{};
+        if (!read<Number>(place, in, value)) return false;
+        if (Number::closed && !is_known(place.op, value)) return pass(odd);
         if (place.op.marked) mark(place.table, place.op, row);
-        if (place.op.column != nullptr) put(place.op.column->slots.data() + row * sizeof(T), value);
+        if (place.op.column != nullptr) put(place.op.column->slots.data() + row * sizeof value, value);
+        return true;
+    }
+
+    // One of the numbers of a list, or packed ones.
+    template <class Number>
+    bool many(const Place& place, Cursor& in, bool is_packed, bool& odd) {
+        if (is_packed) return packed<Number>(place, in, odd);
+        typename Number::Stored value{};
+        if (!read<Number>(place, in, value)) return false;
+        return Number::closed && !is_known(place.op, value) ? pass(odd) : add(place.op, value);
+    }
+
+    // Count an unknown number of an enum.
+    DTF_APART bool pass(bool& odd) {
+        odd = true;
+        ++unknown_;
+        return true;
     }
 
     template <class Number>
-    DTF_INLINE bool one(const Place& place, Cursor& in, std::size_t row) {
-        std::uint64_t value;
-        const Cursor before = in;
-        if (in.empty() || !in.varint_at_once(value)) return bad_varint(place, before, varints::longest);
-        set(place, row, Number::of(value));
-        return true;
-    }
-
-    template <class T>
-    DTF_INLINE bool one_fixed(const Place& place, Cursor& in, std::size_t row) {
-        const std::uint8_t* bits = in.take(sizeof(T));
-        if (bits == nullptr) return bad_size(place, sizeof(T), in.left());
-        set(place, row, load<T>(bits));
-        return true;
-    }
-
-    bool one_enumeration(const Place& place, Cursor& in, std::size_t row, bool& odd) {
-        std::uint64_t value;
-        const Cursor before = in;
-        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
-        if (is_known(place.op, value)) {
-            set(place, row, Varint32::of(value));
+    DTF_INLINE bool read(const Place& place, Cursor& in, typename Number::Stored& value) {
+        if constexpr (Number::fixed) {
+            const std::uint8_t* bits = in.take(sizeof value);
+            if (bits == nullptr) return bad_size(place, sizeof value, in.left());
+            value = load<typename Number::Stored>(bits);
         } else {
-            odd = true;
-            ++unknown_;
+            std::uint64_t bits;
+            const Cursor before = in;
+            if (in.empty() || !in.varint_at_once(bits)) return bad_varint(place, before, varints::longest);
+            value = Number::of(bits);
         }
         return true;
     }
 
-    static bool is_known(const Op& op, std::uint64_t value) {
+    DTF_APART static bool is_known(const Op& op, std::uint64_t value) {
         const auto number = static_cast<std::int32_t>(static_cast<std::uint32_t>(value));
         if (op.dense) return number >= op.lowest && number <= op.highest;
         return std::binary_search(op.numbers->begin(), op.numbers->end(), number);
     }
-
-    DTF_INLINE bool one_bytes(const Place& place, Cursor& in, std::size_t row) {
-        Cursor value(in.here(), 0);
-        if (!text(place, in, value)) return false;
-        if (place.op.marked) mark(place.table, place.op, row);
-        if (place.op.column != nullptr) put(place.op.column->place(row), Span{value.here(), value.left()});
-        return true;
-    }
-
-    DTF_INLINE bool text(const Place& place, Cursor& in, Cursor& value) {
-        const Cursor before = in;
-        if (!in.delimited(value)) return bad_delimited(place, before);
-        return !place.op.utf8 || is_utf8(value.here(), value.left()) || bad_text(place);
-    }
-
-    // ---- messages
-
-    bool delimited_message(const Place& place, Cursor& in, std::size_t level) {
-        Cursor inside(in.here(), 0);
-        const Cursor before = in;
-        if (level == max_depth) return too_deep(place);
-        if (!in.delimited(inside)) return bad_delimited(place, before);
-        return message(*place.op.table, inside, 0, level + 1);
-    }
-
-    bool group_message(const Place& place, Cursor& in, std::size_t level) {
-        if (level == max_depth) return too_deep(place);
-        return message(*place.op.table, in, place.op.number, level + 1);
-    }
-
-    // A singular message: its fields, and its bytes where they are wanted too.
-    bool one_message(const Place& place, Cursor& in, std::size_t row, std::size_t level, bool group) {
-        if (place.op.marked) mark(place.table, place.op, row);
-        Cursor again = in;
-        if (!(group ? group_message(place, in, level) : delimited_message(place, in, level))) return false;
-        return place.op.column == nullptr || one_raw(place, again, row, level, group);
-    }
-
-    // An item of a repeated message.
-    DTF_INLINE bool item(const Place& place, Cursor& in, std::size_t level) {
-        MessageList& list = *place.op.list;
-        const std::uint64_t unknown = unknown_;
-        if (!begin_row(list)) return false;
-        Cursor again = in;
-        const bool group = (place.tag & 7) != 2;
-        if (!(group ? group_message(place, in, level) : delimited_message(place, in, level))) return false;
-        if (odd_ && list.key != nullptr) {
-            truncate(list, list.rows);  // to protobuf, an entry with unknown fields is unknown as a whole
-            unknown_ = unknown + 1;
-            return true;
-        }
-        if (place.op.column != nullptr) {
-            Cursor value(again.here(), 0);
-            if (!raw(place, again, level, group, value)) return false;
-            put(place.op.column->place(list.rows), Span{value.here(), value.left()});
-        }
-        end_row(list);
-        return true;
-    }
-
-    // The bytes of a message that is not decoded.
-    bool raw(const Place& place, Cursor& in, std::size_t level, bool group, Cursor& value) {
-        if (level == max_depth) return too_deep(place);
-        if (!group) {
-            const Cursor before = in;
-            if (!in.delimited(value)) return bad_delimited(place, before);
-            return is_message_at(place, value, level + 1);
-        }
-        const std::uint8_t* const from = in.here();
-        while (!in.empty()) {
-            const std::uint8_t* const at = in.here();
-            std::uint32_t tag;
-            if (!in.tag(tag)) return bad_tag(place.table, at, in.here());
-            if ((tag & 7) == 4) {
-                if (tag >> 3 != place.op.number) return bad_end(place, place.op.number);
-                value = Cursor(from, static_cast<std::size_t>(at - from));
-                return true;
-            }
-            if (!in.skip<true>(tag, level + 1)) return bad_skip(place);
-        }
-        return no_end(place.table, in.here(), place.op.number);
-    }
-
-    // Return whether bytes are fields, of any numbers; the message has to be legal although its bytes are kept.
-    bool is_message_at(const Place& place, Cursor inside, std::size_t level) {
-        while (!inside.empty()) {
-            const std::uint8_t* const at = inside.here();
-            std::uint32_t tag;
-            if (!inside.tag(tag)) return bad_tag(place.table, at, inside.here());
-            if ((tag & 7) == 4) return bad_end(place, 0);
-            if (!inside.skip<true>(tag, level)) return bad_skip(place);
-        }
-        return true;
-    }
-
-    // A second occurrence merges with the first: their bytes follow each other.
-    bool one_raw(const Place& place, Cursor& in, std::size_t row, std::size_t level, bool group) {
-        Cursor value(in.here(), 0);
-        if (!raw(place, in, level, group, value)) return false;
-        if (place.op.marked) mark(place.table, place.op, row);
-        if (place.op.column == nullptr) return true;
-        std::uint8_t* slot = place.op.column->place(row);
-        const Span before = load<Span>(slot);
-        Span span{value.here(), value.left()};
-        if (before.size > 0) {
-            joined_.emplace_back(reinterpret_cast<const char*>(before.data), before.size);
-            joined_.back().append(reinterpret_cast<const char*>(span.data), span.size);
-            span = {reinterpret_cast<const std::uint8_t*>(joined_.back().data()), joined_.back().size()};
-        }
-        put(slot, span);
-        return true;
-    }
-
-    // ---- repeated values
 
     // Return whether a number of this list is kept.
     DTF_INLINE static bool keeps(const Op& op) { return op.column != nullptr && !op.column->counted; }
@@ -891,27 +740,86 @@ private:
     }
 
     template <class Number>
-    bool many(const Place& place, Cursor& in) {
-        std::uint64_t value;
+    bool packed(const Place& place, Cursor& in, bool& odd) {
+        using Stored = typename Number::Stored;
+        Cursor inside(in.here(), 0);
         const Cursor before = in;
-        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
-        return add(place.op, Number::of(value));
+        if (!in.delimited(inside)) return bad_delimited(place, before);
+        MessageList& list = *place.op.list;
+        if constexpr (Number::fixed) {
+            const std::size_t size = inside.left(), count = size / sizeof(Stored);
+            if (size % sizeof(Stored) != 0) return bad_packed(place, sizeof(Stored), size);
+            if (keeps(place.op) && count > 0) {
+                if (!make_room(list, count)) return false;
+                std::memcpy(place.op.column->slots.data() + list.rows * sizeof(Stored), inside.here(), size);
+            }
+            list.rows += count;
+            return true;
+        } else {
+            return packed_varints<Number>(place, inside, list, odd);
+        }
     }
 
-    template <class T>
-    bool many_fixed(const Place& place, Cursor& in) {
-        const std::uint8_t* bits = in.take(sizeof(T));
-        if (bits == nullptr) return bad_size(place, sizeof(T), in.left());
-        return add(place.op, load<T>(bits));
+    template <class Number>
+    bool packed_varints(const Place& place, Cursor inside, MessageList& list, bool& odd) {
+        using Stored = typename Number::Stored;
+        constexpr std::size_t some = 512;
+        std::int64_t values[some];
+        const Cursor all = inside;
+        std::size_t count = 0;
+        if (!Number::closed && !keeps(place.op)) {
+            if (!inside.count_varints(count)) return bad_packed_varint(place, all);
+            list.rows += count;
+        }
+        for (; !inside.empty(); count = 0) {
+            if (!inside.varints(values, some, count)) return bad_packed_varint(place, all);
+            if (!Number::closed && !make_room(list, count)) return false;
+            for (std::size_t i = 0; i < count; ++i) {
+                const Stored value = Number::of(static_cast<std::uint64_t>(values[i]));
+                if constexpr (Number::closed) {
+                    if (!(is_known(place.op, value) ? add(place.op, value) : pass(odd))) return false;
+                } else {
+                    put(place.op.column->slots.data() + (list.rows + i) * sizeof value, value);
+                }
+            }
+            if (!Number::closed) list.rows += count;
+        }
+        return true;
     }
 
-    bool many_enumerations(const Place& place, Cursor& in, bool& odd) {
-        std::uint64_t value;
+    // ---- items of a list
+
+    // Add an item of a list that is no message, or packed ones.
+    DTF_APART bool items(const Place& place, Cursor& in, std::size_t level, Action action, bool& odd) {
+        const bool is_packed = action.cardinality() == Cardinality::packed;
+        Cursor value(in.here(), 0);
+        switch (action.type()) {
+            case Type::varint32: return many<Varint<std::uint32_t>>(place, in, is_packed, odd);
+            case Type::varint64: return many<Varint<std::uint64_t>>(place, in, is_packed, odd);
+            case Type::zigzag32: return many<Zigzag<std::uint32_t>>(place, in, is_packed, odd);
+            case Type::zigzag64: return many<Zigzag<std::uint64_t>>(place, in, is_packed, odd);
+            case Type::boolean: return many<Boolean>(place, in, is_packed, odd);
+            case Type::enumeration: return many<Enumeration>(place, in, is_packed, odd);
+            case Type::fixed32: return many<Fixed<std::uint32_t>>(place, in, is_packed, odd);
+            case Type::fixed64: return many<Fixed<std::uint64_t>>(place, in, is_packed, odd);
+            case Type::bytes: return bytes(place, in, value) && add_span(place.op, value);
+            default: return raw(place, in, level, value) && add_span(place.op, value);
+        }
+    }
+
+    // ---- bytes and messages
+
+    DTF_INLINE bool bytes(const Place& place, Cursor& in, Cursor& value) {
         const Cursor before = in;
-        if (!in.varint(value)) return bad_varint(place, before, varints::longest);
-        if (is_known(place.op, value)) return add(place.op, Varint32::of(value));
-        odd = true;
-        ++unknown_;
+        if (!in.delimited(value)) return bad_delimited(place, before);
+        return !place.op.utf8 || is_utf8(value.here(), value.left()) || bad_text(place);
+    }
+
+    DTF_INLINE bool one_bytes(const Place& place, Cursor& in, std::size_t row) {
+        Cursor value(in.here(), 0);
+        if (!bytes(place, in, value)) return false;
+        if (place.op.marked) mark(place.table, place.op, row);
+        if (place.op.column != nullptr) put(place.op.column->place(row), Span{value.here(), value.left()});
         return true;
     }
 
@@ -925,81 +833,83 @@ private:
         return true;
     }
 
-    bool many_bytes(const Place& place, Cursor& in) {
-        Cursor value(in.here(), 0);
-        return text(place, in, value) && add_span(place.op, value);
-    }
-
-    bool many_raw(const Place& place, Cursor& in, std::size_t level, bool group) {
-        Cursor value(in.here(), 0);
-        return raw(place, in, level, group, value) && add_span(place.op, value);
-    }
-
-    template <class T>
-    bool packed_fixed(const Place& place, Cursor& in) {
-        Cursor values(in.here(), 0);
-        const Cursor before = in;
-        if (!in.delimited(values)) return bad_delimited(place, before);
-        const std::size_t size = values.left(), count = size / sizeof(T);
-        if (size % sizeof(T) != 0) return bad_packed(place, sizeof(T), size);
-        MessageList& list = *place.op.list;
-        if (keeps(place.op) && count > 0) {
-            if (!make_room(list, count)) return false;
-            std::memcpy(place.op.column->slots.data() + list.rows * sizeof(T), values.here(), size);
-        }
-        list.rows += count;
-        return true;
-    }
-
-    template <class Number>
-    bool packed(const Place& place, Cursor& in) {
-        return each_packed(place, in, [this, &place](const std::int64_t* values, std::size_t count) {
-            using Stored = typename Number::Stored;
-            MessageList& list = *place.op.list;
-            if (!make_room(list, count)) return false;
-            std::uint8_t* out = place.op.column->slots.data() + list.rows * sizeof(Stored);
-            for (std::size_t i = 0; i < count; ++i) {
-                put(out + i * sizeof(Stored), Number::of(static_cast<std::uint64_t>(values[i])));
-            }
-            list.rows += count;
-            return true;
-        });
-    }
-
-    bool packed_enumerations(const Place& place, Cursor& in, bool& odd) {
-        return each_packed(place, in, [&](const std::int64_t* values, std::size_t count) {
-            for (std::size_t i = 0; i < count; ++i) {
-                const auto value = static_cast<std::uint64_t>(values[i]);
-                if (!is_known(place.op, value)) {
-                    odd = true;
-                    ++unknown_;
-                } else if (!add(place.op, Varint32::of(value))) {
-                    return false;
-                }
-            }
-            return true;
-        });
-    }
-
-    template <class Take>
-    DTF_INLINE bool each_packed(const Place& place, Cursor& in, Take take_values) {
-        constexpr std::size_t some = 512;
-        std::int64_t values[some];
+    // Decode the fields of a message or group.
+    DTF_INLINE bool fields(const Place& place, Cursor& in, std::size_t level) {
+        if (level == max_depth) return too_deep(place);
+        if (place.is_group()) return message(*place.op.table, in, place.op.number, level + 1);
         Cursor inside(in.here(), 0);
         const Cursor before = in;
         if (!in.delimited(inside)) return bad_delimited(place, before);
-        const Cursor packed_values = inside;
-        if (!keeps(place.op) && place.op.numbers == nullptr) {
-            std::size_t count = 0;
-            if (!inside.count_varints(count)) return bad_packed_varint(place, packed_values);
-            place.op.list->rows += count;
+        return message(*place.op.table, inside, 0, level + 1);
+    }
+
+    // A singular message: its fields, and its bytes where they are wanted too.
+    bool one_message(const Place& place, Cursor& in, std::size_t row, std::size_t level) {
+        if (place.op.marked) mark(place.table, place.op, row);
+        Cursor again = in;
+        if (!fields(place, in, level)) return false;
+        return place.op.column == nullptr || one_raw(place, again, row, level);
+    }
+
+    // An item of a repeated message.
+    DTF_INLINE bool item(const Place& place, Cursor& in, std::size_t level) {
+        MessageList& list = *place.op.list;
+        const std::uint64_t unknown = unknown_;
+        if (!begin_row(list)) return false;
+        Cursor again = in;
+        if (!fields(place, in, level)) return false;
+        if (odd_ && list.key != nullptr) {
+            truncate(list, list.rows);  // to protobuf, an entry with unknown fields is unknown as a whole
+            unknown_ = unknown + 1;
             return true;
         }
-        while (!inside.empty()) {
-            std::size_t count = 0;
-            if (!inside.varints(values, some, count)) return bad_packed_varint(place, packed_values);
-            if (!take_values(values, count)) return false;
+        if (place.op.column != nullptr) {
+            Cursor value(again.here(), 0);
+            if (!raw(place, again, level, value)) return false;
+            put(place.op.column->place(list.rows), Span{value.here(), value.left()});
         }
+        end_row(list);
+        return true;
+    }
+
+    // The bytes of a message. It has to be legal although they are kept: fields, of any numbers.
+    bool raw(const Place& place, Cursor& in, std::size_t level, Cursor& value) {
+        if (level == max_depth) return too_deep(place);
+        const Cursor before = in;
+        const std::uint32_t group = place.is_group() ? place.op.number : 0;
+        if (group == 0 && !in.delimited(value)) return bad_delimited(place, before);
+        Cursor inside = group == 0 ? value : in;
+        while (!inside.empty()) {
+            const std::uint8_t* const at = inside.here();
+            std::uint32_t tag;
+            if (!inside.tag(tag)) return bad_tag(place.table, at, inside.here());
+            if ((tag & 7) == static_cast<std::uint32_t>(WireType::end_group)) {
+                if (tag >> 3 != group) return bad_end(place, group);
+                value = Cursor(before.here(), static_cast<std::size_t>(at - before.here()));
+                in = inside;
+                return true;
+            }
+            if (!inside.skip<true>(tag, level + 1)) return bad_skip(place);
+        }
+        return group == 0 || no_end(place.table, inside.here(), group);
+    }
+
+    // A message that is not decoded. A second occurrence of a singular one merges with the first: their bytes follow each
+    // other.
+    bool one_raw(const Place& place, Cursor& in, std::size_t row, std::size_t level) {
+        Cursor value(in.here(), 0);
+        if (!raw(place, in, level, value)) return false;
+        if (place.op.marked) mark(place.table, place.op, row);
+        if (place.op.column == nullptr) return true;
+        std::uint8_t* slot = place.op.column->place(row);
+        const Span before = load<Span>(slot);
+        Span span{value.here(), value.left()};
+        if (before.size > 0) {
+            joined_.emplace_back(reinterpret_cast<const char*>(before.data), before.size);
+            joined_.back().append(reinterpret_cast<const char*>(span.data), span.size);
+            span = {reinterpret_cast<const std::uint8_t*>(joined_.back().data()), joined_.back().size()};
+        }
+        put(slot, span);
         return true;
     }
 
@@ -1090,7 +1000,6 @@ private:
         return fail(place, "UTF-8", "other bytes", Fault::utf8);
     }
 
-    Framing framing_;
     std::vector<MessageTable> specs_;
     std::deque<MessageColumn> columns_, hidden_;
     std::deque<MessageList> lists_;

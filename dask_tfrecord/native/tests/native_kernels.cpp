@@ -12,6 +12,7 @@
 
 #include "column_support.hpp"
 #include "encode.hpp"
+#include "message_support.hpp"
 #include "pixels.hpp"
 #include "resync.hpp"
 #include "rows.hpp"
@@ -61,6 +62,14 @@ std::string bytes_value(std::string_view bytes) { return delimited(1, delimited(
 Work decoding(Specs specs, const std::vector<std::string>& payloads, dtf::Message message = dtf::Message::example) {
     return [specs = std::move(specs), stream = framed_all(payloads), message] {
         dtf::Decoder decoder(specs, true, false, message);
+        const dtf::Walk walk = decoder.feed(bytes_of(stream), stream.size(), UINT64_MAX);
+        return walk.consumed == stream.size() ? walk.records : 0;
+    };
+}
+
+Work decoding(MessageTables tables, const std::vector<std::string>& payloads) {
+    return [tables = std::move(tables), stream = framed_all(payloads)] {
+        MessageDecoder decoder = tables.decoder();
         const dtf::Walk walk = decoder.feed(bytes_of(stream), stream.size(), UINT64_MAX);
         return walk.consumed == stream.size() ? walk.records : 0;
     };
@@ -157,6 +166,58 @@ Work decode_tensors() {
         return example(entry("tensor", bytes_value(proto)));
     };
     return decoding({tensor_spec("tensor", dtf::DataType::float32, 4, {16, 16, 4})}, made(500, tensor));
+}
+
+// Single values of each type, without and with presence, and two texts.
+Work decode_messages() {
+    MessageTables made_tables;
+    const int root = made_tables.add_table();
+    for (std::uint32_t type = 1; type <= 18; ++type) {
+        if (type != 10 && type != 11) made_tables.add(root, type, static_cast<FieldType>(type));
+    }
+    for (std::uint32_t number = 20; number < 24; ++number) {
+        made_tables.with_presence(made_tables.add(root, number, FieldType::int64));
+    }
+    const auto message = [](Random& random) {
+        std::string fields;
+        for (std::uint32_t type = 1; type < 24; ++type) {
+            const auto wire = type < 19 ? dtf::wire_type_of(static_cast<FieldType>(type)) : dtf::WireType::varint;
+            if (type == 10 || type == 11 || type == 19) continue;
+            if (wire == dtf::WireType::delimited) fields += delimited(type, noise(5 + random.below(20), random));
+            if (wire == dtf::WireType::varint) fields += tag(type, 0) + varint(random.below(std::uint64_t{1} << (type * 2 % 30)));
+            if (wire == dtf::WireType::fixed64) fields += tag(type, 1) + noise(8, random);
+            if (wire == dtf::WireType::fixed32) fields += tag(type, 5) + noise(4, random);
+        }
+        return fields;
+    };
+    return decoding(made_tables, made(2000, message));
+}
+
+// Tracks of states, each a message of numbers, and lists of numbers, packed and not.
+Work decode_tracks() {
+    MessageTables made_tables;
+    const int root = made_tables.add_table();
+    made_tables.add_many(root, 1, FieldType::float64, true);
+    made_tables.add_many(root, 2, FieldType::int32, true);
+    made_tables.add_many(root, 3, FieldType::sint64);
+    const int states = made_tables.add_messages(root, 4);
+    for (std::uint32_t number = 1; number <= 8; ++number) {
+        made_tables.add(states, number, number < 4 ? FieldType::float64 : number < 8 ? FieldType::float32 : FieldType::boolean);
+    }
+    const auto track = [](Random& random) {
+        std::string numbers, fields = delimited(1, noise(8 * random.below(30), random));
+        for (std::size_t i = random.below(50); i > 0; --i) numbers += varint(random.below(5000));
+        fields += delimited(2, numbers);
+        for (std::size_t i = random.below(20); i > 0; --i) fields += tag(3, 0) + varint(random.below(5000));
+        for (std::size_t i = random.below(60); i > 0; --i) {
+            std::string state;
+            for (std::uint32_t number = 1; number < 4; ++number) state += tag(number, 1) + noise(8, random);
+            for (std::uint32_t number = 4; number < 8; ++number) state += tag(number, 5) + noise(4, random);
+            fields += delimited(4, state + tag(8, 0) + varint(random.below(2)));
+        }
+        return fields;
+    };
+    return decoding(made_tables, made(200, track));
 }
 
 Work checksum() {
@@ -285,7 +346,8 @@ Work resize_image() {
 const std::pair<const char*, Work (*)()> kernels[] = {
     {"decode_tabular", decode_tabular}, {"decode_mixed", decode_mixed},     {"decode_vectors", decode_vectors},
     {"decode_raw", decode_raw},         {"decode_tokens", decode_tokens},   {"decode_sequences", decode_sequences},
-    {"decode_tensors", decode_tensors}, {"checksum", checksum},             {"scan_headers", scan_headers},
+    {"decode_tensors", decode_tensors}, {"decode_messages", decode_messages}, {"decode_tracks", decode_tracks},
+    {"checksum", checksum},             {"scan_headers", scan_headers},
     {"check_records", check_records},   {"resynchronise", resynchronise},   {"encode_rows", encode_rows},
     {"take_rows", take_rows},           {"pad_rows", pad_rows},             {"sort_rows", sort_rows},
     {"resize_bilinear", resize_image<false>}, {"resize_lanczos3", resize_image<true>},
