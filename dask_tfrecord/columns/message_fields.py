@@ -361,7 +361,7 @@ def _nested_assembler(innermost: Assemble, feature: Any, decoded: Decoded) -> Bl
     return rows
 
 
-def _in_rows(decoded: Decoded, values: Any) -> Block:
+def _with_splits(decoded: Decoded, values: Any) -> Block:
     splits = decoded.keys[0].row_splits
     return decoded.into(values) if splits is None else RaggedBlock(values, splits)
 
@@ -378,7 +378,7 @@ def _naming(names: Mapping[int, str]) -> Assemble:
         unknown = known[at] != numbers
         if unknown.any():
             out[unknown] = numbers[unknown].astype(np.dtypes.StringDType())
-        return _in_rows(decoded, out)
+        return _with_splits(decoded, out)
 
     return assemble
 
@@ -404,7 +404,7 @@ def _times(feature: FixedLenFeature, decoded: Decoded) -> Block:
             item,
         )
     # The product may wrap, and the sum then wraps back.
-    return _in_rows(decoded, (whole * billion + rest).view(dtype))
+    return _with_splits(decoded, (whole * billion + rest).view(dtype))
 
 
 def _decode_messages(

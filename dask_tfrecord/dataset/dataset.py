@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.advice import advice, explain_arguments, unknown_option, words_of
 from dask_tfrecord.columns.conversions import host_array
-from dask_tfrecord.dataset.display import FirstRows, as_html, as_text
+from dask_tfrecord.dataset.display import FirstRows, dataset_html, dataset_text
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses
 from dask_tfrecord.features.schema import Schema, unset_advice
 from dask_tfrecord.options import (
@@ -1129,10 +1129,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         ...     print(view.url.partition(":")[0])
         http
         """
-        from dask_tfrecord.extras.view.opened import BlockCache, open_rows
+        from dask_tfrecord.extras.view.opened import BlockCache, opened_rows
         from dask_tfrecord.extras.view.server import NOTEBOOKS, Server
 
-        return Server([open_rows(self._rows, BlockCache(memory_limit))], port, NOTEBOOKS)
+        return Server([opened_rows(self._rows, BlockCache(memory_limit))], port, NOTEBOOKS)
 
     @explain_arguments("ds.describe(), or ds[['label']].describe() for some columns")
     def describe(self) -> Statistics:
@@ -1257,10 +1257,10 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return _rebuild_dataset, self._rows.__dask_postpersist__()
 
     def __repr__(self) -> str:
-        return as_text(self._rows)
+        return dataset_text(self._rows)
 
     def _repr_html_(self) -> str:
-        return as_html(self._rows)
+        return dataset_html(self._rows)
 
 
 _Arguments = ParamSpec("_Arguments")

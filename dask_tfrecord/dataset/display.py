@@ -25,13 +25,13 @@ _PICTURE = 90
 _HEADER = ("column", "dtype", "shape", "read as")
 
 
-def as_text(given: Rows) -> str:
+def dataset_text(given: Rows) -> str:
     """Return the columns as an aligned table, with their groups and hints."""
     lines = [*align_columns([_HEADER, *_table(given)]), *group_lines(given.schema), *_content_hints(given)]
     return "\n".join([_dataset_title(given), *(f"  {line}" for line in lines)])
 
 
-def as_html(given: Rows) -> str:
+def dataset_html(given: Rows) -> str:
     """Return the columns as a table for notebooks, with pictures of their chunks."""
     notes = [*group_lines(given.schema), *_content_hints(given)]
     return html_table(_dataset_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))

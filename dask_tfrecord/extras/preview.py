@@ -171,7 +171,7 @@ class Preview:
             parts += [f'<p class="dtf-note">{escape(notes)}</p>', f'<div class="dtf-sheet">{figures}</div>']
         if others:
             header = ["", *(f"{escape(column.name)}<br><small>{escape(column.about)}</small>" for column in others)]
-            rows = [[str(row), *(_html_cell(column.cells[row]) for column in others)] for row in range(self.nrows)]
+            rows = [[str(row), *(_cell_html(column.cells[row]) for column in others)] for row in range(self.nrows)]
             right = [0, *(number for number, column in enumerate(others, 1) if column.right)]
             parts.append(table(header, rows, right))
         return fragment(*parts)
@@ -260,7 +260,7 @@ def _image_cell(picture: Picture, description: str) -> str:
     )
 
 
-def _html_cell(cell: Cell) -> str:
+def _cell_html(cell: Cell) -> str:
     if isinstance(cell, Spark):
         return f'{spark_svg(cell.values)}<small class="dtf-short">{escape(cell.text)}</small>'
     text = str(cell)
@@ -547,24 +547,24 @@ def json_rows(columns: Mapping[str, NDArray[Any]]) -> Iterator[str]:
     infinities are strings, and times are text, as in the JSON mapping of protobuf. Complex numbers are a list of two.
     """
     for row in zip(*columns.values(), strict=True):
-        document = {name: json_value(value) for name, value in zip(columns, row, strict=True)}
+        document = {name: value_as_json(value) for name, value in zip(columns, row, strict=True)}
         yield json.dumps(document, ensure_ascii=False, allow_nan=False)
 
 
-def json_value(value: Any) -> Any:
+def value_as_json(value: Any) -> Any:
     """Return a value of a row, of any type and shape, as JSON values; see `json_rows`."""
     if isinstance(value, bytes):
         return value.decode() if is_probably_text(value) else {"base64": base64.b64encode(value).decode("ascii")}
     if isinstance(value, str):
         return str(value)
     if isinstance(value, np.ndarray):
-        return [json_value(item) for item in value]
+        return [value_as_json(item) for item in value]
     if isinstance(value, np.datetime64 | np.timedelta64):
         return time_text(value)
     if isinstance(value, int | np.bool_ | np.integer):
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, complex | np.complexfloating):
-        return [json_value(float(value.real)), json_value(float(value.imag))]
+        return [value_as_json(float(value.real)), value_as_json(float(value.imag))]
     # The shortest digits of a float32 or float16 depend on its own precision.
     return json_number(float(str(value)) if isinstance(value, np.generic) else float(value))
 

@@ -376,7 +376,7 @@ async def probe(packages: Sequence[str], paths: Sequence[str], options: Mapping[
         return asyncio.wrap_future(done)
 
     software = start(describe_software, packages)
-    opened = {path: start(open_path, path, options) for path in paths}
+    opened = {path: start(describe_path, path, options) for path in paths}
     _, late = await asyncio.wait([software, *opened.values()], timeout=seconds)
     for each in late:
         # The loop may be closed when it is done.
@@ -428,7 +428,7 @@ def describe_software(packages: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def open_path(path: str, options: Mapping[str, Any]) -> str:
+def describe_path(path: str, options: Mapping[str, Any]) -> str:
     """Open a file, list a directory, or find the files of a glob or template; describe what was found."""
     import fsspec
 
@@ -463,5 +463,5 @@ def open_path(path: str, options: Mapping[str, Any]) -> str:
 
 
 # Workers may lack this library: pickle and cloudpickle send functions of `__main__` by value.
-for _function in (probe, describe_software, open_path):
+for _function in (probe, describe_software, describe_path):
     _function.__module__ = "__main__"

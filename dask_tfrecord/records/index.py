@@ -138,7 +138,7 @@ def grow_entries(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordsInView:
     """Consecutive records whose headers are in view of a window at the same time."""
 
     first: int  # number of the first record in the shard
@@ -146,7 +146,7 @@ class Step:
     offset: int  # of the first header in the decompressed stream
 
 
-def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Iterator[Step]:
+def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: bool = True) -> Iterator[RecordsInView]:
     """Walk headers from the position of a window, one block at a time, up to the record that begins at `stop` or later.
 
     The window stays at the records of a step until the next step is requested, and ends after the last record. The last
@@ -154,7 +154,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
     ends within a record.
     """
     shard, count = window.shard, first
-    last: Step | None = None
+    last: RecordsInView | None = None
     large = _skipped_nbytes(shard)
     while (stop is None or window.offset < stop) and window.ensure(HEADER):
         border, end = window.offset, window.end
@@ -164,7 +164,7 @@ def walk(window: Window, *, first: int = 0, stop: int | None = None, check_crc: 
         scanned = _native.scan(window.buffer, window.begin, end, -1, check_crc)
         walked, nbytes = scanned.records, scanned.consumed
         if walked:
-            last = Step(count, walked, border)
+            last = RecordsInView(count, walked, border)
             yield last
         if not window.advance(nbytes):
             raise truncation_error(shard, border, count, walked)
@@ -192,7 +192,7 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
         walked = _native.find_ends(window.buffer, window.begin, window.end, True, ends)
         found = ends[: walked.records].copy()
         if walked.records:
-            last = Step(count, walked.records, border)
+            last = RecordsInView(count, walked.records, border)
             # The last record may extend past the bytes in view.
             whole = found if found[-1] <= inside else found[:-1]
             crcs = _record_crcs(window.buffer, window.begin + whole)
@@ -252,7 +252,7 @@ def _expect_headers(window: Window, stop: int, *, skips: bool) -> None:
         window.expect(window.offset + _HEADER_BLOCK if skips and not is_local(window.shard.path) else stop)
 
 
-def _header_error(window: Window, count: int, last: Step | None) -> CorruptRecordError:
+def _header_error(window: Window, count: int, last: RecordsInView | None) -> CorruptRecordError:
     """Return the error at a damaged header; the cause may be a wrong length in the record before it."""
     if last is not None:
         try:
@@ -490,7 +490,7 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
     return files, count
 
 
-def _index_lines(window: Window, step: Step) -> bytes:
+def _index_lines(window: Window, step: RecordsInView) -> bytes:
     """Format the lines for the records of a step, whose headers are in view."""
     position, shift = window.begin, step.offset - window.begin
     lines = []

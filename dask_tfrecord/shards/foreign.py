@@ -110,10 +110,10 @@ def foreign_format(head: bytes) -> Format | None:
             # Numbers and names of arrays in an archive: numpy.savez.
             is_npz = magic == b"PK\x03\x04" and b".npy" in head[30:HEAD_NBYTES]
             return NPZ if is_npz else format
-    return _EXAMPLE if _is_example(head) else None
+    return _EXAMPLE if _begins_like_example(head) else None
 
 
-def _is_example(head: bytes) -> bool:
+def _begins_like_example(head: bytes) -> bool:
     """Return whether bytes begin like an Example: Features, an entry, and its key, each with its length before it."""
     at = 0
     for _ in range(3):

@@ -209,7 +209,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         dataset = message.datasets.add(name=name, num_examples=self.nrows)
         for column in self.columns:
             if column.numbers is not None or column.sizes is not None:
-                _add_feature(dataset.features.add(), column)
+                _add_statistics(dataset.features.add(), column)
         write_file(urlpath, metadata_text(message).encode(), storage_options)
 
     def compare(
@@ -504,7 +504,7 @@ def _number_values(numbers: Numbers | None) -> dict[str, Any] | None:
     return found
 
 
-def _add_feature(feature: Any, column: ColumnStatistics) -> None:
+def _add_statistics(feature: Any, column: ColumnStatistics) -> None:
     """Fill in a `FeatureNameStatistics`."""
     feature.path.step.append(column.name)
     numbers, sizes, frequencies = column.numbers, column.sizes, column.frequencies

@@ -22,9 +22,9 @@ from dask_tfrecord.extras.preview import (
     flat_images,
     flat_items,
     is_picture,
-    json_value,
     picture,
     type_text,
+    value_as_json,
 )
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.code import feature_code
@@ -165,7 +165,7 @@ def as_json(value: Any) -> Any:
         return [as_json(each) for each in value]
     if isinstance(value, str | None):
         return value
-    found = str(value) if isinstance(value, complex | np.complexfloating) else json_value(value)
+    found = str(value) if isinstance(value, complex | np.complexfloating) else value_as_json(value)
     return str(found) if isinstance(found, int) and abs(found) > _SAFE else found
 
 
@@ -292,7 +292,7 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
 def record_json(blocks: Mapping[str, Block | str]) -> Any:
     """Return the values of a record as JSON values; long columns are left out."""
     return {
-        name: as_json(json_value(to_array(block)[0]))
+        name: as_json(value_as_json(to_array(block)[0]))
         for name, block in blocks.items()
         if not isinstance(block, str) and block.nbytes <= _JSON_VALUES
     }

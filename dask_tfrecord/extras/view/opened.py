@@ -391,10 +391,10 @@ def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Al
 
         conditions = as_stored(rows.schema, filters)
         rows, code = where(rows, conditions), filtered_code(code, conditions)
-    return open_rows(rows, cache, name, code)
+    return opened_rows(rows, cache, name, code)
 
 
-def open_rows(rows: Rows, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
+def opened_rows(rows: Rows, cache: BlockCache, name: str = "Dataset", code: str = "ds") -> Opened:
     """Open a `Dataset`'s rows; whole shards are opened as shards, so that the page shows their bytes."""
     source = rows.source
     if (

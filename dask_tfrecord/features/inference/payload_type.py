@@ -219,7 +219,7 @@ def detect_payload_type(payload: bytes) -> str:
         return "an empty record"
     if is_probably_example(payload):
         return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
-    fields = _fields(memoryview(payload), _steps())
+    fields = _fields_of(memoryview(payload), _steps())
     first, second, steps = _contents_of(fields, 1), _contents_of(fields, 2), _steps()
     if any(_is_example(each, steps) for each in (*first, *second)):
         return "an ExampleListWithContext"
@@ -255,7 +255,7 @@ def message_fields(data: memoryview, steps: Iterator[int]) -> Iterator[tuple[int
 Fields = Iterable[tuple[int, int, memoryview]]
 
 
-def _fields(data: memoryview, steps: Iterator[int]) -> list[tuple[int, int, memoryview]]:
+def _fields_of(data: memoryview, steps: Iterator[int]) -> list[tuple[int, int, memoryview]]:
     """Return the fields of a message; of other bytes, no fields."""
     try:
         return list(message_fields(data, steps))
@@ -350,7 +350,7 @@ def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
 
 
 def _is_summary_value(data: memoryview, steps: Iterator[int]) -> bool:
-    fields = _fields(data, steps)
+    fields = _fields_of(data, steps)
     tags = _contents_of(fields, 1)
     return len(tags) == 1 and bool(tags[0]) and text_of(bytes(tags[0])) is not None and _key_names(fields) <= _SUMMARY
 
@@ -369,8 +369,8 @@ def _is_scenario(fields: Fields, steps: Iterator[int]) -> bool:
     times, tracks = _doubles(fields, 1), _contents_of(fields, 2)
     if len(times) < 2 or not tracks or times != sorted(set(times)) or not _key_names(fields) <= _SCENARIO:
         return False
-    states = _contents_of(_fields(tracks[0], steps), 3)
-    return len(states) == len(times) and any(_key_names(_fields(state, steps)) == _STATE for state in states)
+    states = _contents_of(_fields_of(tracks[0], steps), 3)
+    return len(states) == len(times) and any(_key_names(_fields_of(state, steps)) == _STATE for state in states)
 
 
 _WELL_KNOWN = {"a tf.Event": _is_event, "a nucleus Variant": _is_variant, "a Waymo Scenario": _is_scenario}

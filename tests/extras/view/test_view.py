@@ -29,7 +29,7 @@ from support.waiting import wait_until
 
 import dask_tfrecord as dtf
 from dask_tfrecord.cli.main import tfrecord
-from dask_tfrecord.extras.preview import json_value
+from dask_tfrecord.extras.preview import value_as_json
 from dask_tfrecord.extras.view.opened import BlockCache, open_path
 from dask_tfrecord.extras.view.server import Server
 from dask_tfrecord.features.images.pixels import encode_png
@@ -279,7 +279,7 @@ def test_copied_code_opens_the_rows_that_are_shown(golden: Path, tmp_path: Path)
                 assert list(ds) == [column["name"] for column in overview["columns"]]
                 assert ds.nrows == len(rows["rows"]) > 0, code
                 name = next(name for name in ds if rows["cells"][name] and "value" in rows["cells"][name][0])
-                values = [str(json_value(value)) for value in ds[name].compute()]
+                values = [str(value_as_json(value)) for value in ds[name].compute()]
                 assert [str(cell["value"]) for cell in rows["cells"][name]] == values
 
 
