@@ -285,15 +285,15 @@ def test_shuffled_rows_are_those_of_the_first_epoch(ds: dtf.Dataset, wanted: Col
     rows = [wanted["label"].tolist().index(label) for label in order]
     assert sorted(rows) == list(range(ROWS)) != rows
     for way in (ds, ds.persist(), ds.assign(x=ds["label"])[list(wanted)], ds.rows[::-1].rows[::-1]):
-        check(way.shuffle(5).compute(), wanted, rows)
-        check(way.shuffle(5).rows[3:9].compute(), wanted, rows[3:9])
-        check(way.shuffle(5).rows[[4, -1, 4]].compute(), wanted, [rows[4], rows[-1], rows[4]])
+        check(way.shuffle(seed=5).compute(), wanted, rows)
+        check(way.shuffle(seed=5).rows[3:9].compute(), wanted, rows[3:9])
+        check(way.shuffle(seed=5).rows[[4, -1, 4]].compute(), wanted, [rows[4], rows[-1], rows[4]])
     kept = np.flatnonzero(wanted["label"] % 2 == 0)
-    again = ds.rows[kept].shuffle(1)["label"].compute()
+    again = ds.rows[kept].shuffle(seed=1)["label"].compute()
     assert sorted(again.tolist()) == sorted(wanted["label"][kept].tolist())
     assert ds.shuffle()["label"].name != ds.shuffle()["label"].name
     with pytest.raises(ValueError, match="seed is at least 0; got -1"):
-        ds.shuffle(-1)
+        ds.shuffle(seed=-1)
 
 
 def test_the_order_of_shuffled_rows_is_sent_as_a_seed(tmp_path: Path) -> None:
@@ -307,7 +307,8 @@ def test_the_order_of_shuffled_rows_is_sent_as_a_seed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(np.sort(found), numbers)
     # A part of the order lacks a seed, and is sent as row numbers.
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ds.shuffle(3).rows[10:20]))["x"].compute(), wanted[10:20])
+    sent = pickle.dumps(ds.shuffle(seed=3).rows[10:20])
+    np.testing.assert_array_equal(pickle.loads(sent)["x"].compute(), wanted[10:20])
 
 
 # -- assign and map_blocks ---------------------------------------------------------------------------------------------
@@ -430,7 +431,7 @@ def test_map_blocks_without_inferable_results(ds: dtf.Dataset) -> None:
         ds.map_blocks(lambda blocks: {"x": blocks["label"].max(keepdims=True)})
     assert "zero-size" in str(caught.value.__cause__)
     functions: list[tuple[Function, str]] = [
-        (lambda b: {"x": [str(number) for number in b["label"]]}, r"of rows; got \[\]; specify the type of a list"),
+        (lambda b: {"x": [str(number) for number in b["label"]]}, r"of rows; got \[\]; an empty list has no type"),
         (lambda b: {"x": b["label"].astype(object)}, "specify the type of the objects"),
         (lambda b: {3: b["label"]}, "expected a string as feature name; got 3"),
         (lambda b: [b["label"]], "got list"),
