@@ -37,11 +37,15 @@ _COUNTS = (
     "write numpy.unique(ds[NUMBER].compute(), return_counts=True) for values and how often each occurs, or "
     "ds.describe() for statistics of all columns"
 )
+_DASK_FRAME = "write ds.to_dataframe() for a DataFrame of dask, which has this method"
 _NO_INDEX = "leave it out: rows have no index but their number, and a column like any other keeps the values of one"
 _ALL_STATISTICS = "write ds.describe() for counts, quantiles and distinct values of all columns"
 _COMPUTED = "write ds.assign(name=array) to add a column, or ds.map_blocks(function) to compute one from others"
 _PARTS = "write mixed = ds.shuffle(seed=0), and mixed.rows[3:] and mixed.rows[:3] for two parts"
 _CAST = "write ds.assign({NUMBER: ds[NUMBER].astype('int32')}) to cast a column"
+_PARTITION = (
+    "write ds.map_blocks(function) for all chunks, or ds.to_delayed()[0].compute() for the rows of the first one"
+)
 _SORT = "write ds.rows[numpy.argsort(ds[NUMBER].compute())] to sort the rows"
 _JOIN = "write ds.to_dataframe() or ds.to_polars() and join the frames"
 _CHUNKS = "write dtf.read_tfrecord(path, chunks=5) for chunks of 5 rows"
@@ -55,6 +59,7 @@ _OPEN = "write dtf.read_tfrecord('train-*.tfrecord') to open shards"
 _WRITE = (
     "write dtf.to_tfrecord({'label': array}, path) to write arrays or rows, or dtf.RecordWriter(path) to write bytes"
 )
+_IMAGE = "write features={'image': dtf.ImageFeature()}, with the name of your feature"
 _PARSE = (
     "write dask_tfrecord.messages.Example.FromString(data) to parse one record in memory, or "
     "dtf.read_tfrecord(path, features) to parse those of shards"
@@ -82,7 +87,10 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("loc", "sel"), _BY_LABEL),
         **dict.fromkeys(("filter", "query"), _WHERE),
         **dict.fromkeys(("batch", "iter_batches", "to_iterable_dataset"), _BATCHES),
-        **dict.fromkeys(("padded_batch", "ragged_batch"), "write ds.batches(2, pad={RAGGED: None}) to pad rows"),
+        **dict.fromkeys(
+            ("padded_batch", "ragged_batch", "bucket_by_sequence_length"),
+            "write ds.batches(2, pad={RAGGED: None}) to pad rows",
+        ),
         "interleave": "leave it out: shards are read in parallel, and ds.batches(2, shuffle='window') mixes their rows",
         "repeat": "write ds.batches(2, epochs=3) to iterate over the rows 3 times, or epochs=None for ever",
         "prefetch": "leave it out: ds.batches(2) decodes batches of 2 rows ahead",
@@ -107,9 +115,18 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "dims": "write ds.nrows for the number of rows, or ds.to_xarray() for named dimensions",
         **dict.fromkeys(("fillna", "replace"), _FILL),
         "isin": "write ds.where([(NUMBER, 'in', [1, 2])]) for the rows with one of these values",
-        **dict.fromkeys(("set_index", "reset_index", "sort_index", "reindex"), _NO_INDEX),
+        **dict.fromkeys(("set_index", "reset_index", "sort_index", "reindex", "divisions"), _NO_INDEX),
         "index": "rows have no index but their number: write ds.rows[[3, 1]] for rows 3 and 1",
-        **dict.fromkeys(("to_numpy", "numpy"), _ARRAYS),
+        **dict.fromkeys(("to_numpy", "numpy", "as_numpy"), _ARRAYS),
+        **dict.fromkeys(
+            ("agg", "aggregate", "corr", "drop_duplicates", "melt", "nlargest", "nsmallest", "pivot_table"), _DASK_FRAME
+        ),
+        "zip": "write ds.assign(name=array) to add the columns of another data set",
+        "reduce": "write ds[NUMBER].sum().compute(), or another reduction of dask",
+        "flat_map": "write ds.explode(RAGGED) for a row per item",
+        **dict.fromkeys(("map_partitions", "get_partition", "blocks"), _PARTITION),
+        **dict.fromkeys(("memory_usage", "nbytes"), "write ds.plan_zarr() for the bytes of each column"),
+        "to_string": "write print(ds.preview(10)) for the first rows",
         **dict.fromkeys(("to_dict", "collect"), "write ds.compute() for a dict of NumPy arrays"),
         "__array__": f"{_ARRAYS}, or ds.to_dataframe().compute() for a DataFrame",
         "load": "write ds.compute() for a dict of NumPy arrays, or ds.persist() to keep the rows in memory",
@@ -147,11 +164,12 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("parse_example", "parse_single_example"), _PARSE),
         "train": "write dask_tfrecord.messages.Example() for a record, or dtf.to_tfrecord({'label': array}, path)",
         "decode_raw": "write features={'image': dtf.RawFeature((28, 28), 'uint8')}, with your name, shape and dtype",
-        "decode_jpeg": "write features={'image': dtf.ImageFeature()}, with the name of your feature",
+        **dict.fromkeys(("decode_jpeg", "decode_png", "decode_image"), _IMAGE),
         "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
         "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
         **dict.fromkeys(
-            ("from_arrays", "from_dict"), "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays"
+            ("from_arrays", "from_dict", "from_tensor_slices", "from_generator"),
+            "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays",
         ),
         **dict.fromkeys(
             ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
@@ -165,6 +183,7 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
         "batch": "leave it out: ds.batches(SIZE) has SIZE rows in each batch",
         "unbatch": "write ds.as_sequence() for a dict per row",
+        **dict.fromkeys(("numpy", "as_numpy_iterator"), "leave it out: batches are dicts of NumPy arrays"),
         "shard": "write ds.batches(SIZE, shard=(0, 4)) for the first of 4 parts of the rows",
         "padded_batch": "write ds.batches(SIZE, pad={'tokens': None}), with the name of your column, to pad rows",
         "map": _BEFORE,
@@ -208,6 +227,11 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
         "num_workers": "leave it out: the threads of this process decode batches ahead",
         "drop_last": "write drop_remainder=VALUE",
+        "read_tfrecord.shuffle": "leave it out, and write ds.batches(2, shuffle='full')",
+        "read_tfrecord.repeat": "leave it out, and write ds.batches(2, epochs=3) for 3 epochs",
+        **dict.fromkeys(("num_shards", "n_shards"), "write records_per_shard=1000 for shards of 1,000 records"),
+        "from_zarr.columns": "leave it out, and write ds[VALUE] for these columns",
+        "from_zarr.chunks": "leave it out: chunks are those of the store",
         "inplace": "leave it out: a method returns another data set, and does not change this one",
         "axis": "leave it out: names refer to columns",
         "index": "leave it out: rows have no index but their number",
@@ -231,10 +255,13 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "'float64') for a number per row",
         "is out of bounds for array of dimension": "text, bytes and rows that differ in shape are objects along one "
         "axis: leave out axis=",
-        "truth value of an": "a block has several rows, so that `if` has no answer: write numpy.where(blocks[NUMBER] > "
-        "0, 1, 0) for a value of each row",
+        "truth value of an": "a block has several rows: write & for `and`, | for `or` and ~ for `not`, as in "
+        "(blocks[NUMBER] > 2) & (blocks[NUMBER] < 5), and numpy.where(blocks[NUMBER] > 2, 1, 0) for `if`",
+        "'numpy.ndarray' object has no attribute": "a block is a NumPy array of all its rows: write numpy.sqrt("
+        "blocks[NUMBER]), or another function of NumPy, and of numpy.strings for text",
+        "'dict' object has no attribute": "write blocks[NUMBER] for a column",
+        "'UserBlocks' object has no attribute": "write blocks[NUMBER] for a column",
         "string operation on non-string": "the rows are bytes: read the column by TextFeature(), and its rows are text",
-        "": "give template={name: array without rows, or a feature class}",
     },
 }
 _WORD = re.compile(r"\b(?:COLUMN|NUMBER|RAGGED|CONDITION|SIZE|VALUE|NAME)\b")
@@ -256,9 +283,9 @@ def words_of(schema: Mapping[str, Any]) -> dict[str, str]:
 
 
 def failed_function(error: Exception, schema: Mapping[str, Any]) -> str:
-    """Say how to change a function that failed on blocks of these features."""
-    part = next(part for part in ADVICE["function"] if part in str(error))
-    return advice("function", part, words_of(schema)).removeprefix("; ")
+    """Say how to change a function that failed on blocks of these features; no text for unknown reasons."""
+    part = next((part for part in ADVICE["function"] if part in str(error)), "")
+    return advice("function", part, words_of(schema))
 
 
 def unknown_option(function: str, name: str, known: Iterable[str], value: object) -> TypeError:

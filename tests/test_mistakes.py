@@ -264,6 +264,14 @@ MISTAKES: list[tuple[Mistake, str]] = [
     ),
     (lambda ds: ds.batches(2, seed=3), 'a seed without shuffle has no effect: write shuffle="full", seed=3'),
     (lambda ds: ds.batches(2, device="gpu"), "no device has the name 'gpu'; write device='cuda'"),
+    (lambda ds: ds.count("label"), "count() got 'label' as one argument too many: write ds.count()"),  # type: ignore[call-arg]
+    (lambda ds: ds.map_blocks(lambda b: {"n": b.label}), "write blocks['label'] for a column"),  # type: ignore[attr-defined]
+    (
+        lambda ds: ds.map_blocks(lambda b: {"n": b["text"].str.upper()}),
+        "or another function of NumPy, and of numpy.strings",
+    ),
+    (lambda ds: ds.to_zarr("s3:/bucket/x.zarr"), "'s3:/bucket/x.zarr' is a local path; did you mean s3://…?"),
+    (lambda ds: ds.to_tfrecord("gs:/bucket/x.tfrecord"), "did you mean gs://…?"),
     (lambda ds: ds.where(label=1), "write ds.where([('label', '==', 1)])"),  # type: ignore[call-arg]
     (lambda ds: ds.where(collumns=["label"]), "did you mean 'columns'?"),  # type: ignore[call-arg]
     (lambda ds: dtf.read_tfrecord(filenames="train-*"), "write urlpath='train-*', or it alone"),  # type: ignore[call-arg]
@@ -285,7 +293,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.map_blocks(lambda b: {"n": np.char.upper(b["text"])}), "read the column by TextFeature()"),
     (
         lambda ds: ds.map_blocks(lambda b: {"n": [1] if b["label"] > 0 else [2]}),
-        "write numpy.where(blocks['label'] > 0",
+        "numpy.where(blocks['label'] > 2, 1, 0) for `if`",
     ),
     (
         lambda ds: ds.map_blocks(lambda b: {"n": [each.upper() for each in b["text"]]}),
@@ -371,6 +379,10 @@ COMMANDS = [
     (f"head {FIRST} --columns label text", "Join names by commas: --columns label,text"),
     ("to-zarr new.zarr train-*", "comes last. Write dask-tfrecord to-zarr 'train-*' new.zarr"),
     (f"to-zarr new.zarr {FIRST} {SECOND}", f"Write dask-tfrecord to-zarr {FIRST} {SECOND} new.zarr"),
+    ("--threads 2 info", "No such option '--threads'. Write the options of a command after its name."),
+    (f"info {FIRST} -o x.json", "The command prints: write > FILE at the end."),
+    (f"copy {FIRST} --output x.tfrecord", "The new file or store is the last argument."),
+    (f"split {FIRST} new/", f"Write dask-tfrecord copy --records-per-shard 1000 {FIRST} new/"),
     ("info", "The command info takes PATTERN.... Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
     (f"to-zarr {FIRST} new.zarr --memory-limit 10", "is enough, and fewer threads need less"),
@@ -414,6 +426,12 @@ def test_a_mistake_in_the_shell_says_what_to_write(ds: dtf.Dataset, arguments: s
     )
     assert done.exit_code in (1, 2)
     assert advice in done.stderr
+
+
+def test_a_function_that_fails_in_a_task_has_advice_in_its_note(ds: dtf.Dataset) -> None:
+    with pytest.raises(ValueError, match="truth value") as raised:
+        ds.where(lambda blocks: blocks["label"] > 1 and blocks["label"] < 3)
+    assert "write & for `and`, | for `or` and ~ for `not`" in raised.value.__notes__[-1]
 
 
 def test_columns_are_assigned_by_names_that_are_no_keywords(ds: dtf.Dataset) -> None:

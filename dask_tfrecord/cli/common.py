@@ -43,7 +43,8 @@ _SYNONYMS = {
     **dict.fromkeys(("check", "validate", "test", "crc"), ("verify",)),
     **dict.fromkeys(("convert", "export"), ("to-zarr", "to-parquet", "to-lerobot")),
     **dict.fromkeys(("to-csv", "to-json", "to-jsonl", "csv", "json"), ("head --json -n 1000", "to-parquet")),
-    **dict.fromkeys(("filter", "split", "merge", "shard", "cp"), ("copy",)),
+    **dict.fromkeys(("filter", "merge", "cp"), ("copy",)),
+    **dict.fromkeys(("split", "shard"), ("copy --records-per-shard 1000",)),
     **dict.fromkeys(("features", "spec"), ("schema",)),
     **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
     **dict.fromkeys(("fix", "recover"), ("repair",)),
@@ -55,7 +56,7 @@ _OPTIONS = {
     **dict.fromkeys(("--limit", "--head", "--rows", "--num", "--count", "--lines", "--number", "--take"), "-n"),
     **dict.fromkeys(("--column", "--cols", "--fields", "--select", "-c"), "--columns"),
     **dict.fromkeys(("--filter", "--query", "--condition"), "--where"),
-    **dict.fromkeys(("--workers", "--num-workers", "--jobs", "-j", "--processes"), "--threads"),
+    **dict.fromkeys(("--workers", "--num-workers", "--jobs", "--processes"), "--threads"),
     **dict.fromkeys(("--gzip", "--gz", "-z", "--compress"), "--compression"),
     **dict.fromkeys(("--schema", "--spec"), "--features"),
     **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
@@ -82,7 +83,12 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments, which errors repeat as a command that works."""
         ctx.meta[GIVEN] = list(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            raise click.UsageError(f"{error.message} Write the options of a command after its name.", ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,6 +160,12 @@ def _explained(error: click.UsageError) -> click.UsageError:
     named = {name: each for each in parameters if isinstance(each, click.Option) for name in each.opts}
     if isinstance(error, click.NoSuchOption) and (same := named.get(_OPTIONS.get(error.option_name, ""))):
         return click.UsageError(f"{error.message} Write {same.opts[0]}: {same.help}", error.ctx)
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("-o", "--out", "--output"):
+        writes = error.ctx.command.name in _TARGETS
+        said = (
+            "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."
+        )
+        return click.UsageError(f"{error.message} {said}", error.ctx)
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
         number = error.option_name[1:]

@@ -663,6 +663,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         dataset: Dataset = dask.persist(self, **kwargs)[0]
         return dataset
 
+    @explain_arguments("ds.count(), or ds.where('label > 2').count() for some rows")
     def count(self) -> int:
         """Return the number of records; count them now if they are not counted (``counts=None``)."""
         return self._rows.count()

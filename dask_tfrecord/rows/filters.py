@@ -306,13 +306,6 @@ class UserMask:
             if unknown := unknown_column(error, tuple(blocks)):
                 error.add_note(f"where: {unknown}")
             raise
-        except ValueError as error:
-            if "truth value of an array" in str(error):
-                error.add_note(
-                    "where: the function gets arrays of several rows: write & for `and`, | for `or` and ~ for `not`: "
-                    "(blocks['label'] > 2) & (blocks['label'] < 5)"
-                )
-            raise
         mask = np.asarray(host_array(found, "where: the mask"))
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(

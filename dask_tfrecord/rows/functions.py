@@ -58,7 +58,7 @@ def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") 
     try:
         yield
     except Exception as error:
-        note = printable(redact(f"{method}: the function failed on {describe()}"))
+        note = printable(redact(f"{method}: the function failed on {describe()}{failed_function(error, {})}"))
         # A function may raise the same object again.
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
@@ -194,6 +194,7 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
         made = function(dict(blocks))
     except Exception as error:
         remedy = unknown_column(error, columns) or failed_function(error, schema)
+        remedy = remedy.removeprefix("; ") or "give template={name: array without rows, or a feature class}"
         raise ValueError(
             f"the function of map_blocks failed when it was called with 0 rows to learn its dtypes ({error!r}); "
             f"{remedy}"
@@ -202,7 +203,7 @@ def infer_template(function: BlockFunction, schema: Schema, columns: Sequence[st
         if isinstance(block, bool) and any(isinstance(each, RaggedBlock) for each in blocks.values()):
             # A RaggedBlock is equal to itself alone.
             remedy = failed_function(TypeError("RaggedBlock"), schema)
-            raise SchemaError(f"the function of map_blocks returned {block} as {name!r}; {remedy}")
+            raise SchemaError(f"the function of map_blocks returned {block} as {name!r}{remedy}")
         if isinstance(block, np.generic | int | float) or getattr(block, "shape", None) == ():
             raise SchemaError(
                 f"the function of map_blocks returned one value of {name!r} for a block: it returns as many rows as it "

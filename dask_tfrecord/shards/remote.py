@@ -352,11 +352,18 @@ def url_to_fs(url: Any, **options: Any) -> tuple[Any, str]:
     return hide_credentials(open_url)
 
 
+def check_slashes(url: str) -> None:
+    """Refuse the path of a new file that begins like a URL, which would be a local directory ``s3:``."""
+    if match := re.match(f"(?:{'|'.join(_PROTOCOLS)}):/(?!/)", url):
+        raise ValueError(f"{redact(url)!r} is a local path; did you mean {match[0]}/…?")
+
+
 def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
     """Return the URL of a path in the store of `storage_options`; without a store, the path or URL itself.
 
     Raises ValueError if it is a URL of a file system.
     """
+    check_slashes(url)
     if "store" not in (storage_options or {}):
         return url
     path = url.removeprefix(f"{PROTOCOL}://")

@@ -50,7 +50,7 @@ from dask_tfrecord.shards.objects import (
     check_inside,
     objects_in,
 )
-from dask_tfrecord.shards.remote import call_once, explain_missing_extra, join
+from dask_tfrecord.shards.remote import call_once, check_slashes, explain_missing_extra, join
 from dask_tfrecord.shards.shard import check_encodable, is_local
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.zarr import conditional
@@ -128,6 +128,7 @@ class TargetGroup:
                 f"below the name before it; choose a path without `::`"
             )
         if isinstance(store, str) and not is_url(store):
+            check_slashes(store)
             store = str(Path(store).expanduser().absolute())  # workers may have another working directory
         if isinstance(store, str) and is_url(store):
             for protocol in {link.partition("://")[0] for link in store.split("::")} & _EXTRA_PROTOCOLS:
