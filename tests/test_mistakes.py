@@ -239,12 +239,12 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: ds.map_blocks(lambda b: {"n": np.array([len(each) for each in b["tokens"]])}).compute(),
         "so give numpy.array dtype='int64', or map_blocks template={'n': FixedLenFeature((), 'int64')}",
     ),
-    (lambda ds: compute(text=dtf.RawFeature((3, 2), "uint8")), "takes 6; ImageFeature() reads"),
+    (lambda ds: compute(text=dtf.RawFeature((3, 2), "uint8")), "takes 6: give a shape of"),
     (lambda ds: pictures().map_blocks(lambda b: {"image": b["image"] / 255}), "ImageFeature(size=(224, 224)) resizes"),
     (lambda ds: pictures(shape=(4, 4, 3)).compute(), "write ImageFeature(size=(4, 4), channels=3), which resizes"),
     (
         lambda ds: pictures(dtf.RawFeature((4, 4, 3), "uint8")).compute(),
-        "takes 48; ImageFeature() reads JPEG, PNG",
+        "bytes; ImageFeature() reads JPEG, PNG",
     ),
     (lambda ds: dtf.read_tfrecord(), "read_tfrecord() needs 'urlpath': write dtf.read_tfrecord(path)"),  # type: ignore[call-arg]
     (lambda ds: dtf.read_tfrecord("train-*", check_crc="no"), "check_crc is True or False; got 'no'"),  # type: ignore[arg-type]

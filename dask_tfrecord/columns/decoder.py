@@ -943,8 +943,8 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
             items = math.prod(feature.item_shape)
             if fitting := {items: "uint8", 2 * items: "uint16", 4 * items: "float32", 8 * items: "float64"}.get(found):
                 return f"{text}; RawFeature({feature.item_shape}, {fitting!r}) takes this number"
-            # If the array needs more bytes, they are often an encoded image.
-            return f"{text}; ImageFeature() reads JPEG, PNG and other images"
+            # Other bytes are often an encoded image.
+            return f"{text}: give a shape of {found:,} bytes; ImageFeature() reads JPEG, PNG and other images"
         case Fault.UTF8:
             return f"is not valid UTF-8 where {feature} takes text; FixedLenFeature((), 'bytes') reads any bytes"
         case Fault.BOOLEAN:
