@@ -6,7 +6,7 @@ fields of a dataclass say what is allowed, by their types, and by the limits in 
 raises an `IncompleteStoreError` with the name of the document and of the field.
 
 For example, ``parse(Plan, b'{"parts": 0}', "job.json")`` says ``job.json: parts is 0, expected a number from 1 to
-1,000,000`` where ``Plan`` has a field ``parts: Annotated[int, Within(1, 10**6)]``.
+1,000,000`` where ``Plan`` has a field ``parts: Annotated[int, within(1, 10**6)]``.
 """
 
 from __future__ import annotations
@@ -33,66 +33,36 @@ _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """Limits of a number, both included."""
+class Limit:
+    """What is allowed for a value that has the type of its field already, and what an error expects there."""
 
-    least: float
-    most: float
-
-    def __str__(self) -> str:
-        return f"a number from {self.least:,} to {self.most:,}"
-
-    def allows(self, value: Any) -> bool:
-        """Return whether a number is within the limits; NaN is not."""
-        return bool(self.least <= value <= self.most)
+    expected: str
+    allows: Callable[[Any], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """Pattern of a whole text, and what to call it in an error."""
-
-    pattern: str
-    what: str
-
-    def __str__(self) -> str:
-        return self.what
-
-    def allows(self, value: Any) -> bool:
-        """Return whether the pattern matches all of a text."""
-        return re.fullmatch(self.pattern, value) is not None
+def within(least: int, most: int) -> Limit:
+    """Allow numbers between two, both included."""
+    return Limit(f"a number from {least:,} to {most:,}", lambda value: least <= value <= most)
 
 
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """A name of an object that stays below the root of its store."""
-
-    def __str__(self) -> str:
-        return "a name within the store"
-
-    def allows(self, value: Any) -> bool:
-        """Return whether `Objects` take the name."""
-        return is_inside(value)
+def matches(pattern: str, expected: str) -> Limit:
+    """Allow texts that a pattern matches as a whole."""
+    return Limit(expected, lambda value: re.fullmatch(pattern, value) is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Ascending:
-    """Numbers from 0 on, none of them smaller than the one before."""
-
-    def __str__(self) -> str:
-        return "ascending numbers from 0 on"
-
-    def allows(self, value: Any) -> bool:
-        """Return whether the numbers of a list ascend."""
-        return bool(value) and value[0] == 0 and all(before <= after for before, after in pairwise(value))
+ASCENDING = Limit(
+    "ascending numbers from 0 on",
+    lambda value: bool(value) and value[0] == 0 and all(before <= after for before, after in pairwise(value)),
+)
 
 
 # Values of fields that several documents have.
-Count = Annotated[int, Within(0, 2**53)]
-Positive = Annotated[int, Within(1, 2**53)]
-ObjectName = Annotated[str, Inside()]
-Token = Annotated[str, Matches("[0-9a-zA-Z]{1,64}", "a token of letters and digits")]
-Number = Annotated[str, Matches("[0-9]{1,16}", "a number")]
-HexToken = Annotated[str, Matches("[0-9a-f]{32}", "a token of 32 hexadecimal digits")]
+Count = Annotated[int, within(0, 2**53)]
+Positive = Annotated[int, within(1, 2**53)]
+ObjectName = Annotated[str, Limit("a name within the store", is_inside)]
+Token = Annotated[str, matches("[0-9a-zA-Z]{1,64}", "a token of letters and digits")]
+Number = Annotated[str, matches("[0-9]{1,16}", "a number")]
+HexToken = Annotated[str, matches("[0-9a-f]{32}", "a token of 32 hexadecimal digits")]
 
 Parsed = TypeVar("Parsed")
 
@@ -196,7 +166,7 @@ def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
         found = _as_kind(arguments[0], value, reader, field)
         for limit in arguments[1:]:
             if found is not None and not limit.allows(found):
-                reader.refuse(field, value, str(limit))
+                reader.refuse(field, value, limit.expected)
         return found
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:

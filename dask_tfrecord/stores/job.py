@@ -21,7 +21,7 @@ import pickle
 import platform
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ import dask
 import dask.threaded
 import numpy as np
 from dask.base import named_schedulers
+from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 import dask_tfrecord
@@ -46,12 +47,14 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.features.schema import align_columns
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.progress import cancel_on_failure, run_uninterrupted
+from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.objects import DirectoryObjects, Objects
 from dask_tfrecord.shards.shard import Shards
-from dask_tfrecord.stores.documents import Ascending, Count, Positive, Token, parse
+from dask_tfrecord.stores.documents import ASCENDING, Count, Positive, Token, parse
 from dask_tfrecord.stores.journal import Journal, Owner
-from dask_tfrecord.stores.output import check_number
+from dask_tfrecord.stores.output import WriteWork, check_number, collect, show_progress
+from dask_tfrecord.stores.units import build_tasks
 
 # Slices of a plan without a number of parts; a part consists of several.
 _SLICES = 256
@@ -155,8 +158,8 @@ class JobPlan:
     # Number of parts; None if the first part that is written fixes it.
     parts: Positive | None
     # Borders of the slices: tasks, and units of each kind.
-    tasks: Annotated[list[Count], Ascending()]
-    units: list[Annotated[list[Count], Ascending()]]
+    tasks: Annotated[list[Count], ASCENDING]
+    units: list[Annotated[list[Count], ASCENDING]]
 
     @classmethod
     def divide(cls, ntasks: int, parts: int | None, units: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> JobPlan:
@@ -517,6 +520,26 @@ class Job:
 def batches(first: int, past: int) -> NDArray[np.int64]:
     """Return the borders of the tasks that a program plans at once."""
     return np.append(np.arange(first, past, limits().tasks_per_thread * Workers.of_this_process().threads), past)
+
+
+def compute_batches(
+    step: Callable[..., Any],
+    arguments: Iterable[Sequence[tuple[Any, ...]]],
+    shared: Sequence[Delayed],
+    source: CountedRows | None,
+    work: WriteWork,
+    token: str,
+) -> Iterator[list[Any]]:
+    """Compute tasks ``step(*shared, *arguments, source)``, a batch at a time; yield the reports of each batch."""
+    rows = [] if source is None else [dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)]
+    graph = {key: task for node in rows for key, task in node.__dask_graph__().items()}
+    done = 0
+    with show_progress(work):
+        for batch in arguments:
+            own = [(*each, *(node.key for node in rows)) for each in batch]
+            tasks = build_tasks(step, own, (collect,), *shared, token=token, graph=graph, start=done)
+            done += len(own)
+            yield dask.compute(tasks)[0]
 
 
 def _in_this_process() -> AbstractContextManager[object]:

@@ -16,7 +16,6 @@ from dataclasses import asdict, replace
 from itertools import compress, pairwise
 from typing import Any, Self, Unpack
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,10 +30,21 @@ from dask_tfrecord.stores.files.parquet import TEMPLATE, check_rows, plan_parque
 from dask_tfrecord.stores.files.publish import Check, Files, FileWrite, JobRecord, ShardNames, sent_once
 from dask_tfrecord.stores.files.samples import is_samples
 from dask_tfrecord.stores.files.tfrecord import plan_copy, plan_tfrecord
-from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, check_writer, pickled, unpickled
+from dask_tfrecord.stores.job import (
+    PLAN,
+    SHARED,
+    Job,
+    JobPlan,
+    batches,
+    check_begin,
+    check_writer,
+    compute_batches,
+    pickled,
+    unpickled,
+)
 from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, collect, show_progress
-from dask_tfrecord.stores.units import build_tasks, task_name
+from dask_tfrecord.stores.output import ShardWriteReport, WriteWork
+from dask_tfrecord.stores.units import task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.job import shard_options, source_options
 
@@ -46,6 +56,9 @@ _Planned = tuple[FileWrite, Fingerprint, Mapping[str, Any]]
 
 class _FileJob(Job):
     """Files that programs write in parts; a unit is a file."""
+
+    # Further check of the files when they are verified.
+    _check: Check | None = None
 
     def __init__(self, names: ShardNames, record: JobRecord | None, source_options: Mapping[str, Any] | None) -> None:
         # Without a record, the files are complete.
@@ -114,11 +127,6 @@ class _FileJob(Job):
         return found
 
     @property
-    def _check(self) -> Check | None:
-        """Return a further check of the files when they are verified."""
-        return None
-
-    @property
     def _files(self) -> Files:
         """The files, for their places and records."""
         record = self._record
@@ -185,15 +193,9 @@ class _FileJob(Job):
         nbytes = round(float(reading.sum())) if knows_nbytes else None
         work = WriteWork(place, name, None, None, len(arguments), reading, nbytes)
         sent = sent_once(replace(files, token=token, part=self._writer_name(part, parts, token)), shared)
-        rows = dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)
-        graph = {} if source is None else dict(rows.__dask_graph__())
-        reports: list[ShardWriteReport] = []
-        with show_progress(work):
-            for first, past in pairwise(batches(0, len(arguments)).tolist()):
-                own = arguments[first:past] if source is None else [(*each, rows.key) for each in arguments[first:past]]
-                tasks = build_tasks(step, own, (collect,), *sent, token=token, graph=graph, start=first)
-                reports += dask.compute(tasks)[0]
-        self._objects.put(_reports(plan, part), json.dumps(list(map(asdict, reports))).encode())
+        own = (arguments[first:past] for first, past in pairwise(batches(0, len(arguments)).tolist()))
+        reports = [asdict(each) for done in compute_batches(step, own, sent, source, work, token) for each in done]
+        self._objects.put(_reports(plan, part), json.dumps(reports).encode())
 
     def _complete(self, plan: JobPlan | None) -> None:
         # A program that was killed while it published has published all, or this one publishes again.
@@ -429,9 +431,7 @@ class ParquetJob(_FileJob):
     >>> job.finish()
     """
 
-    @property
-    def _check(self) -> Check:
-        return check_rows
+    _check = staticmethod(check_rows)
 
     @classmethod
     @with_options("dtf.ParquetJob.begin(ds, 'train', parts=4)", ParquetOptions)
@@ -544,10 +544,11 @@ def _job_fingerprint(record: JobRecord) -> Fingerprint:
 
 def _store_plan(objects: Objects, write: FileWrite, parts: int | None, left_out: Mapping[str, Any]) -> None:
     """Divide a write, and store what parts read; the object of the plan comes last."""
-    work, arguments = write.work(), write.arguments
+    work, units = write.work(), write.units
+    arguments = list(units) if write.rows is None else [each for _, _, each in units]
     plan = JobPlan.divide(len(arguments), parts, lambda tasks: tasks[None])
     for number, (first, past) in enumerate(pairwise(plan.tasks)):
-        objects.put(_slice(plan, number), pickled((list(arguments[first:past]), work.reading[first:past]), left_out))
+        objects.put(_slice(plan, number), pickled((arguments[first:past], work.reading[first:past]), left_out))
     source = None if write.rows is None else write.rows.source
     shared = write.files, write.step, write.shared, source, work.nbytes is not None
     objects.put(f"{SHARED}-{plan.token}", pickled(shared, left_out))

@@ -70,7 +70,7 @@ from dask_tfrecord.shards.objects import (
 from dask_tfrecord.shards.remote import files_below, is_directory, join, store_url, url_to_fs
 from dask_tfrecord.shards.shard import is_local, split_name
 from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
-from dask_tfrecord.stores.documents import Count, HexToken, Matches, Within, parse
+from dask_tfrecord.stores.documents import Count, HexToken, matches, parse, within
 from dask_tfrecord.stores.files.stage import Stage
 from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
@@ -387,7 +387,7 @@ class JobRecord:
 
     # Name of its run folder.
     token: HexToken
-    count: Annotated[int, Within(1, _MOST_FILES)]
+    count: Annotated[int, within(1, _MOST_FILES)]
     # Number of the first file.
     first: Count
     # Inputs and options, as attributes of a group.
@@ -396,7 +396,7 @@ class JobRecord:
     mode: Literal["w-", "w"] | None = None
     # The argument `tfds`, and the texts of TFDS's metadata by file name, without the splits.
     tfds: Mapping[str, str] | None = None
-    texts: Mapping[Annotated[str, Matches(METADATA.pattern, "a file of TFDS")], str] = field(default_factory=dict)
+    texts: Mapping[Annotated[str, matches(METADATA.pattern, "a file of TFDS")], str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: bytes, place: Location) -> JobRecord:
@@ -459,11 +459,6 @@ class Files:
         return self.names.paths(self.count)
 
     @property
-    def _directories(self) -> list[str]:
-        """Directories with files, metadata and the journal."""
-        return [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
-
-    @property
     def _stage(self) -> Stage:
         return self._stage_in(self.folder)
 
@@ -503,7 +498,9 @@ class Files:
         names, options = self.names, self.names.storage_options
         if self._other_job():
             objects_in(self.directory, options).drop([names.hidden_name(".job")])
-        found = remove_abandoned(self._directories, options, own=self.folder)
+        # With files, metadata and the journal.
+        directories = [*dict.fromkeys([self.directory, *map(directory_of, self.paths)])]
+        found = remove_abandoned(directories, options, own=self.folder)
         if self._take_over(found[self.directory]):
             return False
         # The files of a dead run that this one may repeat are compared with its own when it publishes them.
@@ -595,12 +592,14 @@ class Files:
         if self.check is not None:
             self.check([*map(place, written)], reports, options)
         paths = {place(path): path for path in (*written, *sidecars)}
-        check_files(
-            {place(path): file for path, file in (written | sidecars).items()},
-            options,
-            lambda place: self._owns(paths[place]),
-            lambda place: redact_url(paths[place]),
-        )
+
+        def owns(place: str) -> bool:
+            """Return whether a copy of the task of this run wrote the current file."""
+            path = paths[place]
+            return self._unit(path, self._identity(self.staged(path))) is not None
+
+        files = {place(path): file for path, file in (written | sidecars).items()}
+        check_files(files, options, owns, lambda place: redact_url(paths[place]))
 
     def publish(self, reports: Sequence[ShardWriteReport]) -> None:
         """Show the verified files to readers, unless an earlier call has, and end the run."""
@@ -938,10 +937,6 @@ class Files:
     def _identity(self, path: str) -> StoredFile | None:
         return file_identity(path, self.names.storage_options)
 
-    def _owns(self, path: str) -> bool:
-        """Return whether a copy of the task of this run wrote the current file."""
-        return self._unit(path, self._identity(self.staged(path))) is not None
-
     def _is_same(self, path: str, own: Path | None = None) -> bool:
         """Compare a published file with this run's byte for byte."""
         fs, inside = url_to_fs(path, **self.names.storage_options)
@@ -1093,12 +1088,10 @@ class FileWrite:
     files: Files
     step: Callable[..., WriteReport]
     shared: Sequence[Any]
-    # Arguments of each task; those over rows get the source of their rows after them.
-    arguments: Sequence[tuple[Any, ...]]
+    # Arguments of each task; with `rows`, the rows and columns that it reads, and its arguments before their source.
+    units: Sequence[tuple[Any, ...]]
     work: Callable[[], WriteWork]
     rows: RowTasks | None = None
-    # Rows and columns that each task reads.
-    reads: Sequence[tuple[tuple[int, int], Sequence[str]]] = ()
 
     @classmethod
     def of_rows(
@@ -1117,20 +1110,19 @@ class FileWrite:
         def work() -> WriteWork:
             return WriteWork.of_rows(location, name, row_tasks.source, nrows, features, spans)
 
-        reads, arguments = [(span, names) for span, names, _ in units], [each for _, _, each in units]
-        return cls(files, step, shared, arguments, work, row_tasks, reads)
+        return cls(files, step, shared, units, work, row_tasks)
 
     def run(self) -> Delayed | None:
         """Write the files; or with ``compute=False``, return the tasks."""
-        files, sent = self.files, sent_once(self.files, self.shared)
-        build: Callable[..., Delayed] = partial(build_tasks, token=files.token)
-        arguments: Iterable[Any] = self.arguments
-        if self.rows is not None:
-            build, arguments = self.rows.build, ((*read, own) for read, own in zip(self.reads, arguments, strict=True))
+        files = self.files
+        build = partial(build_tasks, token=files.token) if self.rows is None else self.rows.build
+
+        def tasks(*last: Any) -> Delayed:
+            return build(self.step, self.units, last, *sent_once(files, self.shared))
+
         if not files.compute:
-            return build(self.step, arguments, (Files.finish, files), *sent)
-        tasks = build(self.step, arguments, (collect,), *sent)
-        return Run(files).write(lambda: (tasks, self.work()))
+            return tasks(Files.finish, files)
+        return Run(files).write(lambda: (tasks(collect), self.work()))
 
 
 def sent_once(files: Files, shared: Sequence[Any]) -> list[Delayed]:

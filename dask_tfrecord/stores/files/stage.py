@@ -163,7 +163,8 @@ class Stage:
 
     def _recover(self, place: str) -> Commit | None:
         objects, directory = self._objects, self._directory
-        commit, unpublished, new = self._commit(place), self._unpublished(place), f"{self.folder}/new"
+        commit, new = self._commit(place), f"{self.folder}/new"
+        unpublished = self._names(f"{place}/new") | self.held()
         if commit is not None and unpublished.isdisjoint(commit.files):
             return commit
         if commit is not None:
@@ -200,10 +201,6 @@ class Stage:
             if not self.is_own(each):
                 raise IncompleteStoreError(f"{_COMMIT} has {each[:_SHOWN]!r}, which is no file of this output", where)
         return commit
-
-    def _unpublished(self, place: str) -> set[str]:
-        """Return the names of new files that are not published yet."""
-        return self._names(f"{place}/new") | self.held()
 
     def remove(self) -> None:
         """Remove the folder; in a directory under another name, so that no late task writes to it."""

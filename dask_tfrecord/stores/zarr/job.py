@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Unpack
 
 import dask
@@ -24,11 +24,21 @@ from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptio
 from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.shards.shard import Shards, is_local
-from dask_tfrecord.stores.job import PLAN, SHARED, Job, JobPlan, batches, check_begin, pickled, unpickled
+from dask_tfrecord.stores.job import (
+    PLAN,
+    SHARED,
+    Job,
+    JobPlan,
+    batches,
+    check_begin,
+    compute_batches,
+    pickled,
+    unpickled,
+)
 from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.output import WriteWork, check_mode, collect, show_progress
+from dask_tfrecord.stores.output import WriteWork, check_mode
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.units import build_tasks, task_name
+from dask_tfrecord.stores.units import task_name
 from dask_tfrecord.stores.zarr.append import NewGroup
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
@@ -280,23 +290,22 @@ class ZarrJob(Job):
         name, place = task_name(write_units, token), f"{target}, part {part + 1} of {parts}"
         common = target, folder, publication, schema, layout.nrows, layout.arrays, arrays, place, name
         context = dask.delayed(WriteContext(token, *common), name=f"tfrecord-writer-{token}", traverse=False)
-        rows = dask.delayed(source, name=f"tfrecord-source-{token}", traverse=False)
         spans = list(pairwise(row_tasks_of(layout)[plan.tasks[first] : plan.tasks[past] + 1].tolist()))
         nunits, nrows = plan.count_written(part, parts, np.zeros(0, np.int64))[0], spans[-1][1] - spans[0][0]
         work = replace(WriteWork.of_rows(place, name, source, nrows, len(schema), spans), units=nunits)
         if work.nbytes is not None:
             work = replace(work, nbytes=round(float(work.reading.sum())))
-        done = 0
-        with show_progress(work):
+        numbers = count()
+
+        def numbered() -> Iterator[list[tuple[WriteTask]]]:
             for number in range(first, past):
                 layout = folder.layout(_counts_name(plan, number))
                 for tasks in _batches(plan, number, layout, schema) if layout is not None else ():
-                    arguments = ((replace(task, number=done + each), rows.key) for each, task in enumerate(tasks))
-                    graph = dict(rows.__dask_graph__())
-                    dask.compute(
-                        build_tasks(write_units, arguments, (collect,), context, token=token, graph=graph, start=done)
-                    )
-                    done += len(tasks)
+                    yield [(replace(task, number=next(numbers)),) for task in tasks]
+
+        # Each task records its units.
+        for _ in compute_batches(write_units, numbered(), [context], source, work, token):
+            pass
 
 
 def _batches(plan: JobPlan, number: int, layout: ZarrLayout, schema: Schema) -> Iterator[list[WriteTask]]:

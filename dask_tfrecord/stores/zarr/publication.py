@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from dask_tfrecord.stores.documents import Count, Matches, Number, ObjectName, Positive, Token
+from dask_tfrecord.stores.documents import Count, Number, ObjectName, Positive, Token, matches
 from dask_tfrecord.stores.zarr.store import (
     APPENDS_FOLDER,
     GROUP_METADATA,
@@ -46,7 +46,7 @@ APPENDS = "appends"
 
 Kind = Literal["group", "rows", "columns"]
 # Name of an array: one folder of the group, and not one of runs.
-ArrayName = Annotated[ObjectName, Matches(r"(?!\.dask_tfrecord)(?!\.{0,2}$)[^/\\\x00]+", "the name of an array")]
+ArrayName = Annotated[ObjectName, matches(r"(?!\.dask_tfrecord)(?!\.{0,2}$)[^/\\\x00]+", "the name of an array")]
 
 
 def identities(attributes: Mapping[str, Any]) -> list[str]:

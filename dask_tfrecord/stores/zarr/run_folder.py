@@ -98,7 +98,8 @@ class RunFolder:
         if target.directory is None:
             objects = target.objects()
             assert isinstance(objects, StoreObjects)
-            return cls(target, replace(objects, guard=Guard(target, token, owner)), token, owner)
+            guard = cls(target, objects, token, owner).check_changing
+            return cls(target, replace(objects, guard=guard), token, owner)
         root = str(target.directory)
         return cls(target, DirectoryObjects(root, own=f"{root}/{CHECKPOINT_FOLDER}/{token}"), token, owner)
 
@@ -134,6 +135,20 @@ class RunFolder:
             "another run has taken over this group while this one did not respond. This one writes nothing more",
             self.target.location,
         )
+
+    def check_changing(self) -> None:
+        """Raise unless the run owns the group, or no other run does and its plan is still there.
+
+        It may be asked before each object that is replaced or removed.
+        """
+        journal = self.target.journal()
+        owner = journal.owner()
+        if owner is not None and owner.token == self.owner:
+            return
+        if self.owner is not None:
+            journal.check_owner(self.owner)
+        if not self.has_plan():
+            raise self.lost()
 
     def take(self) -> RunFolder | None:
         """Take over the folders of runs that have ended; return one with a plan, or None."""
@@ -353,10 +368,6 @@ class RunFolder:
                 objects.clear(lambda name: name.startswith((f"{CHECKPOINT_FOLDER}/", CLAIM)), {GROUP_METADATA})
             objects.put(cleared, b"")
 
-    def remove_earlier(self) -> None:
-        """Remove what an earlier version of this library left of an addition that did not end."""
-        self.objects.drop([EARLIER_ADDITION])
-
     def _begin_swap(self, publication: Publication) -> None:
         assert self.target.directory is not None
         kept = (CLAIM, f"{CHECKPOINT_FOLDER}.partial")
@@ -366,26 +377,22 @@ class RunFolder:
             Path(self.target.directory, self.path(folder)).mkdir(exist_ok=True)
         self.objects.put(self.path(_SWAP), json.dumps(asdict(swap)).encode())
 
-    def _swap(self) -> tuple[list[str], list[str]] | None:
+    def _swap(self) -> _Swap | None:
         """Return the names to move away and into place; None if no move has begun."""
         if not self.is_in_directory:
             return None
         found = self.objects.get([self.path(_SWAP)])[self.path(_SWAP)]
-        if found is None:
-            return None
-        swap = parse(_Swap, found, self.path(_SWAP), self.target.location)
-        return swap.old, swap.new
+        return None if found is None else parse(_Swap, found, self.path(_SWAP), self.target.location)
 
     def _swap_in(self) -> None:
         """Move the old group away, its metadata first, and the new one into place, its metadata last."""
-        old, new = self._swap() or ([], [])
-        waiting = {*self.objects.children(self.path(_NEW))}
-        if waiting.issuperset(new):
+        swap, waiting = self._swap() or _Swap([], []), {*self.objects.children(self.path(_NEW))}
+        if waiting.issuperset(swap.new):
             away = {*self.objects.children(self.path(_OLD))}
-            for name in sorted(old, key=lambda name: name != GROUP_METADATA):
+            for name in sorted(swap.old, key=lambda name: name != GROUP_METADATA):
                 if name not in away:
                     self._move(name, self.path(f"{_OLD}/{name}"))
-        for name in new:
+        for name in swap.new:
             if name in waiting:
                 self._move(self.path(f"{_NEW}/{name}"), name)
 
@@ -395,7 +402,7 @@ class RunFolder:
         if swap is None:
             return
         waiting, away = {*self.objects.children(self.path(_NEW))}, {*self.objects.children(self.path(_OLD))}
-        for name in reversed(swap[1]):
+        for name in reversed(swap.new):
             if name not in waiting:
                 self._move(name, self.path(f"{_NEW}/{name}"))
         for name in sorted(away, key=lambda name: name == GROUP_METADATA):
@@ -410,29 +417,6 @@ class RunFolder:
         return part_writers(
             self.target.objects(), self.objects.names(self.path(PARTS)), "a part of this group", self.target.location
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Check of a run, before it replaces or removes an object that another run may have written."""
-
-    target: TargetGroup
-    # Name of its folder.
-    token: str
-    # Token of its claim; None without one.
-    owner: str | None
-
-    def __call__(self) -> None:
-        """Raise unless the run owns the group, or no other run does and its plan is still there."""
-        journal = self.target.journal()
-        owner = journal.owner()
-        if owner is not None and owner.token == self.owner:
-            return
-        if self.owner is not None:
-            journal.check_owner(self.owner)
-        folder = RunFolder(self.target, self.target.objects(), self.token)
-        if not folder.has_plan():
-            raise folder.lost()
 
 
 # When this process last asked whether a run may write, by the name of its folder.

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,7 +41,6 @@ from dask_tfrecord.errors import (
     redact_url,
     repr_without_credentials,
 )
-from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import (
     SETTLE_SECONDS,
     DirectoryObjects,
@@ -54,12 +53,10 @@ from dask_tfrecord.shards.remote import call_once, check_slashes, explain_missin
 from dask_tfrecord.shards.shard import check_encodable, is_local
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.zarr import conditional
-from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import TFRecordCodec
 from dask_tfrecord.stores.zarr.compat import (
     array_of_document,
     chunk_key,
-    encode_chunk,
     encoded_chunks,
     run_sync,
     store_and_path,
@@ -81,15 +78,6 @@ GROUP_METADATA = "zarr.json"
 _EXTRA_PROTOCOLS = {"s3", "s3a", "gs", "gcs"}
 # Bytes of a file name, on every common file system.
 _NAME_NBYTES = 255
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkEntries:
-    """A chunk's or shard's entries, and its object's name in the group."""
-
-    name: str
-    array: Any
-    entries: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,12 +344,11 @@ class TargetGroup:
 
     def torn(self, folders: Iterable[str]) -> list[str]:
         """List the temporary files that zarr and claims left in some folders when a process was killed."""
-        found = (f"{folder}/{name}".lstrip("/") for folder in folders for name in self._files(folder))
-        return [name for name in found if TORN.fullmatch(name.rpartition("/")[2])]
-
-    def _files(self, folder: str) -> Iterator[str]:
-        path = None if self.directory is None else self.directory / folder
-        return (each.name for each in path.iterdir()) if path is not None and path.is_dir() else iter(())
+        objects = self.objects()
+        if not isinstance(objects, DirectoryObjects):
+            return []
+        found = ((folder, name) for folder in folders for name in objects.children(folder))
+        return [f"{folder}/{name}".lstrip("/") for folder, name in found if TORN.fullmatch(name)]
 
 
 def stored_attribute(own: Mapping[str, Any]) -> dict[str, str]:
@@ -381,16 +368,6 @@ def values_of_attribute(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def group_document(attributes: Mapping[str, Any]) -> bytes:
     """Return the metadata of a group, as zarr writes them."""
     return json.dumps({"attributes": attributes, "zarr_format": 3, "node_type": "group"}, indent=2).encode()
-
-
-def encode_all(chunks: Iterable[ChunkEntries]) -> dict[str, bytes | memoryview]:
-    """Encode chunks, by name."""
-    encoded: dict[str, bytes | memoryview] = {}
-    with activity("encode"):
-        for chunk in chunks:
-            encode = chunk_encoder(chunk.array)
-            encoded[chunk.name] = encode_chunk(chunk.array, chunk.entries) if encode is None else encode(chunk.entries)
-    return encoded
 
 
 def is_url(store: str) -> bool:
@@ -435,7 +412,7 @@ class StoreObjects:
         unconditional = [name for name, done in created.items() if done is None]
         self._each(unconditional, lambda key: self._set(key, values[self._name(key)]))
         for name in (name for name, done in created.items() if done is False):
-            self.change(name, partial(_chosen, values[name]))
+            self.change(name, partial(lambda value, found: value, values[name]))
 
     def change(self, name: str, changed: Callable[[bytes | None], bytes | memoryview]) -> None:
         """Replace an object, or create it, by a function of what it is now."""
@@ -592,10 +569,6 @@ class StoreObjects:
             return found
 
         return dict(zip(names, run_sync(answers()), strict=True))  # type: ignore[arg-type]
-
-
-def _chosen(value: bytes | memoryview, _found: bytes | None) -> bytes | memoryview:
-    return value
 
 
 # Errors of codecs for damaged or truncated chunks.

@@ -82,8 +82,9 @@ from dask_tfrecord.stores.zarr.append import (
     fingerprint_of,
     published_lengths,
 )
+from dask_tfrecord.stores.zarr.chunk_encoding import chunk_encoder
 from dask_tfrecord.stores.zarr.codec import check_images
-from dask_tfrecord.stores.zarr.compat import chunk_key, run_sync
+from dask_tfrecord.stores.zarr.compat import chunk_key, encode_chunk, run_sync
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.free import check_free
 from dask_tfrecord.stores.zarr.layout import (
@@ -105,11 +106,9 @@ from dask_tfrecord.stores.zarr.store import (
     CHECKPOINT_FOLDER,
     CLAIM,
     GROUP_METADATA,
-    ChunkEntries,
     GroupObjects,
     StoreObjects,
     TargetGroup,
-    encode_all,
 )
 
 _log = logging.getLogger(__name__)
@@ -300,12 +299,13 @@ class GroupOutput:
         made = [] if directory is None else [path for path in (directory, *directory.parents) if not path.exists()]
         added = fingerprint_of(self._addition)
         with journal.owned(self.token, partial(remove_empty_directories, made), adds=added) as dead:
-            if dead is not None:
-                known = identities(target.stored_attributes())
-                self._unanswered = {each: 0 for each in journal.unanswered(self.token) if each in known}
+            if dead is None:
+                yield
+                return
+            known = identities(target.stored_attributes())
+            self._unanswered = {each: 0 for each in journal.unanswered(self.token) if each in known}
             yield
-            if dead is not None:
-                journal.record_published(self.token, {added: 0}, self._unanswered)
+            journal.record_published(self.token, {added: 0}, self._unanswered)
 
     def _is_published(self) -> bool:
         """Return True if an earlier call with the same rows and options is published."""
@@ -319,50 +319,60 @@ class GroupOutput:
 
     def begin(self) -> bool:
         """Undo what a dead run left, or find the units that it has written; plan, and record the plan."""
-        target, addition = self._target, self._addition
+        target, is_group = self._target, self._addition.kind == "group"
         if self._is_complete:
             _log.info("%s: all is written already", target)
             return False
-        # A new place in a store needs no second check: each is a request.
-        names = {*target.objects().children("")} - {CLAIM}
-        if not names and addition.kind == "group":
-            self._folder = folder = RunFolder.make(target, self.token, self.token)
-            return self._begin_new(folder, has_group=False)
-        self._check_earlier()
-        left = find_run(target) if self._resume else None
-        # A run that was killed after it was published is not continued.
-        if left is not None and not left[1].is_published(target.stored_attributes()):
-            self._refuse_other(left[1].fingerprint, left[1].kind)
-        elif self._resume and addition.kind == "group" and not self._is_published():
-            self._refuse_other(target.stored_attributes(), addition.kind)
-            check_free(target, self._mode, self._request.rows.origin)
-        elif not self._resume and addition.kind == "group":
-            check_free(target, self._mode, self._request.rows.origin)
+        # A new place in a store needs no check: each is a request.
+        is_new_place = is_group and not {*target.objects().children("")} - {CLAIM}
+        if not is_new_place:
+            self._check_found()
         self._folder = folder = RunFolder.make(target, self.token, self.token)
-        if self._mode == "w":
-            folder.remove_earlier()
-        found = folder.take()
-        dead = None if found is None else found.publication()
-        if found is not None and dead is not None and dead.is_published(target.stored_attributes()):
-            # The run was killed after it was published.
-            found.close()
-            if found is folder:
-                folder = self._folder = RunFolder.make(target, self.token, self.token)
-            found = dead = None
-        if self._resume and found is None and self._is_published():
+        left = None if is_new_place else self._take_over(folder)
+        if left is None and self._resume and not is_new_place and self._is_published():
             _log.info("%s: all is written already", target)
             folder.close()
             return False
-        if found is not None and dead is not None:
-            for writer in found.writers():
-                writer.check_free()
+        if left is not None and self._resume:
+            _log.info("%s: resuming the interrupted run", target)
+            self._open(*left)
+            return True
+        if left is not None:
+            left[0].discard(left[1], published_lengths(target))
+            if left[0] is folder:
+                self._folder = folder = RunFolder.make(target, self.token, self.token)
+        return self._begin_new(folder, has_group=not is_new_place and target.has_group())
+
+    def _check_found(self) -> None:
+        """Raise unless this run may continue, replace, or add to what is there; nothing is changed yet."""
+        target, is_group = self._target, self._addition.kind == "group"
+        self._check_earlier()
+        left = find_run(target) if self._resume else None
+        if left is not None and not left[1].is_published(target.stored_attributes()):
+            self._refuse_other(left[1].fingerprint, left[1].kind)
+        elif is_group and not (self._resume and self._is_published()):
             if self._resume:
-                _log.info("%s: resuming the interrupted run", target)
-                self._open(found, dead)
-                return True
-            found.discard(dead, published_lengths(target))
-            folder = self._folder = RunFolder.make(target, self.token, self.token) if found is folder else folder
-        return self._begin_new(folder, has_group=target.has_group())
+                self._refuse_other(target.stored_attributes(), "group")
+            check_free(target, self._mode, self._request.rows.origin)
+
+    def _take_over(self, folder: RunFolder) -> tuple[RunFolder, Publication] | None:
+        """Take the folders of dead runs; return one with a plan that is not published, and that nobody writes."""
+        target = self._target
+        if self._mode == "w":
+            folder.objects.drop([EARLIER_ADDITION])
+        found = folder.take()
+        dead = None if found is None else found.publication()
+        if found is None or dead is None:
+            return None
+        if dead.is_published(target.stored_attributes()):
+            # The run was killed after that.
+            found.close()
+            if found is folder:
+                self._folder = RunFolder.make(target, self.token, self.token)
+            return None
+        for writer in found.writers():
+            writer.check_free()
+        return found, dead
 
     def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
         """Plan, and record the plan."""
@@ -503,7 +513,7 @@ class GroupOutput:
         self._written = tuple(completed.values())
         last: tuple[Any, ...] = (collect,)
         if not compute:
-            last = (_finish, Finish(folder, publication, len(units), self._written))
+            last = (_finish, self._finished())
         return self._tasks(write_units, context, shared, units, completed, last)
 
     def _tasks(
@@ -547,7 +557,7 @@ class GroupOutput:
 
     def verify(self, reports: Any) -> None:
         """Raise IncompleteStoreError unless all units are as their tasks wrote them."""
-        self._finished().verify(self._written, reports)
+        self._finished().verify(reports)
 
     def publish(self, reports: Any) -> None:
         """Show the run to readers."""
@@ -558,7 +568,7 @@ class GroupOutput:
 
     def _finished(self) -> Finish:
         assert self._folder is not None and self._publication is not None
-        return Finish(self._folder, self._publication, self._nunits)
+        return Finish(self._folder, self._publication, self._nunits, self._written)
 
     def discard(self) -> None:
         """Remove what a failed run wrote; keep what can be resumed, is published, or belongs to another run."""
@@ -589,12 +599,12 @@ class Finish:
     # Units that an earlier run has written.
     written: tuple[UnitsReport, ...] = ()
 
-    def verify(self, written: Sequence[UnitsReport] = (), reports: Sequence[UnitsReport] = ()) -> None:
+    def verify(self, reports: Sequence[UnitsReport] = ()) -> None:
         """Raise IncompleteStoreError unless all units are as their tasks wrote them, or the run is published.
 
         Without the reports of all units, their records are read.
         """
-        target, known = self.folder.target, [*written, *reports]
+        target, known = self.folder.target, [*self.written, *reports]
         if not self.folder.has_plan():
             if self.publication.is_published(target.stored_attributes()):
                 return
@@ -626,7 +636,7 @@ class Finish:
 def _finish(finish: Finish, reports: Sequence[UnitsReport]) -> None:
     """Finish a run: the last task of a delayed write."""
     with add_path_to_errors(str(finish.folder.target)):
-        finish.verify(finish.written, reports)
+        finish.verify(reports)
         run_uninterrupted(finish.publish)
 
 
@@ -691,13 +701,17 @@ def write_units(context: WriteContext, task: WriteTask, source: CountedRows) -> 
     return UnitsReport(total.records, total.nbytes, total.stored, peak_memory(), len(task.units), objects)
 
 
+# A chunk that waits to be encoded: its unit, the name of its object, its array, and its entries.
+_Pending = tuple["_UnitWriter", str, Any, NDArray[Any]]
+
+
 class _TaskWriter:
     """Writes the chunks of a task, and one record of its units."""
 
     def __init__(self, context: WriteContext) -> None:
-        self._context, self._completed = context, list[_UnitWriter]()
+        self._context, self.completed = context, list[_UnitWriter]()
         # Entries that wait to be encoded: small ones are written by one call, which Ctrl-C does not interrupt.
-        self._pending, self._pending_nbytes = list[tuple[_UnitWriter, ChunkEntries]](), 0
+        self._pending, self._pending_nbytes = list[_Pending](), 0
         # The task has just asked.
         self._asked, self._may_write = time.time(), True
         # Encoded chunks that wait to be put together, where each call takes long.
@@ -712,10 +726,10 @@ class _TaskWriter:
             self._asked = now
         return self._may_write
 
-    def put(self, writer: _UnitWriter, entries: ChunkEntries) -> None:
+    def put(self, writer: _UnitWriter, name: str, array: Any, entries: NDArray[Any]) -> None:
         """Write the entries of a chunk now, or together with the next ones, at the latest at the end of the task."""
-        self._pending.append((writer, entries))
-        self._pending_nbytes += block_nbytes(entries.entries)
+        self._pending.append((writer, name, array, entries))
+        self._pending_nbytes += block_nbytes(entries)
         if self._pending_nbytes >= limits().write_unit_nbytes:
             write_uninterrupted(self._context.run, self._context.place, self._encode)
 
@@ -725,11 +739,12 @@ class _TaskWriter:
         self._pending, self._pending_nbytes = [], 0
         if not pending or not self.may_write():
             return
-        chunks = encode_all(entries for _, entries in pending)
-        for writer, entries in pending:
-            writer.objects[entries.name] = len(chunks[entries.name])
-        self._waiting |= {context.publication.staging + name: value for name, value in chunks.items()}
-        self._waiting_nbytes += sum(map(len, chunks.values()))
+        with activity("encode"):
+            for writer, name, array, entries in pending:
+                encode = chunk_encoder(array) or partial(encode_chunk, array)
+                self._waiting[context.publication.staging + name] = chunk = encode(entries)
+                writer.objects[name] = len(chunk)
+                self._waiting_nbytes += len(chunk)
         if isinstance(context.objects, DirectoryObjects) or self._waiting_nbytes >= limits().write_unit_nbytes:
             self._put({})
 
@@ -739,13 +754,9 @@ class _TaskWriter:
             with activity("write"):
                 self._context.objects.put_all(values)
 
-    def add(self, writer: _UnitWriter) -> None:
-        """Add a completed unit."""
-        self._completed.append(writer)
-
     def end(self) -> None:
         """Write what waits, and the record of the completed units."""
-        context, completed, folder = self._context, self._completed, self._context.folder
+        context, completed, folder = self._context, self.completed, self._context.folder
 
         def write() -> None:
             self._encode()
@@ -785,7 +796,7 @@ class _UnitWriter:
             entries = np.concatenate([kept.astype(entries.dtype, copy=False), entries])
         for unit in range(start // spec.unit, -(-stop // spec.unit)):
             part = entries[unit * spec.unit - start : (unit + 1) * spec.unit - start]
-            self._task.put(self, ChunkEntries(f"{spec.name}/{chunk_key(array, unit)}", array, part))
+            self._task.put(self, f"{spec.name}/{chunk_key(array, unit)}", array, part)
 
     @property
     def report(self) -> WriteReport:
@@ -794,7 +805,7 @@ class _UnitWriter:
 
     def close(self) -> None:
         """Pass the unit to the record of the task."""
-        self._task.add(self)
+        self._task.completed.append(self)
         release_freed(self._nbytes)
 
 
