@@ -207,7 +207,8 @@ class _FileJob(Job):
             except IncompleteStoreError:
                 files.forget_changed()
                 raise
-            files.publish(reports)
+            with cancel_on_failure(files.token, files.discard):
+                files.publish(reports)
         objects_in(files.directory, self._names.storage_options).drop([self._names.hidden_name(".job")])
 
     def _all_reports(self, plan: JobPlan) -> list[ShardWriteReport]:

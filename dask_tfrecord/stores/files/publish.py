@@ -72,7 +72,7 @@ from dask_tfrecord.shards.shard import is_local, split_name
 from dask_tfrecord.shards.streams import ByteSink, ShouldPublish, open_sink, write_file
 from dask_tfrecord.stores.documents import Count, HexToken, matches, parse, within
 from dask_tfrecord.stores.files.stage import Stage
-from dask_tfrecord.stores.journal import Journal, Unit, Units, part_writers
+from dask_tfrecord.stores.journal import Journal, Owner, Unit, Units, part_writers
 from dask_tfrecord.stores.output import (
     ShardWriteReport,
     WriteReport,
@@ -701,7 +701,7 @@ class Files:
     def discard(self) -> None:
         """Move back what readers found before, and remove the new files or keep those that can be resumed."""
         owner = self.journal.owner()
-        if owner is not None and owner.token != self.token:
+        if owner is not None and not self._is_owner(owner):
             # What this run has left belongs to the one that took over, or to the one after that.
             return
         self.journal.end_writing(self.token)
@@ -802,10 +802,14 @@ class Files:
         """Raise StoreInUseError unless this run owns the files: another one may have taken over, and have ended."""
         journal = self.journal
         owner = journal.owner()
-        if owner is not None and owner.token.startswith((self.token, self.resumable or self.token)):
+        if owner is not None and self._is_owner(owner):
             return
         journal.check_owner(self.token)
         raise self._lost()
+
+    def _is_owner(self, owner: Owner) -> bool:
+        """Return whether this run owns the files: the token of one that finishes a job begins with that of the job."""
+        return owner.token.startswith((self.token, self.resumable or self.token))
 
     def _lost(self) -> StoreInUseError:
         return StoreInUseError(

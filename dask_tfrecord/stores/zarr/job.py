@@ -263,6 +263,12 @@ class ZarrJob(Job):
         if taken is None or publication is None or plan is None:
             folder.close()
             return
+        if publication.is_published(self._target.stored_attributes()):
+            # A program was killed after that.
+            taken.close()
+            return
+        # Units are verified where tasks have written them.
+        taken.swap_back()
         self._found = taken, publication
         finish = Finish(taken, publication, plan.nunits)
         finish.verify()

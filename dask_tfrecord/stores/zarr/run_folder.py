@@ -337,14 +337,20 @@ class RunFolder:
                 if publication.staging:
                     self._begin_swap(publication)
             if publication.staging:
-                self._swap_in()
+                try:
+                    self._swap_in()
+                except Exception:
+                    # A run that is kept, to be continued, must not keep readers from the old group.
+                    with suppress(Exception):
+                        self.swap_back()
+                    raise
         # Readers find all of it. What is left of the folder is removed by the next run.
         with suppress(IncompleteStoreError, StoreInUseError, OSError):
             self.close()
 
     def discard(self, publication: Publication, published: Mapping[str, int]) -> None:
         """Bring back what readers found before an unpublished run, and delete its folder."""
-        self._swap_back()
+        self.swap_back()
         publication.discard(self.objects, published)
         self.close()
 
@@ -396,8 +402,8 @@ class RunFolder:
             if name in waiting:
                 self._move(self.path(f"{_NEW}/{name}"), name)
 
-    def _swap_back(self) -> None:
-        """Move the new group away, and the old one back into its place, its metadata last."""
+    def swap_back(self) -> None:
+        """Move a new group that is not published back to the folder, and the old one into its place, metadata last."""
         swap = self._swap()
         if swap is None:
             return

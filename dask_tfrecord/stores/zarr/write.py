@@ -372,6 +372,8 @@ class GroupOutput:
             return None
         for writer in found.writers():
             writer.check_free()
+        # Units are verified, or written again, where tasks write them.
+        found.swap_back()
         return found, dead
 
     def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
