@@ -471,36 +471,6 @@ def of_episodes(ds: dtf.Dataset) -> dtf.Dataset:
     return ds[["label"]].assign(x=ds["label"])
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [(kind, {"mode": "w"}) for kind in WRITERS] + [("zarr", MODES[2]), ("lerobot", MODES[2])],
-    ids=str,
-)
-def test_a_run_that_lost_its_output_writes_and_removes_nothing(
-    ds: dtf.Dataset, tmp_path: Path, kind: str, options: dict[str, Any], set_limits: Callable[..., Limits]
-) -> None:
-    """Another machine took over while this one slept."""
-    needs(kind)
-    set_limits(owner_check=0.0)
-    folder, files = tmp_path / "out", list[dict[str, bytes]]()
-
-    def lose(blocks: dict[str, Any]) -> dict[str, Any]:
-        claims = list(folder.rglob(".*claim"))
-        if len(blocks["label"]) and blocks["label"][0] >= 30 and claims and not files:
-            (claim,) = claims
-            owner = json.loads(claim.read_text())
-            claim.write_text(json.dumps(owner | {"token": "b" * 32, "machine": "other", "beat": time.time()}))
-            files.append(contents(folder))
-        return blocks
-
-    rows = of_episodes(ds)
-    if options == {"mode": "w"}:
-        WRITERS[kind](rows.rows[::-1], folder)
-    with dask.config.set(scheduler="sync"), pytest.raises(StoreInUseError, match="another run has taken over"):
-        WRITERS[kind](rows.map_blocks(lose, dict(rows.schema)), folder, **options)
-    assert {name: data for name, data in contents(folder).items() if not name.endswith(".tmp")} == files[0]
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     return {name: path.read_bytes() for name, path in found.items() if not name.endswith(".tmp")}

@@ -1,6 +1,6 @@
-"""Rows and columns that are added to a store by runs that are killed anywhere: readers find those before, or all.
+"""Rows and columns that are added to a store on S3 by runs that are killed anywhere: readers find those before, or all.
 
-Runs are killed at a random call of the file system: it and all later ones fail, so that nothing is written after it.
+The exploration executes runs in directories and in memory. Here a random request, and all after it, get no answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from support.few import rising
 import dask_tfrecord as dtf
 
 # More calls than an addition makes: some runs end.
-CALLS = {"directory": 110, "memory": 110, "s3": 100}
+CALLS = 100
 
 
 def rows_of(start: int, stop: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Store:
         Readers of S3 find the objects in a new directory `copy`, where they need no request.
         """
         root, options = self.root, self.storage_options
-        if copy is not None and root.startswith("s3://"):
+        if copy is not None:
             root, options = str(copy), {}
             copy_objects(self.root, copy)
         ds = dtf.from_zarr(root, storage_options=options)
@@ -114,13 +114,8 @@ def copy_objects(url: str, directory: Path) -> None:
 
 
 @contextmanager
-def killed(place: str, root: str, at: int) -> Iterator[Faults]:
-    """Kill the run at a call of the file system."""
-    if place != "s3":
-        own = root.removeprefix("memory:/")
-        with Faults(at, Killed, lambda path: str(path).startswith(own)).injected() as faults:
-            yield faults
-        return
+def killed(root: str, at: int) -> Iterator[Faults]:
+    """Let a request and all later ones fail: fsspec ignores exceptions that end a process."""
     s3fs = pytest.importorskip("s3fs")
     faults, real = Faults(at, Killed, lambda path: True), s3fs.S3FileSystem._call_s3
 
@@ -128,7 +123,6 @@ def killed(place: str, root: str, at: int) -> Iterator[Faults]:
         try:
             faults.call(root)
         except Killed:
-            # fsspec ignores exceptions that end a process.
             raise FaultError(28, "no space", root) from None
         return await real(fs, *args, **options)
 
@@ -136,7 +130,7 @@ def killed(place: str, root: str, at: int) -> Iterator[Faults]:
         yield faults
 
 
-def kill_additions(store: Store, place: str, copies: Path) -> int:
+def kill_additions(store: Store, copies: Path) -> int:
     """Add rows and columns, each after runs that were killed; return the number of kills."""
     rng, kills = store.rng, 0
     for _ in range(int(rng.integers(1, 4))):
@@ -148,10 +142,10 @@ def kill_additions(store: Store, place: str, copies: Path) -> int:
         for _ in range(int(rng.integers(1, 4))):
             # A run that finds everything added is a new addition, unless it resumes.
             resume = bool(rng.random() < 0.5) or found == after
-            with killed(place, store.root, int(rng.integers(1, CALLS[place]))) as faults:
+            with killed(store.root, int(rng.integers(1, CALLS))) as faults:
                 try:
                     store.add(kind, number, resume=resume)
-                except (Killed, Exception):
+                except Exception:
                     if faults.calls < faults.at:
                         raise
                     kills += 1
@@ -163,21 +157,15 @@ def kill_additions(store: Store, place: str, copies: Path) -> int:
     return kills
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("least", rising(3, 20, 100))
-@pytest.mark.parametrize("place", ["directory", "memory", pytest.param("s3", marks=pytest.mark.slow)])
-def test_killed_additions_are_invisible_or_whole(
-    place: str, least: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    options: dict[str, Any] = {}
-    if place == "s3":
-        options = request.getfixturevalue("s3")
-        request.getfixturevalue("bucket")
+def test_killed_additions_are_invisible_or_whole(least: int, s3: dict[str, Any], tmp_path: Path) -> None:
     kills, number = 0, 0
     with dask.config.set(scheduler="synchronous"):
         while kills < least:
-            name = f"{tmp_path.name}-{number}.zarr"
-            roots = {"directory": f"{tmp_path}/{name}", "memory": f"memory://kills/{name}", "s3": f"s3://bucket/{name}"}
-            store = Store(roots[place], np.random.default_rng([least, number]), options)
-            kills += kill_additions(store, place, tmp_path)
+            root = f"s3://bucket/{tmp_path.name}-{number}.zarr"
+            store = Store(root, np.random.default_rng([least, number]), s3)
+            kills += kill_additions(store, tmp_path)
             number += 1
         assert store.found() == (store.rows, store.has_columns)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import atexit
+import io
 import json
 import shutil
 import struct
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import fsspec
 import numpy as np
+from fsspec.implementations.memory import MemoryFileSystem
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import ResumeError, StoreInUseError
@@ -37,9 +41,9 @@ class Write:
     """
 
     name: str
-    call: Callable[[Path, list[int]], object]
-    read: Callable[[Path], dict[str, Found]]
-    begin: Callable[[Path], object] | None = None
+    call: Callable[[str, list[int]], object]
+    read: Callable[[str], dict[str, Found]]
+    begin: Callable[[str], object] | None = None
     adds: bool = False
     # Readers may find some of the new files, because files of a plain pattern do not appear in one step.
     by_files: bool = False
@@ -47,6 +51,8 @@ class Write:
     gap: bool = False
     # Methods that are steps too.
     announces: Callable[[], list[tuple[type, str]]] = list
+    # In an object store without renames; else in a directory.
+    in_memory: bool = False
 
     def allowed(self, done: Sequence[str], killed: Sequence[str]) -> list[Found]:
         """Return what readers may find when some calls have succeeded, and others were killed."""
@@ -67,39 +73,47 @@ class Write:
         """Return the scenario of calls of these names; those that did not end are made again in an order."""
 
         def check(out: str, simulation: Simulation, outcomes: Mapping[str, object]) -> str | None:
-            return judge(self, Path(out), simulation, outcomes, again)
+            return judge(self, self.place(out), simulation, outcomes, again)
 
         def begin(out: str) -> None:
+            if self.in_memory:
+                with suppress(FileNotFoundError):
+                    MemoryFileSystem().rm(out, recursive=True)
             if self.begin is not None:
-                self.begin(Path(out))
+                self.begin(self.place(out))
 
-        calls = {name: (lambda out, rows=ROWS[name]: self.call(Path(out), rows)) for name in names}
-        return Scenario(self.name, calls, begin, check, self.announces)
+        calls = {name: (lambda out, rows=ROWS[name]: self.call(self.place(out), rows)) for name in names}
+        restore = begin if self.in_memory else lambda out: None
+        return Scenario(self.name, calls, begin, check, self.announces, restore)
+
+    def place(self, out: str) -> str:
+        """Return the path or URL of an output."""
+        return f"memory:/{out}" if self.in_memory else out
 
 
 def judge(
-    write: Write, folder: Path, simulation: Simulation, outcomes: Mapping[str, object], order: Sequence[str]
+    write: Write, place: str, simulation: Simulation, outcomes: Mapping[str, object], order: Sequence[str]
 ) -> str | None:
     """Return which rule the outcome breaks, or None; calls that did not end are made again in an order."""
     done = [name for name, outcome in outcomes.items() if not isinstance(outcome, BaseException)]
     killed = [actor.name for actor in simulation.actors if actor.killed]
     # A run that fails while it cleans up has published.
     failed = [name for name in outcomes if name not in (*done, *killed)]
-    wrong = compare(write, folder, done, [*killed, *failed], partial=bool(killed))
+    wrong = compare(write, place, done, [*killed, *failed], partial=bool(killed))
     if wrong is not None:
         rule = "rule 1" if killed or not done else "rule 2" if len(outcomes) > 1 else "rule 5"
         rule = "rule 5" if not done and not killed else rule
         return f"{rule}: {wrong}"
-    return again(write, folder, simulation, done, sorted([*killed, *failed], key=order.index))
+    return again(write, place, simulation, done, sorted([*killed, *failed], key=order.index))
 
 
-def again(write: Write, folder: Path, simulation: Simulation, done: list[str], left: Sequence[str]) -> str | None:
+def again(write: Write, place: str, simulation: Simulation, done: list[str], left: Sequence[str]) -> str | None:
     """Make the calls that were killed or failed again, as a user does; return which rule their outcome breaks."""
     waiting, refused = [name for name in left if write.adds or not done], 0
     while waiting and refused < len(waiting):
         name = waiting.pop(0)
         calls = {name: simulation.call_of(name)}
-        later = Simulation(folder.parent, calls, (), simulation.clock + STOP, simulation.announces)
+        later = Simulation(Path(simulation.base), calls, (), simulation.clock + STOP, simulation.announces)
         outcome = later.run()[name]
         if isinstance(outcome, ResumeError | StoreInUseError):
             # The other run has to be made again first.
@@ -107,24 +121,36 @@ def again(write: Write, folder: Path, simulation: Simulation, done: list[str], l
             refused += 1
             continue
         maybe = [each for each in left if each not in (*done, name)]
-        if isinstance(outcome, FileExistsError) and compare(write, folder, [name], maybe, partial=False) is None:
+        if isinstance(outcome, FileExistsError) and compare(write, place, [name], maybe, partial=False) is None:
             # It was killed when nothing was left to do.
-            return None if not any(folder.rglob("*.claim")) else f"rule 4: {name} again: {outcome}"
+            claims = [each for each in leftovers(place) if each.endswith(".claim")]
+            return None if not claims else f"rule 4: {name} again: {outcome}"
         if isinstance(outcome, BaseException):
             return f"rule 4: {name} again: {type(outcome).__name__}: {outcome}"
         refused = 0
         done = [*done, name]
-        wrong = compare(write, folder, done, maybe, partial=False)
+        wrong = compare(write, place, done, maybe, partial=False)
         if wrong is not None:
             return f"rule 4: {name} again: {wrong}"
         waiting = waiting if write.adds else []
+        # A claim waits for the call that it answers; the next run removes temporary files and folders without a run.
+        kept = [each for each in leftovers(place) if not each.endswith((".claim", ".partial", ".tmp"))]
+        kept = [each for each in kept if ".gone/" not in each]
+        if kept and len(simulation.actors) == 1:
+            return f"rule 4: {name} again leaves {kept}"
     return f"rule 4: {waiting} are refused for ever" if waiting else None
 
 
-def compare(write: Write, folder: Path, done: Sequence[str], maybe: Sequence[str], *, partial: bool) -> str | None:
+def leftovers(place: str) -> list[str]:
+    """List what runs keep next to an output."""
+    fs, inside = fsspec.url_to_fs(place)
+    return [name for name in fs.find(inside) if "/.dask" in name.removeprefix(inside)]
+
+
+def compare(write: Write, place: str, done: Sequence[str], maybe: Sequence[str], *, partial: bool) -> str | None:
     """Return what readers find that they must not find, when other calls may have succeeded."""
     allowed = write.allowed(done, maybe)
-    for reader, rows in write.read(folder).items():
+    for reader, rows in write.read(place).items():
         found = "error" if isinstance(rows, str) else rows
         if write.gap and partial and found == "error":
             continue
@@ -157,92 +183,114 @@ def dataset(rows: list[int], name: str = "x") -> dtf.Dataset:
     return dtf.Dataset.from_arrays({name: np.array(rows)})
 
 
-# -- Zarr
+# -- Zarr: a column of numbers, and one of lists, which is two arrays
 
 
-def read_zarr(folder: Path) -> dict[str, Found]:
+def with_lists(rows: list[int], name: str = "x") -> dtf.Dataset:
+    lists = {f"{name}s": dtf.VarLenFeature("int64")}
+    return dtf.Dataset.from_arrays({name: np.array(rows), f"{name}s": [[row] * (row % 3) for row in rows]}, lists)
+
+
+def checked(rows: Any, lists: Any) -> list[int]:
+    """Return rows if their lists belong to them."""
+    found = [int(row) for row in rows]
+    return found if [[*map(int, each)] for each in lists] == [[row] * (row % 3) for row in found] else [0]
+
+
+def read_group(place: str, *, consolidated: Sequence[bool] = (True,)) -> dict[str, Found]:
+    """Return what several readers find: the rows of the first columns, and of those that calls have added."""
     import xarray as xr
     import zarr
 
-    path = str(folder / "s.zarr")
-    return {
-        "from_zarr": result(lambda: dtf.from_zarr(path)["x"].compute(scheduler="synchronous")),
-        "zarr": result(lambda: zarr.open_group(path, mode="r")["x"][:]),  # type: ignore[index]
-        "xarray": result(lambda: xr.open_zarr(path)["x"].to_numpy()),
-    }
+    path = f"{place}/s.zarr"
 
-
-def new_group(folder: Path, rows: list[int]) -> None:
-    dataset(rows).to_zarr(folder / "s.zarr", chunks=3, resume=True)
-
-
-def replaced_group(folder: Path, rows: list[int]) -> None:
-    dataset(rows).to_zarr(folder / "s.zarr", chunks=3, mode="w")
-
-
-def appended_rows(folder: Path, rows: list[int]) -> None:
-    dataset(rows).to_zarr(folder / "s.zarr", append_dim="record", chunks=4, resume=True)
-
-
-def old_group(folder: Path) -> None:
-    appended_rows(folder, OLD)
-
-
-def added_columns(folder: Path, rows: list[int]) -> None:
-    # The names of the columns say which call has added them.
-    dataset(rows[: len(OLD)], f"c{rows[0]}").to_zarr(folder / "s.zarr", mode="a", resume=True)
-
-
-def read_columns(folder: Path) -> dict[str, Found]:
-    import zarr
-
-    path = str(folder / "s.zarr")
+    def rows_of(columns: Any, lists_of: Callable[[str], Any]) -> Iterator[int]:
+        yield from checked(columns["x"], lists_of("xs"))
+        for rows in ROWS.values():
+            if (name := f"c{rows[0]}") in columns:
+                yield from rows if checked(columns[name], lists_of(f"{name}s")) == rows[: len(OLD)] else [0]
 
     def ours() -> Iterator[int]:
-        ds = dtf.from_zarr(path)
-        for rows in (OLD, ROWS["A"], ROWS["B"]):
-            name = "x" if rows is OLD else f"c{rows[0]}"
-            if name in ds:
-                found = ds[name].compute(scheduler="synchronous").tolist()
-                yield from rows if found == rows[: len(OLD)] else [0]
+        found = dtf.from_zarr(path).compute(scheduler="synchronous")
+        return rows_of(found, lambda name: found[name])
 
-    def foreign() -> Iterator[int]:
-        group: Any = zarr.open_group(path, mode="r")
-        for rows in (OLD, ROWS["A"], ROWS["B"]):
-            name = "x" if rows is OLD else f"c{rows[0]}"
-            if name in group:
-                yield from rows if group[name][:].tolist() == rows[: len(OLD)] else [0]
+    def foreign(arrays: Any) -> Iterator[int]:
+        def lists(name: str) -> list[Any]:
+            values, splits = (np.asarray(arrays[f"{name}.{part}"][:]) for part in ("values", "row_splits"))
+            return np.split(values, splits[1:-1])
 
-    return {"from_zarr": result(ours), "zarr": result(foreign)}
+        return rows_of({name: np.asarray(arrays[name][:]) for name in arrays if "." not in name}, lists)
+
+    found = {"from_zarr": result(ours), "zarr": result(lambda: foreign(zarr.open_group(path, mode="r")))}
+    for each in consolidated:
+        name = "xarray" if each else "xarray, without consolidated metadata"
+        found[name] = result(lambda each=each: foreign(xr.open_zarr(path, chunks=None, consolidated=each)))
+    return found
+
+
+def read_whole(place: str) -> dict[str, Found]:
+    """Return what readers find without consolidated metadata, too, which see appended rows array by array."""
+    return read_group(place, consolidated=(True, False))
+
+
+def new_group(place: str, rows: list[int]) -> None:
+    with_lists(rows).to_zarr(f"{place}/s.zarr", chunks=4, resume=True)
+
+
+def replaced_group(place: str, rows: list[int]) -> None:
+    with_lists(rows).to_zarr(f"{place}/s.zarr", chunks=4, mode="w")
+
+
+def appended_rows(place: str, rows: list[int]) -> None:
+    with_lists(rows).to_zarr(f"{place}/s.zarr", append_dim="record", chunks=4, resume=True)
+
+
+def rows_in_shards(place: str, rows: list[int]) -> None:
+    grid = {"chunks": 2, "shards": 4}
+    with_lists(rows).to_zarr(f"{place}/s.zarr", append_dim="record", consolidated=False, resume=True, **grid)  # type: ignore[arg-type]
+
+
+def read_rows(place: str) -> dict[str, Found]:
+    """Return what our reader finds: others see the arrays of a store without consolidated metadata grow in turn."""
+    return {"from_zarr": read_group(place, consolidated=())["from_zarr"]}
+
+
+def old_group(place: str) -> None:
+    appended_rows(place, OLD)
+
+
+def added_columns(place: str, rows: list[int]) -> None:
+    # The names of the columns say which call has added them.
+    with_lists(rows[: len(OLD)], f"c{rows[0]}").to_zarr(f"{place}/s.zarr", mode="a", resume=True)
 
 
 # -- a commit of Icechunk, whose client announces no operation on files: a step is a call of its session or store
 
 
-def session_of(folder: Path) -> Any:
+def session_of(place: str) -> Any:
     import icechunk
 
-    storage = icechunk.local_filesystem_storage(str(folder / "i"))
+    storage = icechunk.local_filesystem_storage(f"{place}/i")
     return icechunk.Repository.open_or_create(storage).writable_session("main")
 
 
-def committed_rows(folder: Path, rows: list[int]) -> None:
-    dataset(rows).to_zarr(session_of(folder), append_dim="record", chunks=4)
+def committed_rows(place: str, rows: list[int]) -> None:
+    dataset(rows).to_zarr(session_of(place), append_dim="record", chunks=4)
 
 
-def replaced_commit(folder: Path, rows: list[int]) -> None:
-    dataset(rows).to_zarr(session_of(folder), chunks=3, mode="w")
+def replaced_commit(place: str, rows: list[int]) -> None:
+    dataset(rows).to_zarr(session_of(place), chunks=3, mode="w")
 
 
-def old_commit(folder: Path) -> None:
-    committed_rows(folder, OLD)
+def old_commit(place: str) -> None:
+    committed_rows(place, OLD)
 
 
-def read_commit(folder: Path) -> dict[str, Found]:
+def read_commit(place: str) -> dict[str, Found]:
     import icechunk
     import zarr
 
-    storage = icechunk.local_filesystem_storage(str(folder / "i"))
+    storage = icechunk.local_filesystem_storage(f"{place}/i")
     store = icechunk.Repository.open(storage).readonly_session("main").store
     return {
         "from_zarr": result(lambda: dtf.from_zarr(store)["x"].compute(scheduler="synchronous")),
@@ -287,27 +335,37 @@ def frames(data: bytes) -> Iterator[bytes]:
         at += 16 + length
 
 
-def add_to_split(folder: Path, rows: list[int]) -> None:
+def files_like(place: str, pattern: str) -> list[bytes]:
+    """Return the contents of files; raise FileNotFoundError without one."""
+    fs, inside = fsspec.url_to_fs(place)
+    paths = sorted(name for name in fs.glob(f"{inside}/{pattern}") if "/." not in name.removeprefix(inside))
+    if not paths:
+        raise FileNotFoundError(pattern)
+    return [fs.cat_file(path) for path in paths]
+
+
+def write_split(place: str, rows: list[int], mode: Any = "a") -> None:
     described = {"name": "n", "version": "1.0.0", "split": "train"}
-    dataset(rows).to_tfrecord(folder / "n" / "1.0.0", tfds=described, mode="a", records_per_shard=3)
+    dataset(rows).to_tfrecord(f"{place}/n/1.0.0", tfds=described, mode=mode, records_per_shard=3)
 
 
-def old_split(folder: Path) -> None:
-    add_to_split(folder, OLD)
+def old_split(place: str) -> None:
+    write_split(place, OLD)
 
 
-def read_split(folder: Path) -> dict[str, Found]:
+def read_split(place: str) -> dict[str, Found]:
     def described() -> Iterator[int]:
         # As TensorFlow Datasets does: files and numbers of records come from the description.
-        (split,) = json.loads((folder / "n/1.0.0/dataset_info.json").read_text())["splits"]
+        (split,) = json.loads(files_like(place, "n/1.0.0/dataset_info.json")[0])["splits"]
         lengths = [int(each) for each in split["shardLengths"]]
+        of = f"-of-{len(lengths):05d}" if "X_OF_Y" in split["filepathTemplate"] else ""
         for number, length in enumerate(lengths):
-            path = folder / "n/1.0.0" / f"n-train.tfrecord-{number:05d}"
-            found = [payloads()[payload] for payload in frames(path.read_bytes())]
+            (data,) = files_like(place, f"n/1.0.0/n-train.tfrecord-{number:05d}{of}")
+            found = [payloads()[payload] for payload in frames(data)]
             yield from found if len(found) == length else [0]
 
     def ours() -> Any:
-        return dtf.read_tfrecord(folder / "n" / "1.0.0", split="train")["x"].compute(scheduler="synchronous")
+        return dtf.read_tfrecord(f"{place}/n/1.0.0", split="train")["x"].compute(scheduler="synchronous")
 
     return {"description": result(described), "read_tfrecord": result(ours)}
 
@@ -315,73 +373,101 @@ def read_split(folder: Path) -> dict[str, Found]:
 TEMPLATE = "p-{shard:05d}.tfrecord"
 
 
-def write_shards(folder: Path, rows: list[int], mode: Any) -> None:
-    dataset(rows).to_tfrecord(folder / "t" / TEMPLATE, mode=mode, records_per_shard=3)
+def write_shards(place: str, rows: list[int], mode: Any) -> None:
+    dataset(rows).to_tfrecord(f"{place}/t/{TEMPLATE}", mode=mode, records_per_shard=3, index=True)
 
 
-def new_shards(folder: Path, rows: list[int]) -> None:
-    write_shards(folder, rows, "w-")
+def old_shards(place: str) -> None:
+    write_shards(place, OLD, "a")
 
 
-def replaced_shards(folder: Path, rows: list[int]) -> None:
-    write_shards(folder, rows, "w")
-
-
-def added_shards(folder: Path, rows: list[int]) -> None:
-    write_shards(folder, rows, "a")
-
-
-def old_shards(folder: Path) -> None:
-    write_shards(folder, OLD, "a")
-
-
-def read_shards(folder: Path) -> dict[str, Found]:
+def read_shards(place: str) -> dict[str, Found]:
     def foreign() -> Iterator[int]:
-        paths = sorted((folder / "t").glob("p-*.tfrecord"))
-        if not paths:
-            raise FileNotFoundError("no shard")
-        for path in paths:
-            yield from (payloads()[payload] for payload in frames(path.read_bytes()))
+        for data in files_like(place, "t/p-*.tfrecord"):
+            yield from (payloads()[payload] for payload in frames(data))
 
     def ours() -> Any:
         features = {"x": dtf.FixedLenFeature((), "int64")}
-        return dtf.read_tfrecord(folder / "t" / "p-*.tfrecord", features)["x"].compute(scheduler="synchronous")
+        return dtf.read_tfrecord(f"{place}/t/p-*.tfrecord", features)["x"].compute(scheduler="synchronous")
 
     return {"frames": result(foreign), "read_tfrecord": result(ours)}
 
 
-def write_parquet(folder: Path, rows: list[int], mode: Any) -> None:
+def write_parquet(place: str, rows: list[int], mode: Any) -> None:
     # A file is a chunk.
-    dtf.Dataset.from_arrays({"x": da.from_array(np.array(rows), chunks=3)}).to_parquet(folder / "q", mode=mode)
+    dtf.Dataset.from_arrays({"x": da.from_array(np.array(rows), chunks=3)}).to_parquet(f"{place}/q", mode=mode)
 
 
-def new_parquet(folder: Path, rows: list[int]) -> None:
-    write_parquet(folder, rows, "w-")
+def old_parquet(place: str) -> None:
+    write_parquet(place, OLD, "a")
 
 
-def replaced_parquet(folder: Path, rows: list[int]) -> None:
-    write_parquet(folder, rows, "w")
-
-
-def added_parquet(folder: Path, rows: list[int]) -> None:
-    write_parquet(folder, rows, "a")
-
-
-def old_parquet(folder: Path) -> None:
-    write_parquet(folder, OLD, "a")
-
-
-def read_parquet(folder: Path) -> dict[str, Found]:
+def read_parquet(place: str) -> dict[str, Found]:
     from pyarrow import parquet
 
     def foreign() -> Iterator[int]:
-        paths = sorted((folder / "q").glob("[!.]*.parquet"))
-        if not paths:
-            raise FileNotFoundError("no file")
-        for path in paths:
-            yield from parquet.read_table(path)["x"].to_pylist()
+        for data in files_like(place, "q/*.parquet"):
+            yield from parquet.read_table(io.BytesIO(data))["x"].to_pylist()
 
     return {"pyarrow": result(foreign)}
+
+
+# -- jobs: each call takes all steps; a call that is repeated goes on with the job that it finds
+
+
+@cache
+def shards_of(first: int) -> dtf.Dataset:
+    """Return the rows of a call, which programs read from files."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    rows = next(each for each in (OLD, *ROWS.values()) if each[0] == first)
+    with_lists(rows).to_tfrecord(folder / "{shard}.tfrecord", records_per_shard=3)
+    return dtf.read_tfrecord(folder, dict(with_lists(rows).schema), chunks="shard")
+
+
+def finish(opened: Callable[[], Any], begin: Callable[[], Any]) -> None:
+    """Begin a job unless there is one that is not finished, write its two parts, and finish it."""
+    try:
+        job = opened()
+        if job.status().complete:
+            job = begin()
+    except (FileNotFoundError, ResumeError):
+        job = begin()
+    for part in range(2):
+        job.write(part, 2)
+    job.finish()
+
+
+def job_of_shards(place: str, rows: list[int]) -> None:
+    names, kept = f"{place}/t/{TEMPLATE}", shards_of(rows[0])[["x"]]
+    finish(
+        lambda: dtf.TFRecordJob.open(names),
+        lambda: dtf.TFRecordJob.begin(kept, names, parts=2, records_per_shard=3, mode="w"),
+    )
+
+
+def job_of_copies(place: str, rows: list[int]) -> None:
+    names, read = f"{place}/t/{TEMPLATE}", shards_of(rows[0]).origin["files"]
+    finish(
+        lambda: dtf.TFRecordJob.open(names),
+        lambda: dtf.TFRecordJob.begin_copy(read, names, parts=2, columns=["x"], mode="w"),
+    )
+
+
+def job_of_parquet(place: str, rows: list[int]) -> None:
+    kept = shards_of(rows[0])[["x"]]
+    finish(
+        lambda: dtf.ParquetJob.open(f"{place}/q"),
+        lambda: dtf.ParquetJob.begin(kept, f"{place}/q", parts=2, mode="w"),
+    )
+
+
+def job_of_group(place: str, rows: list[int]) -> None:
+    path = f"{place}/s.zarr"
+    finish(
+        lambda: dtf.ZarrJob.open(path),
+        lambda: dtf.ZarrJob.begin(shards_of(rows[0]), path, parts=2, chunks=4, mode="w"),
+    )
 
 
 # -- LeRobot
@@ -403,31 +489,19 @@ def episodes(first: int) -> dtf.Dataset:
     return dtf.read_tfrecord(folder / "robot" / "1.0.0", split="train").explode("steps")
 
 
-def write_lerobot(folder: Path, rows: list[int], mode: Any) -> None:
-    episodes(rows[0]).to_lerobot(folder / "l", fps=10, episodes_per_file=1, mode=mode, resume=mode != "w")
+def write_lerobot(place: str, rows: list[int], mode: Any) -> None:
+    episodes(rows[0]).to_lerobot(f"{place}/l", fps=10, episodes_per_file=1, mode=mode, resume=mode != "w")
 
 
-def new_lerobot(folder: Path, rows: list[int]) -> None:
-    write_lerobot(folder, rows, "w-")
+def old_lerobot(place: str) -> None:
+    write_lerobot(place, OLD, "a")
 
 
-def replaced_lerobot(folder: Path, rows: list[int]) -> None:
-    write_lerobot(folder, rows, "w")
-
-
-def added_lerobot(folder: Path, rows: list[int]) -> None:
-    write_lerobot(folder, rows, "a")
-
-
-def old_lerobot(folder: Path) -> None:
-    write_lerobot(folder, OLD, "a")
-
-
-def read_lerobot(folder: Path) -> dict[str, Found]:
+def read_lerobot(place: str) -> dict[str, Found]:
     from pyarrow import parquet
 
     def foreign() -> list[int]:
-        root = folder / "l"
+        root = Path(place, "l")
         info = json.loads((root / "meta/info.json").read_text())
         tables = [parquet.read_table(path).to_pylist() for path in sorted(root.glob("data/**/*.parquet"))]
         frames = [row for table in tables for row in table if row["episode_index"] < info["total_episodes"]]
@@ -442,25 +516,54 @@ def read_lerobot(folder: Path) -> dict[str, Found]:
     return {"pyarrow": result(foreign)}
 
 
+def in_mode(write: Callable[[str, list[int], Any], object], mode: str) -> Callable[[str, list[int]], object]:
+    return lambda place, rows: write(place, rows, mode)
+
+
+def of_memory() -> list[tuple[type, str]]:
+    names = ("_open", "rm_file", "cat_file", "cp_file", "pipe_file", "put_file")
+    return [(MemoryFileSystem, name) for name in names]
+
+
+def elsewhere(write: Write) -> Write:
+    """Return a write to an object store without renames, where a step is a request."""
+    return replace(write, name=f"{write.name} in memory", announces=of_memory, in_memory=True)
+
+
+_NEW_SHARDS = Write("new shards", in_mode(write_shards, "w-"), read_shards, by_files=True)
+_MORE_SHARDS = Write("added shards", in_mode(write_shards, "a"), read_shards, old_shards, adds=True, by_files=True)
+_SHARDS = Write("replaced shards", in_mode(write_shards, "w"), read_shards, old_shards, by_files=True)
+_MORE_OF_SPLIT = Write("added split", write_split, read_split, old_split, adds=True, gap=True)
+_SPLIT = Write("replaced split", in_mode(write_split, "w"), read_split, old_split, gap=True)
+_ROWS = Write("appended rows", appended_rows, read_group, old_group, adds=True)
+_COLUMNS = Write("added columns", added_columns, read_group, old_group, adds=True)
+_PARQUET = Write("replaced Parquet", in_mode(write_parquet, "w"), read_parquet, old_parquet, by_files=True)
 WRITES = {
     write.name: write
     for write in (
-        Write("new group", new_group, read_zarr),
-        Write("replaced group", replaced_group, read_zarr, old_group, gap=True),
-        Write("appended rows", appended_rows, read_zarr, old_group, adds=True),
-        Write("first rows", appended_rows, read_zarr, adds=True),
+        Write("new group", new_group, read_whole),
+        Write("replaced group", replaced_group, read_whole, old_group, gap=True),
+        _ROWS,
+        Write("first rows", appended_rows, read_group, adds=True),
+        Write("rows in shards", rows_in_shards, read_rows, lambda place: rows_in_shards(place, OLD), adds=True),
         Write("committed rows", committed_rows, read_commit, old_commit, adds=True, announces=steps_of_commits),
         Write("replaced commit", replaced_commit, read_commit, old_commit, announces=steps_of_commits),
-        Write("added columns", added_columns, read_columns, old_group, adds=True),
-        Write("new shards", new_shards, read_shards, by_files=True),
-        Write("replaced shards", replaced_shards, read_shards, old_shards, by_files=True),
-        Write("added shards", added_shards, read_shards, old_shards, adds=True, by_files=True),
-        Write("added split", add_to_split, read_split, old_split, adds=True, gap=True),
-        Write("new Parquet", new_parquet, read_parquet, by_files=True),
-        Write("replaced Parquet", replaced_parquet, read_parquet, old_parquet, by_files=True),
-        Write("added Parquet", added_parquet, read_parquet, old_parquet, adds=True, by_files=True),
-        Write("new LeRobot", new_lerobot, read_lerobot),
-        Write("replaced LeRobot", replaced_lerobot, read_lerobot, old_lerobot, gap=True),
-        Write("added LeRobot", added_lerobot, read_lerobot, old_lerobot, adds=True, gap=True),
+        _COLUMNS,
+        _NEW_SHARDS,
+        _SHARDS,
+        _MORE_SHARDS,
+        _SPLIT,
+        _MORE_OF_SPLIT,
+        Write("new Parquet", in_mode(write_parquet, "w-"), read_parquet, by_files=True),
+        _PARQUET,
+        Write("added Parquet", in_mode(write_parquet, "a"), read_parquet, old_parquet, adds=True, by_files=True),
+        Write("new LeRobot", in_mode(write_lerobot, "w-"), read_lerobot),
+        Write("replaced LeRobot", in_mode(write_lerobot, "w"), read_lerobot, old_lerobot, gap=True),
+        Write("added LeRobot", in_mode(write_lerobot, "a"), read_lerobot, old_lerobot, adds=True, gap=True),
+        replace(_SHARDS, name="job of shards", call=job_of_shards),
+        replace(_SHARDS, name="job of copies", call=job_of_copies),
+        replace(_PARQUET, name="job of Parquet", call=job_of_parquet),
+        Write("job of a group", job_of_group, read_group, old_group, gap=True),
+        *map(elsewhere, (_SHARDS, _MORE_SHARDS, _SPLIT, _MORE_OF_SPLIT, _ROWS, _COLUMNS)),
     )
 }

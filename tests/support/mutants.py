@@ -74,7 +74,7 @@ def forget(patch: pytest.MonkeyPatch) -> None:
 
 def keep_failures(patch: pytest.MonkeyPatch) -> None:
     """Leave the old group where a failed run has moved it."""
-    patch.setattr(RunFolder, "_swap_back", lambda self: None)
+    patch.setattr(RunFolder, "swap_back", lambda self: None)
 
 
 MUTANTS = {

@@ -38,11 +38,14 @@ import zarr.core.sync
 
 from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.shards import objects, process
+from dask_tfrecord.stores.zarr import store
 from support.waiting import PATIENCE
 
 # Seconds of a stop: longer than `Limits.stale_owner`.
 STOP = 1000.0
 ACTIONS = ("kill", "full", "error", "stop", "pause")
+# Operations that only read: opening a file, and a method that is announced.
+_READS = {"read", "MemoryFileSystem.cat_file"}
 # Operations that change files, by the names of their audit events; the others are opening for reading.
 _CHANGES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 _GROWS = {"os.mkdir", "os.link", "write"}
@@ -63,7 +66,7 @@ class Step:
     @property
     def changes(self) -> bool:
         """True if the operation changes what is stored."""
-        return self.what != "read"
+        return self.what not in _READS
 
     def __str__(self) -> str:
         return f"{self.actor}: {self.what.removeprefix('os.')} {self.path}"
@@ -280,6 +283,8 @@ def _patched(simulation: Simulation) -> Iterator[None]:
         )
         patch.setattr(asyncio, "to_thread", inline)
         patch.setattr(objects._native, "publish_files", _publish_files)
+        for module in (objects, store):
+            patch.setattr(module, "SETTLE_SECONDS", 0.0)
         for kind, name in simulation.announces:
             patch.setattr(kind, name, _announced(getattr(kind, name), f"{kind.__name__}.{name}"))
         yield
@@ -298,6 +303,8 @@ class Scenario:
     check: Callable[[str, Simulation, Mapping[str, object]], str | None]
     # Methods that are steps too.
     announces: Callable[[], Sequence[tuple[type, str]]] = tuple
+    # Makes what exists before outside of the directory, before each schedule.
+    restore: Callable[[str], object] = lambda out: None
 
 
 @dataclass(frozen=True)
@@ -349,6 +356,7 @@ class Explorer:
         shutil.rmtree(base, ignore_errors=True)
         shutil.copytree(self.folder / "before", base, symlinks=True)
         out = str(base / "out")
+        self.scenario.restore(out)
         calls = {name: (lambda call=call: call(out)) for name, call in self.scenario.calls.items()}
         simulation = Simulation(base, calls, schedule, announces=self.scenario.announces())
         outcomes = simulation.run()

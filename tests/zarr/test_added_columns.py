@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ import xarray
 import zarr
 from cases import COLUMNS
 from support.commands import run, shown
-from support.faults import FaultError, Faults, Killed
-from support.few import mostly_slow, rising
+from support.few import mostly_slow
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -85,34 +83,6 @@ def test_added_columns_are_those_of_one_conversion(
     grown = dtf.from_zarr(tmp_path / "x.zarr")
     assert grown.nrows == 2 * (ds.nrows or 0)
     assert_same(grown.rows[ds.nrows or 0 :][names].compute(), ds.compute())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", rising(29, 5, 1))
-@pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
-def test_readers_find_the_old_columns_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
-    target, at = tmp_path / "x.zarr", 1
-    dtf.to_zarr(old_columns(), tmp_path / "old.zarr", chunks=4)
-    with dask.config.set(scheduler="synchronous"):
-        while True:
-            shutil.copytree(tmp_path / "old.zarr", target)
-            faults = Faults(at, kind, lambda path: str(path).startswith(f"{target}"))
-            try:
-                with faults.injected():
-                    dtf.to_zarr(new_columns(), target, mode="a", resume=at % 3 == 0)
-            except (Exception, Killed):
-                assert_columns(target, added=None)
-            finished = faults.calls < at
-            if list(dtf.from_zarr(target).schema) == [*old_columns()]:
-                dtf.to_zarr(new_columns(), target, mode="a", resume=at % 2 == 0)
-            # Columns that are added already are not added again.
-            dtf.to_zarr(new_columns(), target, mode="a", resume=True)
-            assert_columns(target, added=True)
-            shutil.rmtree(target)
-            if finished:
-                break
-            at += every
-    assert at > 60
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> None:

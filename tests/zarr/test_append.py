@@ -16,7 +16,7 @@ import xarray
 import zarr
 from cases import COLUMNS
 from support.commands import run, shown
-from support.faults import FaultError, Faults, Killed
+from support.faults import Faults, Killed
 from support.few import mostly_slow, rising
 from support.store_round_trip import assert_same
 
@@ -99,37 +99,6 @@ def assert_rows(store: Any, *counts: int) -> None:
     assert [row.tolist() for row in found["tokens"]] == columns(0, len(found["x"]))["tokens"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every", rising(29, 5, 1))
-@pytest.mark.parametrize("kind", mostly_slow([Killed, FaultError], 2))
-def test_readers_find_the_old_rows_or_all_of_them(every: int, kind: type[BaseException], tmp_path: Path) -> None:
-    target, rest, at = tmp_path / "x.zarr", columns(OLD, OLD + NEW), 1
-    dtf.to_zarr(columns(0, OLD), tmp_path / "old.zarr", chunks=4)
-    with dask.config.set(scheduler="synchronous"):
-        while True:
-            shutil.copytree(tmp_path / "old.zarr", target)
-            faults = Faults(at, kind, lambda path: str(path).startswith(f"{target}"))
-            try:
-                with faults.injected():
-                    dtf.to_zarr(rest, target, append_dim="record", resume=at % 3 == 0)
-            except (Exception, Killed):
-                assert_rows(target, OLD, OLD + NEW)
-            finished = faults.calls < at
-            if dtf.from_zarr(target).nrows == OLD:
-                dtf.to_zarr(rest, target, append_dim="record", resume=at % 2 == 0)
-            # Rows that are appended already are not appended again.
-            dtf.to_zarr(rest, target, append_dim="record", resume=True)
-            assert_rows(target, OLD + NEW)
-            assert not [
-                path for path in target.iterdir() if path.name.startswith(".dask") and path.suffix != ".partial"
-            ]
-            shutil.rmtree(target)
-            if finished:
-                break
-            at += every
-    assert at > 60
-
-
 def test_what_does_not_fit_is_refused_by_both_sides(tmp_path: Path) -> None:
     store = tmp_path / "x.zarr"
     dtf.to_zarr(columns(0, OLD), store, append_dim="record", chunks=4)
@@ -156,26 +125,6 @@ def test_few_first_values_do_not_decide_the_chunks(tmp_path: Path) -> None:
     for name in ("tokens.values", "data.values"):
         assert group[name].chunks[0] * group[name].dtype.itemsize == 128 << 10
         assert group[name].shape[0] < 20
-
-
-def test_one_append_at_a_time(tmp_path: Path) -> None:
-    store, refused = tmp_path / "x.zarr", []
-    dtf.to_zarr(columns(0, OLD), store, chunks=4)
-
-    def append_meanwhile(blocks: dict[str, Any]) -> dict[str, Any]:
-        if len(blocks["x"]) and not refused:
-            refused.append(True)
-            with pytest.raises(dtf.errors.StoreInUseError):
-                dtf.to_zarr(columns(OLD, OLD + 1), store, append_dim="record")
-            assert_rows(store, OLD)
-        return blocks
-
-    dtf.to_tfrecord(columns(OLD, OLD + NEW), tmp_path / "x.tfrecord")
-    ds = dtf.read_tfrecord(tmp_path / "x.tfrecord", dtf.from_zarr(store).schema)
-    with dask.config.set(scheduler="synchronous"):
-        ds.map_blocks(append_meanwhile, dict(ds.schema)).to_zarr(store, append_dim="record")
-    assert refused
-    assert_rows(store, OLD + NEW)
 
 
 class Pause(Faults):

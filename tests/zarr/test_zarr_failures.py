@@ -30,10 +30,6 @@ from support.waiting import PATIENCE, in_background
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, IncompleteStoreError, ResumeError, SchemaError, ShardChangedError
 from dask_tfrecord.shards.objects import DirectoryObjects
-from dask_tfrecord.stores.zarr import write
-from dask_tfrecord.stores.zarr.publication import Publication
-from dask_tfrecord.stores.zarr.run_folder import RunFolder
-from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 120
 LABEL = {"label": dtf.FixedLenFeature((), "int64")}
@@ -491,39 +487,6 @@ def test_a_store_that_loses_units_is_reported(ds: dtf.Dataset, store: Path, monk
     ):
         ds[["label"]].to_zarr(store, chunks=7)
     assert not store.exists()
-
-
-@pytest.mark.parametrize(
-    ("owner", "step"),
-    [
-        *((RunFolder, step) for step in ("begin", "close")),
-        (Publication, "write"),
-        (TargetGroup, "create_parents"),
-    ],
-)
-def test_an_interrupted_first_or_last_task_is_resumed(
-    ds: dtf.Dataset, store: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str
-) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(owner, step, stop)
-        patch.setattr(write.GroupOutput, "discard", lambda output: None)
-        # Nothing is written before there is a plan: another one may take the place.
-        ds.to_zarr(store, chunks=11 if step == "begin" else 7)
-    if step == "close":
-        # Readers find the group; what is left of the run is removed by the next one.
-        assert dtf.from_zarr(store).nrows == ROWS
-    else:
-        # Before there is a plan, nothing is known of the run.
-        with pytest.raises((IncompleteStoreError, FileNotFoundError), match=r"never finished|no Zarr group"):
-            dtf.from_zarr(store)
-    before = times(store)
-    ds.to_zarr(store, resume=True, chunks=7)
-    assert step == "begin" or times(store) == before
-    np.testing.assert_array_equal(dtf.from_zarr(store)["label"], np.arange(ROWS))
-    assert not (store / ".dask_tfrecord").exists()
 
 
 # ------------------------------------------------------------------------------------------------------- refusals

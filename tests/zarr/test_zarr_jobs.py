@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import zarr
 from hypothesis import given
-from support.callbacks import called_back, calling
 from support.commands import run, shown
 from support.numbered_shards import write_shards
 from support.pages import blocks
@@ -29,10 +28,9 @@ from support.programs import environment, run_program
 from support.waiting import PATIENCE
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import IncompleteStoreError, ResumeError, ShardChangedError, StoreInUseError
+from dask_tfrecord.errors import IncompleteStoreError, ResumeError
 from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.shards.objects import DirectoryObjects
-from dask_tfrecord.stores.zarr.store import TargetGroup
 
 ROWS = 60
 
@@ -112,44 +110,6 @@ def test_functions_and_chosen_rows_are_part_of_the_plan(ds: dtf.Dataset, tmp_pat
     np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "job")["x"], 2 * np.arange(ROWS)[::-3])
 
 
-# -- what is done
-
-
-def test_finish_lists_what_is_missing(ds: dtf.Dataset, tmp_path: Path) -> None:
-    job = begun(ds, tmp_path / "job")
-    with pytest.raises(IncompleteStoreError, match="never finished"):
-        dtf.from_zarr(tmp_path / "job")
-    job.write(1)
-    with pytest.raises(IncompleteStoreError, match=r"2 of 3 parts are not done: 0 \(missing\), 2 \(missing\)"):
-        job.finish()
-    status = job.status()
-    assert status.missing == (0, 2)
-    assert [each.state for each in status.parts] == ["missing", "done", "missing"]
-    assert f"process {os.getpid()} on " in status.parts[1].writer and status.parts[1].since is not None
-    assert "0/3   missing" in str(status) and "1/3   missing" in status.to_text(1)
-    for part in (0, 2):
-        job.write(part)
-    job.finish()
-    assert dtf.ZarrJob.open(tmp_path / "job").status().complete
-    # Nothing is left to do.
-    before = files(tmp_path / "job")
-    job.write(1)
-    job.finish()
-    assert files(tmp_path / "job") == before
-
-
-def test_finish_finds_chunks_that_were_lost(ds: dtf.Dataset, tmp_path: Path) -> None:
-    job = begun(ds, tmp_path / "job")
-    for part in range(3):
-        job.write(part)
-    (tmp_path / "job/label/c/1").unlink()
-    with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 0 \("):
-        job.finish()
-    job.write(0)
-    job.finish()
-    np.testing.assert_array_equal(dtf.from_zarr(tmp_path / "job")["label"], np.arange(ROWS))
-
-
 def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf.Dataset, tmp_path: Path) -> None:
     begun(ds, tmp_path / "a").write(1)
     ds.to_zarr(tmp_path / "a", chunks=7, resume=True)
@@ -170,10 +130,8 @@ def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf
 # -- refusals
 
 
-def test_what_other_programs_cannot_read_is_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="in memory"):
-        dtf.ZarrJob.begin({"x": np.arange(3)}, tmp_path / "job")
-    for option, said in {"compute": "leave compute out", "append_dim": "to_zarr", "mode": "mode is"}.items():
+def test_credentials_and_options_of_other_calls_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
+    for option, said in {"append_dim": "to_zarr", "mode": "mode is"}.items():
         with pytest.raises(ValueError, match=said):
             begun(ds, tmp_path / "job", **{option: False})
     assert not (tmp_path / "job").exists()
@@ -184,82 +142,6 @@ def test_what_other_programs_cannot_read_is_refused(ds: dtf.Dataset, tmp_path: P
         dtf.ZarrJob.open(tmp_path / "job").write(0)
     dtf.ZarrJob.open(tmp_path / "job", source_options={"auto_mkdir": False}).write(0)
     job.finish()
-
-
-def test_wrong_parts_are_refused_by_name(ds: dtf.Dataset, tmp_path: Path) -> None:
-    for wrong in (0, -1, True, 1.5):
-        with pytest.raises(ValueError, match="parts is a number, 1 or more"):
-            begun(ds, tmp_path / "job", wrong)  # type: ignore[arg-type]
-    assert not (tmp_path / "job").exists()
-    job = begun(ds, tmp_path / "job", None)
-    with pytest.raises(ValueError, match="no number of parts"):
-        job.write(0)
-    with pytest.raises(IncompleteStoreError, match="no part of the job is written"):
-        job.finish()
-    assert job.status().parts == ()
-    job.write(0, 4)
-    with pytest.raises(ResumeError, match="this is a part of 5, and the job has 4 parts"):
-        job.write(4, 5)
-    with pytest.raises(ValueError, match="the job has 4 parts: 0 to 3; got 4"):
-        job.write(4, 4)
-    with pytest.raises(ValueError, match="part is a number, 0 or more; got -1"):
-        job.write(-1)
-
-
-def test_a_changed_shard_another_version_and_another_plan_are_refused_by_name(
-    ds: dtf.Dataset, shards: Path, tmp_path: Path
-) -> None:
-    old = begun(ds, tmp_path / "job")
-    with (
-        mock.patch("importlib.metadata.version", lambda _: "99"),
-        pytest.raises(ResumeError, match=r"was made by dask_tfrecord .* on Python 3\..*, and this is dask_tfrecord 99"),
-    ):
-        old.write(0)
-    job = begun(ds, tmp_path / "job", mode="w")
-    with pytest.raises(IncompleteStoreError, match="another conversion has replaced this group"):
-        old.write(0)
-    with pytest.raises(IncompleteStoreError, match="another conversion has replaced this group"):
-        old.finish()
-    for part in (0, 1):
-        job.write(part)
-    write_shards(shards, 4, ROWS // 4 + 1)
-    with pytest.raises(ShardChangedError, match=r"part-3\.tfrecord"):
-        job.write(2)
-    with pytest.raises(IncompleteStoreError, match=r"1 of 3 parts is not done: 2 \("):
-        job.finish()
-    assert "4 files changed in all" in run("to-zarr", shards, tmp_path / "job", "--part", "3/3").stderr
-
-
-def test_a_group_is_not_replaced_while_a_part_is_written(ds: dtf.Dataset, tmp_path: Path) -> None:
-    def refused() -> None:
-        if not tried:
-            tried.append(True)
-            for write in (
-                lambda: ds.to_zarr(tmp_path / "job", mode="w"),
-                lambda: begun(ds, tmp_path / "job", mode="w"),
-            ):
-                with pytest.raises(StoreInUseError, match=f"a part of this group: process {os.getpid()} on "):
-                    write()
-            [running] = [each for each in dtf.ZarrJob.open(tmp_path / "job").status().parts if each.state == "running"]
-            assert running.part == 1
-
-    tried = list[bool]()
-    job = begun(ds.map_blocks(called_back, dict(ds.schema)), tmp_path / "job")
-    with calling(refused):
-        job.write(1)
-    assert tried
-    ds.to_zarr(tmp_path / "job", mode="w")
-
-
-def test_a_part_is_refused_while_another_run_owns_the_group(ds: dtf.Dataset, tmp_path: Path) -> None:
-    begun(ds, tmp_path / "job")
-    job = dtf.ZarrJob.open(tmp_path / "job")
-
-    # The owner that another conversion of the group records.
-    target = TargetGroup.from_arguments(tmp_path / "job", None, None)
-    with target.journal().owned("0123", lambda: None), pytest.raises(StoreInUseError, match="another run is writing"):
-        job.write(1)
-    job.write(1)
 
 
 # -- programs
