@@ -24,10 +24,11 @@ public:
                                       [this](Cursor payload) { return decoder().take(payload); });
     }
 
-protected:
+private:
+    friend Decoder;
+
     explicit RecordDecoder(bool check_crc) : framing_(check_crc) {}
 
-private:
     Decoder& decoder() { return static_cast<Decoder&>(*this); }
 
     Framing framing_;
