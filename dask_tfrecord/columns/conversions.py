@@ -276,9 +276,10 @@ def _ragged_block(feature: Feature, rows: Any, owner: str, lossless: bool) -> Ra
     if feature.own_shapes:
         lengths = np.array([len(row) for row in rows], np.int64)
         arrays = [array for row in rows for array in row]
-        return RaggedBlock(_unequal_arrays(feature, arrays, owner, lossless), splits_of(lengths))
+        numbers = np.repeat(np.arange(len(lengths)), lengths).tolist()
+        return RaggedBlock(_unequal_arrays(feature, arrays, owner, lossless, numbers), splits_of(lengths))
     levels, nested = [], list(rows)
-    numbers: Any = range(len(nested))
+    numbers = list(range(len(nested)))
     for _ in range(feature.ragged_rank - 1):
         for number, row in zip(numbers, nested, strict=True):
             if not isinstance(row, list | tuple) and not (isinstance(row, np.ndarray) and row.ndim):
@@ -297,11 +298,14 @@ def _ragged_block(feature: Feature, rows: Any, owner: str, lossless: bool) -> Ra
     return made
 
 
-def _unequal_arrays(feature: Feature, rows: Any, owner: str, lossless: bool) -> ArraysBlock:
-    """Convert arrays of different shapes, an object array or a list, to flat buffers."""
+def _unequal_arrays(
+    feature: Feature, arrays: Any, owner: str, lossless: bool, numbers: Sequence[int] | None = None
+) -> ArraysBlock:
+    """Convert arrays of different shapes, an object array or a list, to flat buffers; `numbers` are their rows."""
+    numbers = range(len(arrays)) if numbers is None else numbers
     axes = feature.own_shapes
     shape = feature.row_shape[feature.ragged_rank :]
-    items = [_item(feature, number, row, shape, owner, lossless) for number, row in enumerate(rows)]
+    items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, arrays, strict=True)]
     values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
     shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)
     flat = _bytes_block(values, owner) if feature.is_bytes else values

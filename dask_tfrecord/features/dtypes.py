@@ -210,14 +210,15 @@ def checked_default(value: Any, dtype: str, shape: tuple[int, ...], owner: str) 
     items = [_default_item(item, dtype, owner) for item in array.ravel().tolist()]
     if array.ndim == 0 or not shape:
         return items[0]
-    return _is_nested(items, shape if len(items) == math.prod(shape) else (1,) * len(shape))
+    return _nested_tuples(items, shape if len(items) == math.prod(shape) else (1,) * len(shape))
 
 
-def _is_nested(items: list[Any], shape: tuple[int, ...]) -> Any:
+def _nested_tuples(items: list[Any], shape: tuple[int, ...]) -> Any:
+    """Arrange items as tuples in tuples, as deep as a shape."""
     if not shape:
         return items[0]
     each = math.prod(shape[1:])
-    return tuple(_is_nested(items[row * each : (row + 1) * each], shape[1:]) for row in range(shape[0]))
+    return tuple(_nested_tuples(items[row * each : (row + 1) * each], shape[1:]) for row in range(shape[0]))
 
 
 def _default_item(item: Any, dtype: str, owner: str) -> Any:

@@ -52,11 +52,11 @@ class ByteChunks:
             first, end = starts[shard : shard + 2].tolist()
             past = min(stop, end)
             if first < start or past < end:
-                after = self.borders[(self.borders > past) & (self.borders < end)].tolist()
-                after += [end] if past < end else []
+                later = self.borders[(self.borders > past) & (self.borders < end)].tolist()
+                later += [end] if past < end else []
                 # Only uncompressed shards are split.
                 plain = replace(self.shards[shard], compression=None)
-                yield plain, ByteSplit(start - first, past - first, tuple(byte - first for byte in after))
+                yield plain, ByteSplit(start - first, past - first, tuple(byte - first for byte in later))
             elif first < end:
                 yield self.shards[shard], None
             start, shard = past, shard + 1

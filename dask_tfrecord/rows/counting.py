@@ -125,7 +125,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
     calls: list[partial[Any]] = []
     for group in groups:
         if group.start in splits:
-            walk_split = partial(split_entries, _is_plain(shards[group.start]), check_crc=check_crc, apart=apart)
+            walk_split = partial(split_entries, _uncompressed(shards[group.start]), check_crc=check_crc, apart=apart)
             calls += [partial(walk_split, split) for split in splits[group.start]]
         else:
             calls.append(partial(_count_one, shards[group], found[group], check_crc, apart))
@@ -138,7 +138,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             indexes += next(results)
         else:
             entries = [next(results) for _ in parts]
-            indexes.append(join_entries(_is_plain(shards[group.start]), parts, entries, check_crc=check_crc))
+            indexes.append(join_entries(_uncompressed(shards[group.start]), parts, entries, check_crc=check_crc))
     if _log.isEnabledFor(logging.INFO):
         cached = len(found) - found.count(None) - sum(each.stale is not None for each in indexes)
         records, seconds = sum(each.count for each in indexes), time.monotonic() - began
@@ -199,14 +199,15 @@ def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]
     unsplittable = find_unsplittable(shards, 2 * limits().count_task_nbytes)
     numbers = numbers[~unsplittable[numbers]]
     # A damaged first header is reported at once; the tasks of splits would search all bytes first.
-    calls = [partial(begins_with_header, _is_plain(shards[number])) for number in numbers.tolist()]
+    calls = [partial(begins_with_header, _uncompressed(shards[number])) for number in numbers.tolist()]
     held = np.array(compute_with_progress(calls, "Inspecting shards"), bool)
     return {
         number: even_splits(int(shards.sizes[number]), limits().count_task_nbytes) for number in numbers[held].tolist()
     }
 
 
-def _is_plain(shard: Shard) -> Shard:
+def _uncompressed(shard: Shard) -> Shard:
+    """Read the bytes of a shard as they are, where its compression was found to be none."""
     return replace(shard, compression=None)
 
 

@@ -133,4 +133,5 @@ def _plain_errors(path: str) -> Iterator[None]:
             failed = PermissionError(text)
     else:
         return
+    # Not in the handler: the context of the error would show the whole text of obstore, credentials too.
     raise failed

@@ -529,7 +529,7 @@ class UrlObjects:
                 fs.rm(path, recursive=True)
 
     def _locate(self, name: str) -> tuple[str, Any, str]:
-        # fsspec takes `::` for a chain of URLs; in a directory it is a name.
+        # fsspec takes `::` for a chain of URLs; in a directory it is a name. The replacement is refused as a URL.
         url = join(self.url, check_inside(name.replace("::", "://"), self.url))
         fs, path = file_system(url, self.storage_options)
         fs.invalidate_cache()

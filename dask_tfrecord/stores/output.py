@@ -92,7 +92,7 @@ class WriteWork:
     def resumed(
         self, source: CountedRows | None, spans: Sequence[tuple[int, int]], units: int, completed: Sequence[WriteReport]
     ) -> WriteWork:
-        """Describe what is left of a write with `units` units, after those in `completed`."""
+        """Describe what is left of a write with `units` units, after those in `completed`; `spans` are of all tasks."""
         whole = _amounts(source, self.records or 0, spans)[0].sum() if completed else self.reading.sum()
         return replace(self, units=units, before=max(float(whole - self.reading.sum()), 0.0), completed=completed)
 

@@ -191,6 +191,12 @@ def test_columns_that_are_added_are_refused_too() -> None:
         ([[0.5], [1, 1e300]], FLOATS, r"'x'.* row 1 holds 1e\+300.*does not fit float32"),
         ([[1], [2, 300]], dtf.VarLenFeature("uint8"), r"'x'.* row 1 holds 300.*does not fit uint8"),
         ([1, 300], dtf.FixedLenFeature((), "uint8"), r"'x'.* row 1 holds 300"),
+        # Of lists of arrays, the row counts, and not the array.
+        (
+            [[np.zeros((1, 3), "i2"), np.zeros((2, 3), "i2")], [np.zeros((1, 4), "i2")]],
+            dtf.RawFeature((-1, 3), "int16", count=-1),
+            r"'x': row 1 has dtype int16 and shape \(1, 4\)",
+        ),
         ([[1], [2, 1 << 25 | 1]], FLOATS, "row 1 holds 33554433"),
         ([0.5], NUMBER, r"float64, which FixedLenFeature.*int64.* does not hold"),
         ([[[1, 2], [3]], [], [[4]]], None, r"'x' has nested rows, which an Example cannot list.*sequence_features="),

@@ -18,7 +18,7 @@ from zarr.abc.codec import ArrayArrayCodec
 from zarr.registry import register_codec
 
 import dask_tfrecord as dtf
-from dask_tfrecord.rows import workers
+from dask_tfrecord.rows import memory
 
 
 def concurrency() -> Any:
@@ -96,11 +96,11 @@ def test_failed_writes_leave_the_settings_of_the_user(monkeypatch: pytest.Monkey
 def test_freed_memory_is_returned_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     # The memory of the process depends on the allocator, so the calls are counted.
     times: list[None] = []
-    monkeypatch.setattr(workers, "release_memory", lambda: times.append(None))
-    monkeypatch.setattr(workers, "_freed_nbytes", 0)
-    quarter, given_back = workers.KEPT_NBYTES // 4, []
+    monkeypatch.setattr(memory, "release_memory", lambda: times.append(None))
+    monkeypatch.setattr(memory, "_freed_nbytes", 0)
+    quarter, given_back = memory.KEPT_NBYTES // 4, []
     for quarters in (1, 1, 1, 1, 2, 1, 1, 5, 1):
-        workers.release_freed(quarters * quarter)
+        memory.release_freed(quarters * quarter)
         given_back.append(len(times))
     assert given_back == [0, 0, 0, 1, 1, 1, 2, 3, 3]
 

@@ -238,8 +238,10 @@ class BatchMixer:
             for batch, position in self._epoch(start, pool):
                 yield batch, position
             if position == start == Position(start.epoch):
+                # Nothing was yielded from the start of an epoch on.
                 return
             if position.epoch == start.epoch:
+                # No batch ended the epoch: they are not counted, or the last one was delivered before.
                 position = Position(start.epoch + 1)
 
     def _epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Finish, Position]]:

@@ -452,6 +452,7 @@ class GIF(ImageFormat):
 
 
 def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool) -> NDArray[np.uint8]:
+    """Return the pixels of the first frame, black where it leaves the image uncovered; they never are `wide`."""
     size = frame.width, frame.height
     count = len(frame.palette) // 3
     colours, known = np.zeros((256, 3), np.uint8), np.zeros(256, np.bool_)
@@ -459,7 +460,14 @@ def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool
     if frame.transparent is not None and frame.transparent >= 0:
         colours[frame.transparent], known[frame.transparent] = 0, True
     indices = decode_with_pillow(
-        "GIF", "P", size, data[frame.start + 1 :], "gif", data[frame.start], int(frame.interlaced)
+        # The first byte is the size of the codes.
+        "GIF",
+        "P",
+        size,
+        data[frame.start + 1 :],
+        "gif",
+        data[frame.start],
+        int(frame.interlaced),
     )[..., 0]
     if not known.take(indices).all():
         raise ImageError(f"a GIF image with colour {indices.max()}, past its palette of {count}")

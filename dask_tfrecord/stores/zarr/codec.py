@@ -395,10 +395,10 @@ def _record_range(shard: Shard, ends: NDArray[np.int64], picked: NDArray[np.int6
     begins = np.append(0, ends[:-1])[: len(ends)]
     if picked is not None:
         begins, ends = begins[picked], ends[picked]
-    first, stop = (int(begins[0]), int(ends[-1])) if len(ends) else (0, 0)
+    first_byte, stop_byte = (int(begins[0]), int(ends[-1])) if len(ends) else (0, 0)
     number = 0 if picked is None or not len(picked) else int(picked[0])
     return RecordRange(
-        shard, number, len(ends), number, first, stop, ends_shard=False, selected=picked, spans=(begins, ends)
+        shard, number, len(ends), number, first_byte, stop_byte, ends_shard=False, selected=picked, spans=(begins, ends)
     )
 
 

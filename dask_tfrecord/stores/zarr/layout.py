@@ -874,7 +874,7 @@ def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
 
 
 def _task_number(layout: ZarrLayout, task_rows: int, first: Any, past: Any) -> Any:
-    """Find the task for a unit that reads some rows, or for many units."""
+    """Find the task for a unit that reads some rows, by the middle one, or for many units."""
     # A unit past the last row holds only the final split.
     last = max(layout.nrows - layout.first_row - 1, 0)
     return (layout.first_row + np.minimum((first + past) // 2, last)) // task_rows

@@ -224,9 +224,16 @@ class RunFolder:
             if len(_asked) > _MOST_ASKED:
                 _asked.clear()
             _asked[self.token] = now
-        if self.owner is not None:
-            self.target.journal().check_owner(self.owner)
-        if self.has_plan():
+        has_plan = False
+        try:
+            if self.owner is not None:
+                self.target.journal().check_owner(self.owner)
+            has_plan = self.has_plan()
+        finally:
+            if not has_plan:
+                # The next task asks again.
+                _asked.pop(self.token, None)
+        if has_plan:
             return True
         if publication.is_published(self.target.stored_attributes()):
             return False
