@@ -381,4 +381,6 @@ def _partition_entries(partition: KeyedPartition, splits: _Ints, ends: _Ints) ->
                 raise RowError(row, "ends with an empty row, which ValueRowIds cannot represent")
             numbers = np.arange(len(lengths)) - np.repeat(ends[:-1], rows)
             return np.repeat(numbers, lengths), splits[ends]
-    return lengths, ends
+        case _:
+            # RowLengths
+            return lengths, ends

@@ -28,6 +28,7 @@ from dask_tfrecord.stores.zarr.layout import (
     Conversion,
     ConversionRequest,
     ZarrLayout,
+    arrays_without_rows,
     check_axis_lengths,
     group_attributes,
     zarr_layout,
@@ -138,10 +139,9 @@ class AddedRows:
         """Lay out the arrays of the group with the appended rows, in its chunks and shards."""
         schema, rows, before = source.schema, self.request.rows, len(source.rows)
         items = _items(target, group, schema, before)
-        # A layout without rows gives the names and parts of the arrays of the group.
-        bare = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
-        stored: dict[str, Any] = {spec.name: group[spec.name] for spec in bare.arrays}
-        strides = {spec.name: spec.unit for spec in bare.arrays if spec.by_rows}
+        known = arrays_without_rows(schema)
+        stored: dict[str, Any] = {spec.name: group[spec.name] for spec in known}
+        strides = {spec.name: spec.unit for spec in known if spec.by_rows}
         units = {name: (stored[name].shards or stored[name].chunks)[0] // stride for name, stride in strides.items()}
         row_tasks = RowTasks(rows, uuid.uuid4().hex, schema)
         grid = RowGrid(source.unit_rows, source.unit_rows, rows_of_a_read(row_tasks.row_sizes()))
@@ -362,8 +362,9 @@ def _joined_schema(stored: Mapping[str, Any], given: Mapping[str, Any], target: 
 def _check_names(target: TargetGroup, group: zarr.Group, schema: Schema, layout: ZarrLayout) -> None:
     """Refuse arrays whose names, or dimensions, the group has for something else."""
     new, own = {spec.name for spec in layout.arrays}, {each for spec in layout.arrays for each in spec.dimensions}
-    joined = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []))
-    stored: dict[str, Any] = {spec.name: group[spec.name] for spec in joined.arrays if spec.name not in new}
+    stored: dict[str, Any] = {
+        each.name: group[each.name] for each in arrays_without_rows(schema) if each.name not in new
+    }
     dimensions = {name: tuple(array.metadata.dimension_names) for name, array in stored.items()}
     of_group = {each for names in dimensions.values() for each in names}
     # Consolidated metadata lack arrays of other programs.

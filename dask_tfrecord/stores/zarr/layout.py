@@ -124,9 +124,8 @@ class ConversionRequest:
         if fills is not None and not isinstance(fills, Mapping):
             raise ValueError(f"fill_values must map features or flat arrays to values; got {fills!r}")
         check_names("fill_values", fills or {}, schema)
-        # A layout without rows suffices: only axes after the first are checked.
-        generated = replace(self.names, given=None)
-        arrays = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=generated).arrays
+        # Without rows: only axes after the first are checked.
+        arrays = arrays_without_rows(schema, replace(self.names, given=None))
         self.names.check(schema, arrays)
         for spec in arrays:
             self._fill_value(spec)
@@ -547,6 +546,11 @@ def with_strings(schema: Schema) -> Schema:
     return schema.replaced({name: StoredStrings(each) if each.is_bytes else each for name, each in schema.items()})
 
 
+def arrays_without_rows(schema: Schema, names: Dimensions = Dimensions()) -> tuple[ArraySpec, ...]:
+    """Lay out the arrays of a group for their names, parts and dimensions alone."""
+    return zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, []), names=names).arrays
+
+
 def zarr_layout(
     schema: Schema,
     nrows: int,
@@ -714,7 +718,7 @@ class WriteUnit:
 
 def fits(layout: ZarrLayout, schema: Schema, lengths: Mapping[str, tuple[int, int, int]]) -> bool:
     """Return whether a stored layout is one of these columns, and of arrays that grow to these lengths, if any do."""
-    planned = zarr_layout(schema, 0, RowGrid(1, 1, 1), BorderCounts.concatenate(schema, [])).arrays
+    planned = arrays_without_rows(schema)
     own, found = ({each.name: (each.feature, each.part, each.group) for each in of} for of in (planned, layout.arrays))
     return (
         own == found
