@@ -137,7 +137,7 @@ public:
     }
 
 private:
-    // What a field is, by its type and wire type.
+    // Kind of a field, by its type and wire type.
     enum class Type : std::uint8_t {
         unknown,
         end_group,
@@ -789,7 +789,7 @@ private:
 
     // ---- items of a list
 
-    // Add an item of a list that is no message, or packed ones.
+    // Add an item that is not a message to a list, or packed items.
     DTF_APART bool items(const Place& place, Cursor& in, std::size_t level, Action action, bool& odd) {
         const bool is_packed = action.cardinality() == Cardinality::packed;
         Cursor value(in.here(), 0);

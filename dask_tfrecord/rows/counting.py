@@ -366,7 +366,7 @@ def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) 
 
 
 def checked_errors(errors: Any, *ways: str) -> None:
-    """Refuse an argument `errors` of a reader of records that is none of these ways to handle damaged ones."""
+    """Raise ValueError unless `errors=` is one of these ways to handle damaged records."""
     if errors not in ways:
         *others, last = map(repr, ways)
         raise ValueError(f"errors is {', '.join(others)} or {last}; got {errors!r}")

@@ -123,7 +123,7 @@ class UserBlocks(dict[str, Any]):
     def __iter__(self) -> Iterator[str]:
         return super().__iter__()
 
-    # Those of a dict do not call `__getitem__`; these do.
+    # The methods of `dict` do not call `__getitem__`; these do.
     get: Any = MutableMapping.get
     setdefault: Any = MutableMapping.setdefault
     values: Any = MutableMapping.values

@@ -73,7 +73,7 @@ class Workers:
 
 
 def block_limit(most: int | None = None) -> MemoryLimit | None:
-    """Return how many bytes a block's column may take, at most as many as the caller's; None without limit."""
+    """Return the bytes that a column of a block may take, at most those the caller allows; None without limit."""
     given = read_setting(_SETTING)
     if given == "auto":
         memory = worker_memory() or _machine_memory()

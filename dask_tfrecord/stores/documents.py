@@ -34,7 +34,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What is allowed for a value that has the type of its field already, and what an error expects there."""
+    """Condition of a value that already has the type of its field, and what an error says was expected."""
 
     expected: str
     allows: Callable[[Any], bool]

@@ -47,7 +47,7 @@ class Writer:
     begin: Callable[..., Job]
     open: Callable[..., Job]
     command: str
-    # What errors call the output.
+    # Name of the output in errors.
     called: str = "these files"
 
 

@@ -412,7 +412,7 @@ def read_parquet(place: str) -> dict[str, Found]:
     return {"pyarrow": result(foreign)}
 
 
-# -- jobs: each call takes all steps; a call that is repeated goes on with the job that it finds
+# -- jobs: each call takes all steps; a repeated call continues the job that it finds
 
 
 @cache

@@ -808,7 +808,8 @@ class Files:
         raise self._lost()
 
     def _is_owner(self, owner: Owner) -> bool:
-        """Return whether this run owns the files: the token of one that finishes a job begins with that of the job."""
+        """Return whether this run owns the files."""
+        # The token of a run that finishes a job begins with that of the job.
         return owner.token.startswith((self.token, self.resumable or self.token))
 
     def _lost(self) -> StoreInUseError:

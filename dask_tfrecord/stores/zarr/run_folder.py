@@ -139,7 +139,7 @@ class RunFolder:
     def check_changing(self) -> None:
         """Raise unless the run owns the group, or no other run does and its plan is still there.
 
-        It may be asked before each object that is replaced or removed.
+        It runs before each object is replaced or removed.
         """
         journal = self.target.journal()
         owner = journal.owner()

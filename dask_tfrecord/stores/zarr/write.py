@@ -356,7 +356,7 @@ class GroupOutput:
             check_free(target, self._mode, self._request.rows.origin)
 
     def _take_over(self, folder: RunFolder) -> tuple[RunFolder, Publication] | None:
-        """Take the folders of dead runs; return one with a plan that is not published, and that nobody writes."""
+        """Take the folders of dead runs; return one with a plan that is neither published nor being written."""
         target = self._target
         if self._mode == "w":
             folder.objects.drop([EARLIER_ADDITION])
