@@ -172,6 +172,10 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
             "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays",
         ),
         **dict.fromkeys(
+            ("read_parquet", "read_csv"),
+            "write dtf.Dataset.from_arrays(frame) to make a data set of a DataFrame of pandas",
+        ),
+        **dict.fromkeys(
             ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
         ),
         **dict.fromkeys(("concat", "concatenate"), _BOTH),

@@ -561,12 +561,16 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
     return paths[0] if len(paths) == 1 else list(paths)
 
 
+_OTHER_FORMATS = (".csv", ".json", ".parq", ".parquet")
+
+
 def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
     """Refuse a file that exists after a single one that does not: they have changed places."""
     read = ctx.params.get(next(each.name for each in ctx.command.params if isinstance(each, click.Argument)) or "")
     first, *others = [read] if isinstance(read, str) else read or [""]
-    exists = "*" in target or Path(target).is_file()
-    if first and exists and not is_path(first) and "--overwrite" not in ctx.meta.get(GIVEN, ()):
+    # What another format names is the output of an earlier command, and no source.
+    is_source = "*" in target or (Path(target).is_file() and Path(target).suffix not in _OTHER_FORMATS)
+    if first and is_source and not is_path(first) and "--overwrite" not in ctx.meta.get(GIVEN, ()):
         written = command_line(ctx, ctx.command.name or "", *others, target, first)
         raise click.UsageError(f"{plain(first)} does not exist, and the new file or store comes last. Write {written}")
     return target

@@ -50,6 +50,7 @@ _SYNONYMS = {
     **dict.fromkeys(("fix", "recover"), ("repair",)),
     "help": ("--help",),
 }
+_TEXT = (".csv", ".json", ".jsonl")
 # Options that do what options of other programs do.
 _OPTIONS = {
     **dict.fromkeys(("--mode", "--force", "-f", "-y", "--yes", "--replace"), "--overwrite"),
@@ -59,6 +60,7 @@ _OPTIONS = {
     **dict.fromkeys(("--workers", "--num-workers", "--jobs", "--processes"), "--threads"),
     **dict.fromkeys(("--gzip", "--gz", "-z", "--compress"), "--compression"),
     **dict.fromkeys(("--schema", "--spec"), "--features"),
+    "--json": "--format",
     **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
 }
 
@@ -99,6 +101,7 @@ class Commands(click.Group):
         except click.UsageError as error:
             name, same = args[0], _SYNONYMS.get(args[0], ())
             if same:
+                same = _SYNONYMS["to-csv"] if args[-1].endswith(_TEXT) else same
                 # The suffix of the output selects the command.
                 same = tuple(each for each in same if args[-1].endswith(each.removeprefix("to-"))) or same
                 commands = [_same_command(ctx, each, args[1:]) for each in same]
@@ -144,7 +147,9 @@ class Commands(click.Group):
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
     """Return a command with the arguments of one that converts to text, or another one."""
     *sources, target = arguments or [""]
-    if not sources or not target.endswith((".csv", ".json", ".jsonl")):
+    if len(arguments) == 1 and (written := _TARGETS.get(command.partition(" ")[0])):
+        arguments = [*arguments, written]
+    if not sources or not target.endswith(_TEXT):
         return command_line(ctx, *command.split(), *arguments)
     stem = target.rpartition(".")[0]
     if command.startswith("head"):
