@@ -23,11 +23,7 @@ from support.simulation import ACTIONS, Explorer, Violation
 pytestmark = pytest.mark.filterwarnings("ignore:.* can't be removed")
 FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
 # Rules that are known to be broken, by the write and the action.
-KNOWN: dict[tuple[str, str], set[str]] = {
-    # A rename is a copy and a removal there. A run that is killed between them leaves a shard that the description does
-    # not list, and the next addition refuses it by name.
-    ("added split in memory", "kill"): {"rule 4"},
-}
+KNOWN: dict[tuple[str, str], set[str]] = {}
 
 
 def unknown(violations: list[Violation]) -> list[Violation]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,6 +50,8 @@ class Commit:
     # Identity of what they add, and the number of the first one.
     identity: str
     first: Count = 0
+    # Names of files that readers found before; None in a record of an earlier version.
+    replaced: tuple[ObjectName, ...] | None = None
 
     def to_json(self) -> bytes:
         """Return the content of the object."""
@@ -124,7 +126,7 @@ class Stage:
         source = f"{self.folder}/new"
         self._make(place, [f"{place}/old/{name}" for name in replaced])
         files = {name: (file.size, file.version) for name, file in new.items()}
-        objects.put(f"{place}/{_COMMIT}", Commit(files, last, identity, first).to_json())
+        objects.put(f"{place}/{_COMMIT}", Commit(files, last, identity, first, (*replaced,)).to_json())
         if directory is not None:
             objects.rename(source, f"{place}/new")
             source = f"{place}/new"
@@ -165,11 +167,15 @@ class Stage:
         objects, directory = self._objects, self._directory
         commit, new = self._commit(place), f"{self.folder}/new"
         unpublished = self._names(f"{place}/new") | self.held()
-        if commit is not None and unpublished.isdisjoint(commit.files):
+        if commit is not None and self._is_whole(commit, unpublished):
             return commit
         if commit is not None:
+            stay = unpublished
+            if directory is None and commit.replaced is not None:
+                # A rename that was killed may have copied a file, and not removed the original.
+                stay = unpublished & {*commit.replaced}
             for name in reversed([*commit.files]):
-                if name not in unpublished and self._is(name, commit.files[name]):
+                if name not in stay and self._is(name, commit.files[name]):
                     objects.rename(name, f"{new if directory is None else f'{place}/new'}/{name}")
             for name in sorted(self._names(f"{place}/old"), key=lambda name: name == commit.last):
                 if self.is_own(name):
@@ -183,6 +189,16 @@ class Stage:
                 objects.rename(f"{place}/new/{name}", f"{new}/{name}")
         objects.remove(place)
         return None
+
+    def _is_whole(self, commit: Commit, unpublished: Set[str]) -> bool:
+        """Return whether readers find all that a run has begun to publish, with the document that describes it."""
+        left = unpublished & commit.files.keys()
+        if self._directory is not None or left != {commit.last}:
+            return not left
+        # In an object store, a rename that was killed has copied the document, and not removed the original.
+        names = [commit.last, f"{self.folder}/new/{commit.last}"]
+        shown, new = self._objects.get(names).values()
+        return shown is not None and shown == new
 
     def _places(self) -> list[str]:
         """List the names of the folders with what runs have begun to publish."""
