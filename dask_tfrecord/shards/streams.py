@@ -224,15 +224,16 @@ class _LocalFile(io.FileIO):
         """Read ranges one after the other; return the size of a file that ends before, or -1."""
         return _native.read_ranges(self.fileno(), begins, ends, out)
 
+    def __del__(self) -> None:
+        # An iterator that is given up in the middle may be collected after the file that it would close.
+        super().close()
+
 
 class _KeptFile(_LocalFile):
     """File that stays open until its last reference is gone."""
 
     def close(self) -> None:
         """Do nothing: other streams read the file."""
-
-    def __del__(self) -> None:
-        super().close()
 
 
 class _BytesInMemory:
