@@ -3,8 +3,8 @@
 A schedule is the list of what happens at some steps: a run is killed, stopped, or a disk fails (`support.simulation`).
 Each state in which a run is killed is also what a reader finds at that moment. `judge` checks the rules.
 
-By default, some schedules of one action are executed; marked as slow, all of them, and random ones of two actions,
-whose seed the error prints.
+By default, a few schedules of one action are executed; marked as slow, 40 of each; at night, all of them, and random
+ones of two actions, whose seed the error prints.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from support.simulation import ACTIONS, Explorer, Violation
 
 # A run that can't remove its folder says so.
 pytestmark = pytest.mark.filterwarnings("ignore:.* can't be removed")
+# How many schedules are executed at most: some of them, or all at night.
+SCHEDULES = [
+    pytest.param(40, marks=pytest.mark.slow),
+    pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),
+]
 FAULTS, TURNS = ("kill", "full", "error"), ("stop", "pause")
 # Rules that are known to be broken, by the write and the action.
 KNOWN: dict[tuple[str, str], set[str]] = {}
@@ -49,26 +54,24 @@ def test_some_schedules_of_one_action(name: str) -> None:
             check(explorer.explore(1, TURNS, most=3, seed=1, stops_at=100).violations)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("most", SCHEDULES)
 @pytest.mark.parametrize("names", ["A", "AB"])
 @pytest.mark.parametrize("name", WRITES)
-def test_every_schedule_of_one_action(name: str, names: str) -> None:
+def test_schedules_of_one_action(name: str, names: str, most: int) -> None:
     if "commit" in name:
         pytest.importorskip("icechunk")
     if names == "AB" and ("memory" in name or "job" in name):
         pytest.skip("memory has no fence, and another job of these files continues this one")
-    most = 40 if "LeRobot" in name else 60 if "memory" in name or "job" in name else 10_000
     with Explorer(WRITES[name].scenario(names)) as explorer:
         check(explorer.explore(1, FAULTS if names == "A" else TURNS, most=most, seed=1, stops_at=10_000).violations)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("most", SCHEDULES)
 @pytest.mark.parametrize(
     "name", [name for name, write in WRITES.items() if write.adds and "commit" not in name and not write.in_memory]
 )
-def test_another_run_comes_between_a_call_that_was_killed_and_the_same_call(name: str) -> None:
+def test_another_run_comes_between_a_call_that_was_killed_and_the_same_call(name: str, most: int) -> None:
     """B adds rows before A is made again, which must find what it had added."""
-    most = 15 if "LeRobot" in name else 10_000
     with Explorer(WRITES[name].scenario("AB", again="BA")) as explorer:
         check(explorer.explore(1, ["kill", "error"], most=most, seed=1, stops_at=10_000).violations)
 
