@@ -168,12 +168,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         "tf_record_iterator": "write dtf.read_records(path) to iterate over the bytes of records",
         "io": "leave out io: write dtf.FixedLenFeature((), 'int64')",
         **dict.fromkeys(
-            ("from_arrays", "from_dict", "from_tensor_slices", "from_generator"),
-            "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays",
-        ),
-        **dict.fromkeys(
-            ("read_parquet", "read_csv"),
-            "write dtf.Dataset.from_arrays(frame) to make a data set of a DataFrame of pandas",
+            ("from_arrays", "from_dict", "from_tensor_slices", "from_generator", "read_parquet", "read_csv"),
+            "write dtf.Dataset.from_arrays({'label': array}) to make a data set of arrays, or of a DataFrame",
         ),
         **dict.fromkeys(
             ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
