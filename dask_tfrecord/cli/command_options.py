@@ -536,7 +536,8 @@ def refuse_existing(*paths: str | None, overwrite: bool) -> None:
 def _check_no_value(ctx: click.Context, path: str) -> None:
     """Refuse what would be the name of a file: a second name after --columns, and a condition without --where."""
     given = ctx.meta.get(GIVEN, [])
-    option, first = ["", "", *given][given.index(path) :][:2] if path in given else ("", "")
+    at = given.index(path) if path in given else 0
+    option, first = given[at - 2 : at] if at >= 2 else ("", "")
     lists = {name for each in ctx.command.params if "NAME,…" in (each.metavar or "") for name in each.opts}
     if option in lists and not is_path(path):
         raise click.UsageError(
@@ -561,15 +562,16 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
     return paths[0] if len(paths) == 1 else list(paths)
 
 
-_OTHER_FORMATS = (".csv", ".json", ".parq", ".parquet")
+# Suffixes of text, and of other files that are outputs and no sources.
+TEXT = (".csv", ".json", ".jsonl")
+_OUTPUTS = (*TEXT, ".parq", ".parquet")
 
 
 def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
     """Refuse a file that exists after a single one that does not: they have changed places."""
     read = ctx.params.get(next(each.name for each in ctx.command.params if isinstance(each, click.Argument)) or "")
     first, *others = [read] if isinstance(read, str) else read or [""]
-    # What another format names is the output of an earlier command, and no source.
-    is_source = "*" in target or (Path(target).is_file() and Path(target).suffix not in _OTHER_FORMATS)
+    is_source = "*" in target or (Path(target).is_file() and Path(target).suffix not in _OUTPUTS)
     if first and is_source and not is_path(first) and "--overwrite" not in ctx.meta.get(GIVEN, ()):
         written = command_line(ctx, ctx.command.name or "", *others, target, first)
         raise click.UsageError(f"{plain(first)} does not exist, and the new file or store comes last. Write {written}")

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG, GIVEN, SAMPLE, command_line, computing, is_path, plain
+from dask_tfrecord.cli.command_options import DEBUG, GIVEN, SAMPLE, TEXT, command_line, computing, is_path, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 from dask_tfrecord.options import COMMANDS
 
@@ -50,7 +50,6 @@ _SYNONYMS = {
     **dict.fromkeys(("fix", "recover"), ("repair",)),
     "help": ("--help",),
 }
-_TEXT = (".csv", ".json", ".jsonl")
 # Options that do what options of other programs do.
 _OPTIONS = {
     **dict.fromkeys(("--mode", "--force", "-f", "-y", "--yes", "--replace"), "--overwrite"),
@@ -101,8 +100,9 @@ class Commands(click.Group):
         except click.UsageError as error:
             name, same = args[0], _SYNONYMS.get(args[0], ())
             if same:
-                same = _SYNONYMS["to-csv"] if args[-1].endswith(_TEXT) else same
                 # The suffix of the output selects the command.
+                if "to-zarr" in same and args[-1].endswith(TEXT):
+                    same = _SYNONYMS["to-csv"]
                 same = tuple(each for each in same if args[-1].endswith(each.removeprefix("to-"))) or same
                 commands = [_same_command(ctx, each, args[1:]) for each in same]
                 advice = f"No such command {name!r}. Write {', or '.join(commands)}"
@@ -146,14 +146,15 @@ class Commands(click.Group):
 
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
     """Return a command with the arguments of one that converts to text, or another one."""
-    *sources, target = arguments or [""]
-    if len(arguments) == 1 and (written := _TARGETS.get(command.partition(" ")[0])):
-        arguments = [*arguments, written]
-    if not sources or not target.endswith(_TEXT):
-        return command_line(ctx, *command.split(), *arguments)
+    program, *options = command.split()
+    if len(arguments) == 1 and program in _TARGETS:
+        arguments = [*arguments, _TARGETS[program]]
+    if len(arguments) < 2 or not arguments[-1].endswith(TEXT):
+        return command_line(ctx, program, *options, *arguments)
+    *sources, target = arguments
     stem = target.rpartition(".")[0]
-    if command.startswith("head"):
-        return f"{command_line(ctx, *command.split(), *sources)} > {shlex.quote(f'{plain(stem)}.jsonl')}"
+    if program == "head":
+        return f"{command_line(ctx, program, *options, *sources)} > {shlex.quote(f'{plain(stem)}.jsonl')}"
     return command_line(ctx, command, *sources, stem)
 
 

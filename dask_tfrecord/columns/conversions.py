@@ -228,7 +228,11 @@ def conform(feature: Feature, array: Any, owner: str, *, lossless: bool = False)
         block_given = isinstance(array, RaggedBlock)
         array = _check_ragged_block(array, owner) if block_given else _ragged_block(feature, array, owner, lossless)
     elif feature.own_shapes:
-        array = array if isinstance(array, ArraysBlock) else _unequal_arrays(feature, array, owner, lossless)
+        array = (
+            array
+            if isinstance(array, ArraysBlock)
+            else _unequal_arrays(feature, array, owner, lossless, range(len(array)))
+        )
     elif feature.item_dtype.kind == "T":
         array = as_text(array, owner)
     elif feature.block_dtype == np.dtype(object) and not isinstance(array, BytesBlock):
@@ -298,11 +302,8 @@ def _ragged_block(feature: Feature, rows: Any, owner: str, lossless: bool) -> Ra
     return made
 
 
-def _unequal_arrays(
-    feature: Feature, arrays: Any, owner: str, lossless: bool, numbers: Sequence[int] | None = None
-) -> ArraysBlock:
+def _unequal_arrays(feature: Feature, arrays: Any, owner: str, lossless: bool, numbers: Sequence[int]) -> ArraysBlock:
     """Convert arrays of different shapes, an object array or a list, to flat buffers; `numbers` are their rows."""
-    numbers = range(len(arrays)) if numbers is None else numbers
     axes = feature.own_shapes
     shape = feature.row_shape[feature.ragged_rank :]
     items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, arrays, strict=True)]

@@ -34,7 +34,7 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Condition of a value that already has the type of its field, and what an error says was expected."""
+    """Condition of a value that already has the type of its field, and its text in errors."""
 
     expected: str
     allows: Callable[[Any], bool]

@@ -19,9 +19,9 @@ from support.explored import WRITES
 from support.mutants import MUTANTS
 from support.simulation import ACTIONS, Explorer, Violation
 
-# A run that can't remove its folder says so.
+# A run warns that it can't remove its folder.
 pytestmark = pytest.mark.filterwarnings("ignore:.* can't be removed")
-# How many schedules are executed at most: some of them, or all at night.
+# Most schedules that a test executes: some of them, or all at night.
 SCHEDULES = [
     pytest.param(40, marks=pytest.mark.slow),
     pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)]),

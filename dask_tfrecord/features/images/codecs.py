@@ -459,16 +459,8 @@ def _decode_gif(data: bytes, frame: GIFFrame, shape: tuple[int, int], wide: bool
     colours[:count], known[:count] = np.frombuffer(frame.palette, np.uint8).reshape(-1, 3), True
     if frame.transparent is not None and frame.transparent >= 0:
         colours[frame.transparent], known[frame.transparent] = 0, True
-    indices = decode_with_pillow(
-        # The first byte is the size of the codes.
-        "GIF",
-        "P",
-        size,
-        data[frame.start + 1 :],
-        "gif",
-        data[frame.start],
-        int(frame.interlaced),
-    )[..., 0]
+    code_size, codes = data[frame.start], data[frame.start + 1 :]
+    indices = decode_with_pillow("GIF", "P", size, codes, "gif", code_size, int(frame.interlaced))[..., 0]
     if not known.take(indices).all():
         raise ImageError(f"a GIF image with colour {indices.max()}, past its palette of {count}")
     pixels = colours.take(indices, axis=0)

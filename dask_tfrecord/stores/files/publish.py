@@ -809,7 +809,7 @@ class Files:
 
     def _is_owner(self, owner: Owner) -> bool:
         """Return whether this run owns the files."""
-        # The token of a run that finishes a job begins with that of the job.
+        # A run that finishes a job has a token that begins with the token of the job.
         return owner.token.startswith((self.token, self.resumable or self.token))
 
     def _lost(self) -> StoreInUseError:

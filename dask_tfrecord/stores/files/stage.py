@@ -191,7 +191,7 @@ class Stage:
         return None
 
     def _is_whole(self, commit: Commit, unpublished: Set[str]) -> bool:
-        """Return whether readers find all that a run has begun to publish, with the document that describes it."""
+        """Return whether readers find all files of a run, and the document that describes them."""
         left = unpublished & commit.files.keys()
         if self._directory is not None or left != {commit.last}:
             return not left

@@ -125,30 +125,29 @@ class RunFolder:
 
     def check_owned(self) -> None:
         """Raise StoreInUseError unless the run owns the group."""
-        journal = self.target.journal()
-        found = journal.owner()
-        if found is not None and found.token == self.owner:
-            return
-        if self.owner is not None:
-            journal.check_owner(self.owner)
-        raise StoreInUseError(
-            "another run has taken over this group while this one did not respond. This one writes nothing more",
-            self.target.location,
-        )
+        if not self._is_owned():
+            raise StoreInUseError(
+                "another run has taken over this group while this one did not respond. This one writes nothing more",
+                self.target.location,
+            )
 
     def check_changing(self) -> None:
         """Raise unless the run owns the group, or no other run does and its plan is still there.
 
         It runs before each object is replaced or removed.
         """
+        if not self._is_owned() and not self.has_plan():
+            raise self.lost()
+
+    def _is_owned(self) -> bool:
+        """Return whether the run owns the group; raise StoreInUseError if another one does instead."""
         journal = self.target.journal()
-        owner = journal.owner()
-        if owner is not None and owner.token == self.owner:
-            return
+        found = journal.owner()
+        if found is not None and found.token == self.owner:
+            return True
         if self.owner is not None:
             journal.check_owner(self.owner)
-        if not self.has_plan():
-            raise self.lost()
+        return False
 
     def take(self) -> RunFolder | None:
         """Take over the folders of runs that have ended; return one with a plan, or None."""
