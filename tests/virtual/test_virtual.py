@@ -688,6 +688,16 @@ def test_icechunk_grows_by_commits(tmp_path: Path) -> None:
         other.to_icechunk(tmp_path)
 
 
+def test_icechunk_of_a_path_with_dots(tmp_path: Path) -> None:
+    url = write_shards(tmp_path / "shards", (5,))
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "inner")
+    for spelled in (f"{tmp_path}/real/../shards", f"{tmp_path}/link/../../shards"):
+        virtual = dtf.virtual_zarr(f"{spelled}/{Path(url).name}", FEATURES)
+        folder = tmp_path / spelled.rpartition("/")[0][len(f"{tmp_path}/") :].replace("/", "-")
+        check_icechunk(virtual, dtf.read_tfrecord(url, FEATURES).compute(), folder)
+
+
 def test_icechunk_needs_a_container(tmp_path: Path) -> None:
     parts = [
         dtf.virtual_zarr(write_shards(tmp_path / name, (5,)), {"label": FEATURES["label"]}) for name in ("in", "out")

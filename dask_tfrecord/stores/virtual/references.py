@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ from dask_tfrecord.columns.records import wanted_schema
 from dask_tfrecord.errors import SchemaError, plural, printable, redact_url
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.identity import file_key
+from dask_tfrecord.identity import canonical_path, file_key
 from dask_tfrecord.options import ZarrTargetOptions, complete
 from dask_tfrecord.rows.read import open_lengths, read_rows
 from dask_tfrecord.rows.sources import RecordSource, UncountedSource, shards_origin
@@ -492,7 +493,8 @@ def _form(attributes: Mapping[str, Any], part: str) -> Any:
 def _icechunk_url(file: str) -> str:
     """Return the URL of a file as Icechunk takes it."""
     if is_local(file):
-        return f"file://{quote(file)}"
+        # Icechunk removes `..` from the URL of a container, and then does not find it for a file that is spelled so.
+        return f"file://{quote(canonical_path(file) if '..' in Path(file).parts else file)}"
     protocol, separator, rest = file.partition("://")
     return {"gs": "gcs", "s3a": "s3"}.get(protocol, protocol) + separator + rest
 
