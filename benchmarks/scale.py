@@ -43,8 +43,8 @@ import dask_tfrecord as dtf
 from dask_tfrecord import RecordWriter, build_index
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.messages import Example
-from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard
+from dask_tfrecord.records.window import Window
 from dask_tfrecord.rows.chunk_borders import borders_by_bytes, borders_by_rows, distinct
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import index_shards

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from dask_tfrecord.records.framing import RecordWriter as RecordWriter
     from dask_tfrecord.records.framing import read_records as read_records
     from dask_tfrecord.rows.counting import build_index as build_index
-    from dask_tfrecord.rows.counting import repair as repair
-    from dask_tfrecord.rows.counting import verify as verify
+    from dask_tfrecord.rows.damaged_records import repair as repair
+    from dask_tfrecord.rows.damaged_records import verify as verify
     from dask_tfrecord.rows.partitions import infer_schema as infer_schema
     from dask_tfrecord.rows.partitions import inspect_records as inspect_records
     from dask_tfrecord.rows.partitions import read_bag as read_bag
-    from dask_tfrecord.shards.compressions import ShardCompression as ShardCompression
-    from dask_tfrecord.shards.registry import register_compression as register_compression
+    from dask_tfrecord.shards.compressions import register_compression as register_compression
+    from dask_tfrecord.shards.shard_compression import ShardCompression as ShardCompression
     from dask_tfrecord.stores.files.job import ParquetJob as ParquetJob
     from dask_tfrecord.stores.files.job import TFRecordJob as TFRecordJob
     from dask_tfrecord.stores.files.parquet import to_parquet as to_parquet
@@ -67,13 +67,14 @@ if TYPE_CHECKING:
 
 # The public names of each module; the imports above are the same for type checkers.
 _PUBLIC = {
-    "rows.counting": ("build_index", "repair", "verify"),
+    "rows.counting": ("build_index",),
+    "rows.damaged_records": ("repair", "verify"),
     "rows.partitions": ("infer_schema", "inspect_records", "read_bag"),
     "extras.batches.mixing": ("Pad",),
     "extras.batches.mixtures": ("sample_from_datasets",),
     "blocks": ("BytesBlock", "RaggedBlock"),
-    "shards.compressions": ("ShardCompression",),
-    "shards.registry": ("register_compression",),
+    "shards.shard_compression": ("ShardCompression",),
+    "shards.compressions": ("register_compression",),
     "columns.resizing": ("resize_images",),
     "dataset.dataset": ("Dataset",),
     "dataset.reading": ("read_tfrecord",),

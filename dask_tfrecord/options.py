@@ -26,6 +26,8 @@ class Option:
     metavar: str | None = None
 
 
+# Records that features are inferred from by default.
+SAMPLE = 256
 # Default of an option that has to be given.
 REQUIRED = inspect.Parameter.empty
 

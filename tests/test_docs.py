@@ -28,7 +28,7 @@ from support.programs import run_program, run_python
 
 import dask_tfrecord
 from dask_tfrecord.features.images.registry import FORMATS
-from dask_tfrecord.shards.registry import COMPRESSIONS
+from dask_tfrecord.shards.compressions import COMPRESSIONS
 
 PAGES = sorted(
     str(path.relative_to(REPOSITORY)) for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]

@@ -88,7 +88,7 @@ def test_opening_reports_shards_records_and_the_indexes_that_were_used(
 def test_damage_that_is_passed_over_is_a_warning(shards: Path, caplog: pytest.LogCaptureFixture) -> None:
     damage(shards / "part-1.tfrecord")
     assert dtf.read_tfrecord(shards, errors="skip").nrows == ROWS - 1
-    [warning] = messages(caplog, "rows.counting", logging.WARNING)
+    [warning] = messages(caplog, "rows.damaged_records", logging.WARNING)
     assert "4 files, 39 records, damage in 1: 1 record lost; errors='skip' reads the other records" in warning
 
 

@@ -24,14 +24,14 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from dask_tfrecord.errors import for_commands, printable, redact
-from dask_tfrecord.options import REQUIRED, LeRobotOptions, ShardOptions, options_of, summary
+from dask_tfrecord.options import REQUIRED, SAMPLE, LeRobotOptions, ShardOptions, options_of, summary
 from dask_tfrecord.settings import limits, parse_size
-from dask_tfrecord.shards.registry import COMPRESSIONS, normalize_compression
+from dask_tfrecord.shards.compressions import COMPRESSIONS, normalize_compression
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dask_tfrecord.rows.filters import Alternatives
+    from dask_tfrecord.rows.where import Alternatives
 
 
 def plain(text: str) -> str:
@@ -152,8 +152,6 @@ GIVEN = "dask_tfrecord.given"
 _REPEATED = 6
 # Key of `--debug` in the context of a command.
 DEBUG = "dask_tfrecord.debug"
-# Records that features are inferred from by default.
-SAMPLE = 256
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -214,7 +212,7 @@ def _parsed_conditions(_ctx: click.Context, _option: click.Parameter, texts: tup
     """Parse conditions of texts that all hold."""
     if not texts:
         return []
-    from dask_tfrecord.rows.filters import parse_expressions
+    from dask_tfrecord.rows.where import parse_expressions
 
     try:
         return parse_expressions(texts)
@@ -545,7 +543,7 @@ def _check_no_value(ctx: click.Context, path: str) -> None:
         )
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
-    from dask_tfrecord.rows.filters import parse_expression
+    from dask_tfrecord.rows.where import parse_expression
 
     with suppress(ValueError, OSError):
         if not Path(path).exists() and parse_expression(path):

@@ -14,16 +14,16 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG, GIVEN, SAMPLE, TEXT, command_line, computing, is_path, plain
+from dask_tfrecord.cli.command_options import DEBUG, GIVEN, TEXT, command_line, computing, is_path, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
-from dask_tfrecord.options import COMMANDS
+from dask_tfrecord.options import COMMANDS, SAMPLE
 
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.dataset import Dataset
     from dask_tfrecord.features.inference.report import Report
     from dask_tfrecord.features.schema import Schema
     from dask_tfrecord.records.index import RecordRange
-    from dask_tfrecord.rows.filters import Alternatives
+    from dask_tfrecord.rows.where import Alternatives
     from dask_tfrecord.shards.shard import Shards
     from dask_tfrecord.stores.output import WriteSummary
 
@@ -272,7 +272,7 @@ def check_one_source_of_features(features: str | None, sample: int | str | None)
 def keep_where(dataset: Dataset, conditions: Alternatives | None, columns: list[str] | None) -> Dataset:
     """Return the rows of --where and the columns of --columns; text is bytes where the column has bytes."""
     if conditions:
-        from dask_tfrecord.rows.filters import as_stored
+        from dask_tfrecord.rows.where import as_stored
 
         dataset = dataset.where(as_stored(dataset.schema, conditions))
     return dataset if columns is None else dataset[columns]
@@ -341,7 +341,7 @@ def inspect_sample(
     from rich.console import Console
 
     from dask_tfrecord.features.message_types import MessageType
-    from dask_tfrecord.rows.counting import runs_left
+    from dask_tfrecord.rows.damaged_records import runs_left
     from dask_tfrecord.rows.partitions import inspect_shards
 
     type_ = None if message is None else MessageType.of(message)
@@ -362,10 +362,10 @@ def inspect_matching(
     """
     import numpy as np
 
-    from dask_tfrecord.rows.filters import as_stored
     from dask_tfrecord.rows.partitions import inspect_shards
     from dask_tfrecord.rows.read import read_rows
     from dask_tfrecord.rows.sources import RecordSource
+    from dask_tfrecord.rows.where import as_stored
 
     with computing(threads):
         source = read_rows(pattern, schema, filters=as_stored(schema, conditions), **reading).source

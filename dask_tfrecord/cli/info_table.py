@@ -21,7 +21,7 @@ from dask_tfrecord.features.code import schema_code
 from dask_tfrecord.features.inference.report import FeatureReport, Report
 from dask_tfrecord.features.schema import Schema, feature_cells, group_lines
 from dask_tfrecord.markup import stack_columns
-from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.records.shard_check import ShardReport
 from dask_tfrecord.shards.shard import Shards
 
 _HEADER = ("feature", "class", "dtype", "shape", "present", "values", "looks like")

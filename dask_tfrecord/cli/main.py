@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from dask_tfrecord.cli.command_options import (
-    SAMPLE,
     command_line,
     common_options,
     computing,
@@ -51,6 +50,7 @@ from dask_tfrecord.cli.writer_commands import AllCommands, writer_command
 from dask_tfrecord.errors import FeatureError, SchemaError, TFRecordError, UnknownFeatureError, for_commands, plural
 from dask_tfrecord.options import (
     COMMANDS,
+    SAMPLE,
     CopyOptions,
     LeRobotOptions,
     ShardOptions,
@@ -62,7 +62,7 @@ from dask_tfrecord.options import (
 )
 
 if TYPE_CHECKING:
-    from dask_tfrecord.rows.filters import Alternatives
+    from dask_tfrecord.rows.where import Alternatives
 
 
 _zarr = flags(ZarrOptions, ZarrTargetOptions, ZarrWriteOptions)
@@ -121,8 +121,9 @@ def info(
     from dask_tfrecord.cli.info_table import document, print_facts, print_report, print_schema
     from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
     from dask_tfrecord.features.schema import group_lines, prefix_lines
-    from dask_tfrecord.records.damage import DamageReport, ShardReport
-    from dask_tfrecord.rows.counting import check_shards, index_shards
+    from dask_tfrecord.records.shard_check import DamageReport, ShardReport
+    from dask_tfrecord.rows.counting import index_shards
+    from dask_tfrecord.rows.damaged_records import check_shards
     from dask_tfrecord.shards.listing import find_shards
 
     try:
@@ -241,7 +242,7 @@ def copy(
     kept: dict[str, Any] = {"errors": errors}
     if where:
         from dask_tfrecord.features.schema import Schema
-        from dask_tfrecord.rows.filters import as_stored
+        from dask_tfrecord.rows.where import as_stored
 
         reading = {"compression": "infer", "errors": errors}
         found = find_schema(source, threads, features, None, split=None, default="all", **reading)
@@ -282,10 +283,10 @@ def verify(ctx: click.Context, pattern: str | list[str], as_json: bool, compress
 
     For each damaged file, print the lost byte ranges and the reasons. The exit status is 1 if a file is damaged.
     """
-    from dask_tfrecord.rows import counting
+    from dask_tfrecord.rows import damaged_records
 
     with computing(threads):
-        report = counting.verify(pattern, compression=compression)
+        report = damaged_records.verify(pattern, compression=compression)
     # A reader that closes the pipe does not turn damage into success.
     ctx.meta[STATUS] = 0 if report.ok else 1
     if as_json:
@@ -305,7 +306,7 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
 
     A JSON file next to TARGET lists the lost byte ranges.
     """
-    from dask_tfrecord.rows import counting
+    from dask_tfrecord.rows import damaged_records
 
     if Path(target).exists() and not overwrite:
         # Of two shards that a shell makes of a glob, the second one would be lost.
@@ -316,7 +317,7 @@ def repair(source: str, target: str, as_json: bool, overwrite: bool, compression
             f"output of an earlier command."
         )
     with computing():
-        report = counting.repair(source, target, compression=compression)
+        report = damaged_records.repair(source, target, compression=compression)
     if as_json:
         click.echo(json_line(report.to_dict()))
         return
@@ -533,7 +534,7 @@ def _not_held(pattern: str | list[str], store: str, component: str | None, readi
     """Return the shards that a store does not hold, to be read with its features unless `reading` has others."""
     from dask_tfrecord.features.metadata.splits import resolve_collection
     from dask_tfrecord.features.schema import Schema
-    from dask_tfrecord.stores.zarr.append import shards_to_append
+    from dask_tfrecord.stores.zarr.additions import shards_to_append
     from dask_tfrecord.stores.zarr.store import TargetGroup
 
     target = TargetGroup.from_arguments(store, component, None)

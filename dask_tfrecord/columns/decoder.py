@@ -51,8 +51,9 @@ from dask_tfrecord.features.listed import is_padded, lengths
 from dask_tfrecord.features.schema import ITEMS, Sampling, Schema, unset_keys
 from dask_tfrecord.features.tensor import found_tensor
 from dask_tfrecord.messages import DecodeError, ExampleListWithContext, SequenceExample
-from dask_tfrecord.records.framing import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window, framing_error
+from dask_tfrecord.records.framing import framing_error
 from dask_tfrecord.records.index import RecordRange, check_following_splits, truncation_error
+from dask_tfrecord.records.window import FOOTER, HEADER, MAX_RECORD_BYTES, Expected, Window
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.shard import is_local

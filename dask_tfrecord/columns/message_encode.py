@@ -29,7 +29,7 @@ from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.message_types import MessageType, is_map, is_utf8
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.features.written import KeyedValues, fixed
-from dask_tfrecord.records.framing import FOOTER, HEADER
+from dask_tfrecord.records.window import FOOTER, HEADER
 
 # Bytes of a message that protobuf reads.
 MAX_MESSAGE = (1 << 31) - 1

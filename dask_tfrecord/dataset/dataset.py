@@ -35,12 +35,16 @@ from dask_tfrecord.options import (
     ZarrWriteOptions,
     with_options,
 )
-from dask_tfrecord.records.damage import DamageReport
+from dask_tfrecord.records.shard_check import DamageReport
 from dask_tfrecord.rows.collection import checked_integer
-from dask_tfrecord.rows.counting import check_shards
+from dask_tfrecord.rows.damaged_records import check_shards
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.explode import explode_rows, step_window
-from dask_tfrecord.rows.filters import (
+from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
+from dask_tfrecord.rows.permutation import shuffled
+from dask_tfrecord.rows.ragged import padded_column, ragged_column
+from dask_tfrecord.rows.rows import HasRows, Rows
+from dask_tfrecord.rows.where import (
     Filters,
     MaskFunction,
     UserMask,
@@ -49,10 +53,6 @@ from dask_tfrecord.rows.filters import (
     filter_rows,
     parse_expression,
 )
-from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
-from dask_tfrecord.rows.permutation import shuffled
-from dask_tfrecord.rows.ragged import padded_column, ragged_column
-from dask_tfrecord.rows.rows import HasRows, Rows
 
 if TYPE_CHECKING:
     import xarray

@@ -18,7 +18,7 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keys import KeySpec, Scope
 from dask_tfrecord.features.written import KeyedValues, in_levels
-from dask_tfrecord.shards.registry import find_compression
+from dask_tfrecord.shards.compressions import find_compression
 
 
 class Encoded(Feature):

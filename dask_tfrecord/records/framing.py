@@ -1,4 +1,4 @@
-"""TFRecord framing: a window on the bytes of a shard, reading and writing of records, and errors for damaged ones.
+"""TFRecord framing: reading and writing of records, and errors for damaged ones.
 
 A record is a little-endian uint64 length, the uint32 masked CRC-32C of these 8 bytes, the payload, and the uint32
 masked CRC-32C of the payload:
@@ -12,28 +12,18 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dask_tfrecord import _native
 from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.errors import CorruptRecordError, Location, Spelled, plural
-from dask_tfrecord.settings import limits
+from dask_tfrecord.records.window import FOOTER, HEADER, MAX_RECORD_BYTES, Window, describe_head
 from dask_tfrecord.shards.checksums import mask_crc32c, masked_crc32c
-from dask_tfrecord.shards.foreign import HEAD_NBYTES, Format, foreign_format
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard
-from dask_tfrecord.shards.streams import Arrived, ByteSink, open_sink, open_stream
-
-# Bytes of a record around its payload.
-HEADER = 12
-FOOTER = 4
+from dask_tfrecord.shards.streams import ByteSink, open_sink
 
 _HEAD = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -44,271 +34,6 @@ _REMEDY = Spelled(
     "; --errors skip drops damaged records, and the command repair copies the others to a new file",
 )
 
-# Protobuf limits messages to this size. Larger records are damaged, or part of a decompression bomb.
-MAX_RECORD_BYTES = 1 << 31
-
-_HEAD_SIZE = 64
-# First bytes of a file, which reveal its compression.
-_PROBE_NBYTES = 512
-_CONTROLS = {chr(code) for code in range(32)} - set("\t\n\r\f")
-# Memory of a window that was closed, for each thread.
-_spares = threading.local()
-# Bytes that the native core reads between two checks for an interruption.
-_MOST_NBYTES = 16 << 20
-_NOTHING = np.empty(0, np.uint8)
-
-
-class Expected(NamedTuple):
-    """Sizes of all records of a decoder, known in advance; it allocates memory by them after the first record."""
-
-    nbytes: int  # stored; 0 if memory is allocated
-    rows: int | None
-
-
-class Window:
-    """Window on the decompressed bytes of a shard, which moves forward and reuses one buffer.
-
-    Parameters
-    ----------
-    shard : Shard
-        Shard to read.
-    start : int, default 0
-        Offset in the decompressed stream where the window starts.
-    block_size : int, default 1 MiB
-        Bytes per read. It may be changed between two calls of `ensure`.
-    stop : int, optional
-        Offset in the decompressed stream where reading will probably stop; see `expect`.
-    max_record_bytes : int, default 2 GiB
-        A record with a larger length is an error.
-    most : int, optional
-        Bytes of the memory from the start, if the first read takes fewer.
-
-    Attributes
-    ----------
-    buffer : uint8 array
-        Memory of the window. For a large record it is replaced by an array of the size that is needed if the file has
-        these bytes. Where the size of the stream is unknown, it is replaced by one of twice the size whenever the bytes
-        that have arrived enter it, so a length field alone never allocates memory.
-    begin, end : int
-        ``buffer[begin:end]`` is in view.
-    offset : int
-        Offset of ``buffer[begin]`` in the decompressed stream.
-    compression : str or None
-        Detected compression.
-    """
-
-    __slots__ = (
-        *("_max_need", "_size", "_stream", "_view"),
-        *("begin", "block_size", "buffer", "compression", "end", "max_record_bytes", "offset", "shard"),
-    )
-
-    def __init__(
-        self,
-        shard: Shard,
-        start: int = 0,
-        *,
-        block_size: int = 1 << 20,
-        stop: int | None = None,
-        max_record_bytes: int = MAX_RECORD_BYTES,
-        most: int = 0,
-    ) -> None:
-        self.shard = shard
-        self.block_size = block_size
-        self.max_record_bytes = max_record_bytes
-        self._max_need = HEADER + max_record_bytes + FOOTER
-        self._stream = open_stream(shard, start, stop)
-        self.compression = self._stream.compression
-        # The size of a decompressed stream is unknown.
-        self._size = shard.size if self.compression is None else None
-        self.begin = self.end = 0
-        try:
-            self.offset = self._stream.position
-            if self.offset < start:
-                raise CorruptRecordError(
-                    f"expected at least {start} bytes, the stream ends after {self.offset}: the file has changed since "
-                    f"it was indexed; read the collection again",
-                    Location(shard.path),
-                )
-        except BaseException:
-            self._stream.close()
-            raise
-        spare: NDArray[np.uint8] | None = _spares.__dict__.pop("memory", None) if most > block_size else None
-        if spare is None or len(spare) != most:
-            spare = np.empty(max(block_size, most), np.uint8)
-        self.buffer = spare
-        self._view = self.buffer.data
-
-    def feed(
-        self, decoder: _native.Decoder, limit: int, stop: int, last: int | None, expected: Expected
-    ) -> _native.Walk:
-        """Feed a decoder at most `limit` records, and move forward past those that it accepts.
-
-        They are the records in view, and, as far as the native core can read them itself, those that follow: about
-        16 MiB until the next check for an interruption. Reading will probably stop at the offset `stop`; the last
-        record begins at the offset `last` at most.
-        """
-        arrived, position = self._readable()
-        walk, self.begin, self.end, read = decoder.feed_on(
-            self._origin(arrived, stop),
-            self.buffer,
-            self.begin,
-            self.end,
-            position,
-            limit,
-            self.offset,
-            last,
-            expected.nbytes,
-            -1 if expected.rows is None else expected.rows,
-        )
-        self._follow(arrived.start + read)
-        return walk
-
-    def feed_selected(
-        self,
-        decoder: _native.Decoder,
-        first: int,
-        selected: NDArray[np.int64],
-        stop: int,
-        expected: Expected,
-        ends: NDArray[np.int64] | None,
-    ) -> tuple[_native.Walk, int]:
-        """Feed a decoder the records with the numbers `selected`, as `feed` does, and skip the others by their headers.
-
-        The record at the window has the number `first`. The offset where each record ends is written to `ends`, up to
-        a damaged header. Returns the number of decoded records, too. If a record ends beyond the stream, the window is
-        at the end of the stream, and has moved by fewer bytes than the walk.
-        """
-        arrived, position = self._readable()
-        walk, self.begin, self.end, read, decoded = decoder.feed_selected_on(
-            self._origin(arrived, stop),
-            self.buffer,
-            self.begin,
-            self.end,
-            position,
-            first,
-            selected,
-            self.offset,
-            expected.nbytes,
-            -1 if expected.rows is None else expected.rows,
-            ends,
-        )
-        self._follow(arrived.start + read)
-        return walk, decoded
-
-    def _readable(self) -> tuple[Arrived, int]:
-        """Return what the native core can read itself, and the position in it that follows the bytes in view."""
-        at = self.offset + self.end - self.begin
-        arrived = self._stream.arrived() or Arrived(None, _NOTHING, at, at)
-        return arrived, at - arrived.start
-
-    def _origin(self, arrived: Arrived, stop: int) -> _native.Origin:
-        """Describe what the native core reads: little at once at first, because a few records may be enough."""
-        return _native.Origin(
-            arrived.file,
-            arrived.memory,
-            stop=max(stop - arrived.start, 0),
-            size=arrived.stop - arrived.start,
-            most=_MOST_NBYTES,
-            first=limits().first_window_nbytes,
-            block=limits().window_nbytes,
-        )
-
-    def _follow(self, position: int) -> None:
-        """Move the stream to the position that the native core has reached, or to its end."""
-        self.offset = self._stream.seek(position) - (self.end - self.begin)
-
-    def expect(self, stop: int) -> None:
-        """Announce the offset in the stream where reading will probably stop, which limits remote ranges."""
-        self._stream.expect(stop)
-
-    def ensure(self, need: int = 1) -> bool:
-        """Read until `need` bytes, counted from `begin`, are in view; nothing is read if they are in view already.
-
-        False if the stream has fewer bytes, or `need` exceeds the largest allowed record: the window may then contain
-        less than the rest of the stream. To continue after a truncated record, request more bytes than are in view.
-        Arrays that view `buffer` are overwritten.
-        """
-        have = self.end - self.begin
-        if need > self._max_need:
-            return False
-        if have >= need:
-            return True
-        if self._size is not None and self.offset + need > self._size:
-            return False
-        while have < need:
-            self._extend(have, need)
-            last = self.end + max(self.block_size, need - have)
-            count = self._stream.readinto(self._view[self.end : last])
-            if not count:
-                return False
-            self.end += count
-            have += count
-        return True
-
-    def _extend(self, have: int, need: int) -> None:
-        """Move the bytes in view to the front; enlarge the buffer if less than half a block is free."""
-        if self.begin:
-            self.buffer[:have] = self.buffer[self.begin : self.end]
-            self.begin, self.end = 0, have
-        if len(self.buffer) - have < self.block_size // 2 or len(self.buffer) == have:
-            # A file of known size has the bytes that are needed: `ensure` has compared them.
-            grown = np.empty(max(2 * len(self.buffer), need if self._size is not None else 0), np.uint8)
-            grown[:have] = self.buffer[:have]
-            self.buffer = grown
-            self._view = grown.data
-
-    def advance(self, nbytes: int) -> bool:
-        """Move the window forward by bytes; those past `end` are skipped, and inflated in a compressed file.
-
-        False if the stream is shorter: the window is then at its end.
-        """
-        if nbytes <= self.end - self.begin:
-            self.begin += nbytes
-            self.offset += nbytes
-            return True
-        target = self.offset + nbytes
-        self.begin = self.end = 0
-        self.offset = self._stream.seek(target)
-        return self.offset == target
-
-    def view(self, start: int, stop: int) -> memoryview:
-        """Return bytes in view, counted from `begin`; they are valid until the next `ensure`."""
-        return self._view[self.begin + start : min(self.begin + stop, self.end)]
-
-    @property
-    def exhausted(self) -> bool:
-        """True if all bytes of the stream are behind the window."""
-        return not self.ensure()
-
-    def close(self) -> None:
-        """Close the file, and keep a usual window's memory for this thread's next one."""
-        self._stream.close()
-        if len(self.buffer) == limits().window_nbytes:
-            _spares.memory = self.buffer
-            self.begin = self.end = 0
-            self.buffer = np.empty(0, np.uint8)
-            self._view = self.buffer.data
-
-    def __enter__(self) -> Self:
-        """Return the window; the with-block closes the file."""
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the file."""
-        self.close()
-
-
-def detected_compression(shard: Shard) -> str | None:
-    """Return the compression of a shard, by its first bytes."""
-    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
-        return window.compression
-
-
-def foreign_head(shard: Shard) -> Format | None:
-    """Return the format of other files that the bytes of a shard begin like; see `foreign_format`."""
-    with Window(shard, block_size=_PROBE_NBYTES, stop=_PROBE_NBYTES) as window:
-        return foreign_format(bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES))))
-
 
 def framing_error(window: Window, record: int) -> CorruptRecordError:
     """Return the error for a record that was refused, whose header is at the window, which is moved.
@@ -316,7 +41,7 @@ def framing_error(window: Window, record: int) -> CorruptRecordError:
     The record is read again in blocks, so its length allocates no memory.
     """
     location = Location(window.shard.path, record, window.offset)
-    have = _fill_up_to(window, HEADER)
+    have = window.fill(HEADER)
     if have < HEADER:
         text = f"truncated header: expected {HEADER} bytes, found {have} before the end of the file"
         if record == 0:
@@ -366,7 +91,7 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
         expected = plural(length, "byte")
         text = f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
         return CorruptRecordError(text + _REMEDY, location)
-    have = _fill_up_to(window, FOOTER)
+    have = window.fill(FOOTER)
     if have < FOOTER:
         text = f"truncated footer: expected {FOOTER} bytes, found {have} before the end of the file. {advice}"
         return CorruptRecordError(text + _REMEDY, location)
@@ -386,28 +111,6 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
         return CorruptRecordError(text, location)
     text = "the record was refused, but is intact when read again: the file is being changed, or memory or disk fail"
     return CorruptRecordError(text, location)
-
-
-def _fill_up_to(window: Window, most: int) -> int:
-    """Read until `most` bytes are in view or the stream ends; return the number of bytes in view, at most `most`."""
-    while (have := window.end - window.begin) < most and window.ensure(have + 1):
-        pass
-    return min(have, most)
-
-
-def describe_head(window: Window) -> str:
-    """Describe the first bytes of a file by the magic numbers of other formats."""
-    start = bytes(window.view(0, _fill_up_to(window, HEAD_NBYTES)))
-    head, shown = start[:_HEAD_SIZE], f" ({start[:12].hex(' ')})"
-    if (format := foreign_format(start)) is not None:
-        return format.what + shown + (format.advice and f"; {format.advice}")
-    if not head.strip(b"\0"):
-        return f"{len(head)} zero bytes: the file may be an incomplete download or copy"
-    # The last character may be incomplete.
-    text = head.decode(errors="ignore")
-    if len(text.encode()) > len(head) - 4 and not set(text) & _CONTROLS:
-        return f"the text {text[:40]!r}"
-    return f"bytes of an unknown format{shown}"
 
 
 @explain_arguments("dtf.read_records('train.tfrecord')")

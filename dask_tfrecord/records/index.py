@@ -29,11 +29,12 @@ from dask_tfrecord.errors import (
     redact,
     redact_url,
 )
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window, framing_error, iterate_records
+from dask_tfrecord.records.framing import framing_error, iterate_records
+from dask_tfrecord.records.window import FOOTER, HEADER, Window
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.checksums import masked_crc32c
+from dask_tfrecord.shards.compressions import DETECTION_NBYTES, has_access_points, useless_index
 from dask_tfrecord.shards.listing import Sidecar, sidecar_path
-from dask_tfrecord.shards.registry import has_access_points, useless_index
 from dask_tfrecord.shards.shard import Shard, is_local
 from dask_tfrecord.shards.streams import (
     ACCESS_SUFFIX,
@@ -292,8 +293,6 @@ _LENGTH = struct.Struct("<Q")
 _NOT_TWO_NUMBERS = "it is not a text with two numbers in each line"
 
 _BLOCK = 1 << 20
-# Bytes that are read to detect the compression of a shard.
-_HEAD = 512
 # Two 64-bit numbers make a shorter line.
 _MAX_LINE = 64
 # Headers of a remote shard that are compared if the index file may be older.
@@ -338,7 +337,7 @@ def _read_index(shard: Shard, sidecar: Sidecar, apart: int) -> ShardIndex:
         raise UnusableIndexError(f"it cannot be read: {error}") from error
     local = is_local(shard.path)
     try:
-        with Window(shard, block_size=HEADER, stop=_HEAD) as window:
+        with Window(shard, block_size=HEADER, stop=DETECTION_NBYTES) as window:
             nbytes = _stream_size(shard, window.compression)
             if lines.end != nbytes:
                 raise UnusableIndexError(f"its records end at byte {lines.end}, those of the shard at byte {nbytes}")

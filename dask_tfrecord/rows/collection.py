@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.errors import plural
-from dask_tfrecord.records.damage import ShardReport
 from dask_tfrecord.records.index import RecordRange, ShardIndex, kept_offsets
+from dask_tfrecord.records.shard_check import ShardReport
 from dask_tfrecord.rows.permutation import Permutation
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.shard import Shard, Shards, is_local

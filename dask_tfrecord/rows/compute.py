@@ -17,8 +17,8 @@ from dask_tfrecord.blocks import Block, RaggedBlock, allocating, concatenate, ro
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.rows.calls import Attempts, raise_first
 from dask_tfrecord.rows.collection import row_numbers
-from dask_tfrecord.rows.counting import Attempts, raise_first
 from dask_tfrecord.rows.engine import da, from_graph
 from dask_tfrecord.rows.graph import Chunk, step_key
 from dask_tfrecord.rows.memory import Workers

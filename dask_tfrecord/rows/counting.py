@@ -1,4 +1,4 @@
-"""Count, index, verify and repair the records of shards, in tasks on the active scheduler."""
+"""Count and index the records of shards, in tasks on the active scheduler."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import logging
 import os
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain, pairwise, starmap
 from typing import Any
 
-import dask
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.advice import explain_arguments
-from dask_tfrecord.errors import TFRecordError, plural, redact_url, warn_caller
-from dask_tfrecord.records.damage import DamageReport, ShardReport, check_shard, count_lost_records, repair_shard
-from dask_tfrecord.records.framing import detected_compression
+from dask_tfrecord.errors import plural, redact_url, warn_caller
 from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
-    RecordRange,
     ShardIndex,
     begins_with_header,
     even_splits,
@@ -34,14 +28,13 @@ from dask_tfrecord.records.index import (
     split_entries,
     write_sidecars,
 )
+from dask_tfrecord.records.window import detected_compression
+from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.chunk_borders import joined_parts
-from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.dask_private import active_client
-from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, is_displayed, report_progress
+from dask_tfrecord.rows.progress import is_displayed
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import Sidecar, find_shards, find_sidecars
 from dask_tfrecord.shards.objects import StoredFile, check_files, directory_of, remove_abandoned
-from dask_tfrecord.shards.registry import normalize_compression
 from dask_tfrecord.shards.shard import Shard, Shards, is_local
 from dask_tfrecord.shards.streams import ACCESS_SUFFIX
 
@@ -243,216 +236,7 @@ def group_by_size(costs: Sequence[int]) -> Iterator[slice]:
     return starmap(slice, pairwise(joined_parts(limit, (range(len(before)), _TASK_SHARDS))))
 
 
-def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: Any) -> list[Any]:
-    """Call functions on the active scheduler and show progress; the first call in order determines the error.
-
-    Each function gets the values `common` as its first arguments. They are sent once to each worker.
-    """
-    active_client()
-    name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
-    attempts, end = Attempts(), f"{name}-all"
-    nodes = [dask.delayed(value, name=f"{name}-{number}", traverse=False) for number, value in enumerate(common)]
-    keys = [node.key for node in nodes]
-    # A plain graph: a `Delayed` for each of many thousand calls would take minutes.
-    tasks: dict[Any, Any] = {
-        (name, number): (_call_and_report, attempts, number, call, *keys) for number, call in enumerate(calls)
-    }
-    graph = {**tasks, end: (list, list(tasks))}
-    for node in nodes:
-        graph |= dict(node.__dask_graph__())
-    with ProgressBar(label, len(tasks)) as bar, follow_tasks(name, lambda *_: bar.advance()):
-        results: list[Any] = dask.compute(Delayed(end, graph))[0]
-    raise_first(results)
-    return results
-
-
-def _call_and_report(attempts: Attempts, number: int, call: partial[Any], *common: Any) -> Any:
-    result = attempts.call(number, partial(call, *common))
-    report_progress()
-    return result
-
-
-class Attempts:
-    """Calls in an order, whose first error in that order is raised, not the first that a thread meets.
-
-    Threads share the object. Other processes have copies, so that later calls are not skipped there.
-    """
-
-    def __init__(self) -> None:
-        self._failed: list[int] = []
-
-    def call(self, number: int, function: Callable[[], Any]) -> Any:
-        """Return the result, or the error of the call; skip calls after the failed ones."""
-        if self._failed and number > min(self._failed):
-            return None
-        try:
-            return function()
-        except TFRecordError as error:
-            self._failed.append(number)
-            return error
-
-
-def raise_first(results: Iterable[Any]) -> None:
-    """Raise the first error among the results of `Attempts`."""
-    for result in results:
-        if isinstance(result, TFRecordError):
-            raise result
-
-
 def _hint(text: str) -> None:
     _log.info("%s", text)
     if is_displayed():
         sys.stderr.write(f"{text}\n")
-
-
-# Records that features are inferred from.
-SAMPLE = 256
-
-
-@explain_arguments("dtf.verify('train-*.tfrecord')")
-def verify(
-    urlpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    compression: str | None = "infer",
-    storage_options: Mapping[str, Any] | None = None,
-) -> DamageReport:
-    """Check all records of a collection: both CRCs, and every byte between records.
-
-    Shards are read completely, in parallel on the active scheduler, with constant memory. A truncated header at the end
-    of a file is reported as damage; TensorFlow drops it silently.
-
-    Parameters
-    ----------
-    urlpath : str, os.PathLike or list of these
-        Path, fsspec URL, glob, directory, or template (``name@8``, ``name-?????-of-00008``).
-    compression : {"infer", None, "gzip", "zlib", "zstd"}
-        ``"infer"`` detects compression by the first bytes, not by the file name.
-    storage_options : mapping, optional
-        Options of the fsspec file system.
-
-    Returns
-    -------
-    DamageReport
-        Intact records and lost ranges of bytes of each file, with the reason. The number of lost records is known if
-        their headers are intact or an index exists (`build_index`). Damage does not raise.
-
-    Raises
-    ------
-    ShardNotFoundError
-        If no shard is found.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> dtf.verify("train-*.tfrecord")
-    2 files, 20 records, no damage
-    """
-    shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return DamageReport(tuple(check_shards(shards)))
-
-
-def intact_records(shards: Shards) -> tuple[Collection, tuple[ShardReport, ...]]:
-    """Check all records of shards; return the intact ones, and a report on each shard."""
-    reports = tuple(check_shards(shards))
-    shards = shards.resolved([report.compression for report in reports], [False] * len(shards))
-    return Collection.from_reports(shards, reports), reports
-
-
-def warn_of_damage(shards: Shards, reports: Sequence[ShardReport], errors: str) -> None:
-    """Log what is lost, if anything is."""
-    if any(report.lost for report in reports):
-        total = DamageReport(tuple(reports)).total
-        _log.warning("%s: %s; errors=%r reads the other records", shards.summary, total, errors)
-
-
-def checked_errors(errors: Any, *ways: str) -> None:
-    """Raise ValueError unless `errors=` is one of these ways to handle damaged records."""
-    if errors not in ways:
-        *others, last = map(repr, ways)
-        raise ValueError(f"errors is {', '.join(others)} or {last}; got {errors!r}")
-
-
-def runs_left(shards: Shards, errors: str) -> Callable[[int], Iterator[RecordRange]] | None:
-    """Return a function that checks a shard, and returns the runs of its intact records; None if errors are raised."""
-    if errors == "raise":
-        return None
-
-    def runs_of(number: int) -> Iterator[RecordRange]:
-        return runs_of_shard(intact_records(shards[number : number + 1])[0], 0)
-
-    return runs_of
-
-
-def runs_of_shard(collection: Collection, number: int) -> Iterator[RecordRange]:
-    """Return the runs of the records of a shard."""
-    return collection.runs(*collection.starts[number : number + 2].tolist())
-
-
-def check_shards(shards: Shards) -> list[ShardReport]:
-    """Check all records of listed shards; see `verify`."""
-    found = find_sidecars(shards, SUFFIX)
-    calls = [partial(_check_shard, shards[part], found[part]) for part in group_by_size(shards.sizes.tolist())]
-    return list(chain.from_iterable(compute_with_progress(calls, "Checking records")))
-
-
-def _check_shard(shards: Shards, sidecars: Sequence[Sidecar | None]) -> list[ShardReport]:
-    reports = []
-    for shard, sidecar in zip(shards, sidecars, strict=True):
-        report = check_shard(shard)
-        if report.lost and sidecar is not None:
-            report = count_lost_records(report, sidecar)
-        reports.append(report)
-    return reports
-
-
-@explain_arguments("dtf.repair('damaged.tfrecord', 'repaired.tfrecord')")
-def repair(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    compression: str | None = "same",
-    storage_options: Mapping[str, Any] | None = None,
-    target_options: Mapping[str, Any] | None = None,
-) -> ShardReport:
-    """Copy the intact records of a damaged file to a new file.
-
-    Records are copied byte for byte. The new file replaces an older one atomically. ``TARGET.damage.json`` next to it
-    reports the damage.
-
-    Parameters
-    ----------
-    source : str or os.PathLike
-        Damaged file, which is not modified.
-    target : str or os.PathLike
-        New file; its directory must exist.
-    compression : {"same", None, "gzip", "zlib", "zstd"}
-        Compression of the new file; ``"same"`` keeps the damaged file's.
-    storage_options, target_options : mapping, optional
-        Options of the fsspec file systems of the two files.
-
-    Returns
-    -------
-    ShardReport
-        Report on the damaged file.
-
-    Raises
-    ------
-    ShardNotFoundError
-        If the file is not found.
-    TFRecordError
-        If `source` names several files or is the same file as `target`.
-
-    Examples
-    --------
-    >>> import dask_tfrecord as dtf
-    >>> report = dtf.repair("train-00000-of-00002.tfrecord", "repaired.tfrecord")
-    >>> report.records, report.lost
-    (10, ())
-    """
-    compression = normalize_compression(compression, "same")
-    shards = find_shards(source, storage_options=storage_options)
-    if len(shards) > 1:
-        raise TFRecordError(f"repair takes one file; {os.fspath(source)} names {len(shards):,}")
-    (report,) = check_shards(shards)
-    repair_shard(shards[0], report, target, compression=compression, storage_options=target_options)
-    return report

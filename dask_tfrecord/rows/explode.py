@@ -40,8 +40,8 @@ from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import Schema, lengths_column, prefix_groups
+from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
 from dask_tfrecord.rows.memory import block_limit

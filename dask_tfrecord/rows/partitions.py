@@ -29,11 +29,12 @@ from dask_tfrecord.features.inference.report import Records, Report, RunsOf, sur
 from dask_tfrecord.features.inference.survey import survey
 from dask_tfrecord.features.message_types import MessageType
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.framing import detected_compression
 from dask_tfrecord.records.index import RecordRange, ShardIndex, full_run, iterate_payloads, scan_shard
+from dask_tfrecord.records.window import detected_compression
+from dask_tfrecord.rows.calls import Attempts, compute_with_progress, raise_first
 from dask_tfrecord.rows.chunk_borders import MOST_CHUNKS, borders_by_bytes, borders_by_rows
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import Attempts, checked_errors, compute_with_progress, raise_first, runs_left
+from dask_tfrecord.rows.damaged_records import checked_errors, runs_left
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.shard import Shard, Shards
 

@@ -27,8 +27,10 @@ from dask_tfrecord.features.metadata.labels import read_labels
 from dask_tfrecord.features.metadata.splits import ResolvedPath, resolve_collection
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.messages import DecodeError, SequenceExample
-from dask_tfrecord.records.framing import Window
+from dask_tfrecord.options import SAMPLE
 from dask_tfrecord.records.index import RecordRange, iterate_payloads
+from dask_tfrecord.records.window import Window
+from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.chunk_borders import (
     MOST_CHUNKS,
     ByteChunks,
@@ -38,22 +40,13 @@ from dask_tfrecord.rows.chunk_borders import (
     distinct,
 )
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import (
-    SAMPLE,
-    checked_errors,
-    compute_with_progress,
-    find_unsplittable,
-    index_entries_of_shards,
-    index_shards,
-    intact_records,
-    runs_of_shard,
-    warn_of_damage,
-)
-from dask_tfrecord.rows.filters import Filters, filter_rows, where
+from dask_tfrecord.rows.counting import find_unsplittable, index_entries_of_shards, index_shards
+from dask_tfrecord.rows.damaged_records import checked_errors, intact_records, runs_of_shard, warn_of_damage
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, RecordSource, UncountedSource, decoded_ratio, probe_rows
 from dask_tfrecord.rows.steps import Partitioned, StepRows
 from dask_tfrecord.rows.value_errors import FilledSource, ValueErrors, checked_modes
+from dask_tfrecord.rows.where import Filters, filter_rows, where
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.listing import find_partitions, within_folders
 from dask_tfrecord.shards.shard import Shards

@@ -32,7 +32,6 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.features import FixedLenFeature, VarLenFeature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import (
     ByteSplit,
     RecordRange,
@@ -43,6 +42,7 @@ from dask_tfrecord.records.index import (
     index_entries,
     walk,
 )
+from dask_tfrecord.records.window import Window
 from dask_tfrecord.rows.chunk_borders import ByteChunks, finer_borders
 from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers, row_runs
 from dask_tfrecord.rows.memory import block_limit

@@ -2,7 +2,7 @@
 
 A step is one frozen dataclass. `StepRows` applies it to counted rows, `StepChunks` to chunks that are not counted, and
 `Rows.apply` to chunks that exist. `Renamed` and `Partitioned` are here, `Mapped` is in `rows/functions.py`, `Filtered`
-in `rows/filters.py` and `Exploded` in `rows/explode.py`.
+in `rows/where.py` and `Exploded` in `rows/explode.py`.
 
 Fill values are no step: they replace what a source refuses to decode, so that there is no block to apply a step to.
 """

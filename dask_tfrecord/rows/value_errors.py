@@ -27,9 +27,9 @@ from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.dtypes import default_array
 from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.damage import ShardReport
+from dask_tfrecord.records.shard_check import ShardReport
+from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.graph import files_of
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource, SameRows, describe_rows, join_into

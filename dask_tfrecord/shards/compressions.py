@@ -1,99 +1,94 @@
-"""The interface of a compression of shards."""
+"""Compressions of shards by name, and which one a file has.
+
+Packages add compressions with `register_compression`, or by an entry point of the group
+``dask_tfrecord.compressions``, which holds on workers too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dask_tfrecord.plugins import Registry
+from dask_tfrecord.shards.checksums import masked_crc32c
+from dask_tfrecord.shards.deflate import GZIP, ZLIB
+from dask_tfrecord.shards.shard_compression import ShardCompression
+from dask_tfrecord.shards.zstandard import ZSTD
 
-# Deflate compresses at most 1032 times. Real data does not approach this ratio for long, decompression bombs do.
-MAX_RATIO = 1000
+# Bytes that detection takes: a TFRecord header has 12, and an inflater rejects other data within a few hundred.
+DETECTION_NBYTES = 512
 
-
-class Decompressor(Protocol):
-    """Decompresses one member, as `bz2.BZ2Decompressor` does."""
-
-    @property
-    def eof(self) -> bool:
-        """True after the end of the member."""
-
-    @property
-    def needs_input(self) -> bool:
-        """False if more bytes can be returned without further input."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """Input after the end of the member."""
-
-    def decompress(self, data: bytes | memoryview, max_length: int = -1, /) -> bytes:
-        """Return up to `max_length` decompressed bytes, all if it is negative; raise ValueError for damaged data."""
+COMPRESSIONS: Registry[ShardCompression] = Registry("dask_tfrecord.compressions", GZIP, ZLIB, ZSTD)
 
 
-class Compressor(Protocol):
-    """Compresses one member, as `bz2.BZ2Compressor` does; the same input gives the same bytes in every process."""
+def register_compression(compression: ShardCompression) -> None:
+    """Make a compression of shards known by its name, in this process.
 
-    def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
-        """Return compressed bytes that are ready."""
-
-    def flush(self) -> bytes:
-        """Return the rest of the member."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardCompression:
-    """A compression of shards.
+    Workers need it as well. An entry point of a package, of the group ``dask_tfrecord.compressions``, that names a
+    `ShardCompression`, makes it known in every process.
 
     Parameters
     ----------
-    name : str
-        Lower-case name, for `compression=`.
-    is_start : function
-        Returns whether bytes, up to 512 of the beginning of a file, begin a member. Uncompressed shards are recognized
-        before, by the CRC of their first header.
-    decompressor : function
-        Returns a new `Decompressor`, or raises ImportError.
-    compressor : function
-        Returns a new `Compressor`, or raises ImportError.
-    joins : bool, default True
-        A file may contain several members one after the other.
-    has_access_points : bool, default False
-        `FILE.gzidx` holds points at which reading can start; else a file is read from its beginning.
-    max_ratio : int, default 1000
-        Ratio of decompressed to stored bytes above which a file is refused as a decompression bomb, after 64 MiB.
+    compression : ShardCompression
+        A compression of the same name is replaced, unless this library provides it.
+
+    Raises
+    ------
+    ValueError
+        If a compression of this library has the name, or it is not a lower-case identifier.
 
     See Also
     --------
-    register_compression : Make a compression known by its name.
-
-    Examples
-    --------
-    bzip2, whose classes in the standard library have the needed methods, but raise OSError for damaged data:
-
-    >>> import bz2
-    >>> import dask_tfrecord as dtf
-    >>> class Decompressor:
-    ...     def __init__(self):
-    ...         self._bz2 = bz2.BZ2Decompressor()
-    ...     def __getattr__(self, name):
-    ...         return getattr(self._bz2, name)
-    ...     def decompress(self, data, max_length=-1):
-    ...         try:
-    ...             return self._bz2.decompress(data, max_length)
-    ...         except OSError as error:
-    ...             raise ValueError(str(error)) from error
-    >>> bzip2 = dtf.ShardCompression(
-    ...     "bzip2", lambda head: head.startswith(b"BZh"), Decompressor, bz2.BZ2Compressor
-    ... )
-    >>> dtf.register_compression(bzip2)
-    >>> report = dtf.to_tfrecord({"x": [1, 2]}, "bzip2.tfrecord", compression="bzip2")
-    >>> dtf.read_tfrecord("bzip2.tfrecord").compute()["x"]
-    array([1, 2])
+    ShardCompression : What a compression offers, with an example.
     """
+    name = compression.name
+    if (
+        name in COMPRESSIONS.built_in
+        or name in ("infer", "same", "none")
+        or not (name.isidentifier() and name == name.lower())
+    ):
+        raise ValueError(f"expected an unused name in lower case for a compression; got {name!r}")
+    COMPRESSIONS.added[name] = compression
 
-    name: str
-    is_start: Callable[[bytes], bool]
-    decompressor: Callable[[], Decompressor]
-    compressor: Callable[[], Compressor]
-    joins: bool = True
-    has_access_points: bool = False
-    max_ratio: int = MAX_RATIO
+
+def find_compression(name: str) -> ShardCompression:
+    """Return a compression by its name; raise ValueError if it is unknown in this process."""
+    for compression in COMPRESSIONS:
+        if compression.name == name:
+            return compression
+    raise ValueError(
+        f"compression {name!r} is not registered in this process; register_compression does it for one process, and a "
+        f"package with an entry point of the group {COMPRESSIONS.group!r} for all"
+    )
+
+
+def has_access_points(name: str) -> bool:
+    """Return whether a file can be read from points within it, given by a sidecar."""
+    return find_compression(name).has_access_points
+
+
+def useless_index(name: str) -> str:
+    """Return the reason why shards of a compression lack an index."""
+    others = " or ".join(each.name for each in COMPRESSIONS if each.has_access_points)
+    return f"an index of {name} data is useless, because they are read from their beginning; write {others} instead"
+
+
+def detect_compression(head: bytes) -> str | None:
+    """Return the name of the compression that the first `DETECTION_NBYTES` of a file begin; None for none.
+
+    A file whose length CRC matches is not compressed, even if the length equals the magic number of gzip.
+    """
+    if len(head) >= 12 and masked_crc32c(head[:8]) == int.from_bytes(head[8:12], "little"):
+        return None
+    return next((compression.name for compression in COMPRESSIONS if compression.is_start(head)), None)
+
+
+def normalize_compression(compression: object, *others: str) -> str | None:
+    """Check and normalise a `compression` argument: None, the name of a compression in any case, or one of `others`.
+
+    An empty string is None, as for `tf.io.TFRecordWriter`. Raises ValueError for another value.
+    """
+    name = compression.lower() if isinstance(compression, str) else compression
+    if name is None or name == "":
+        return None
+    if isinstance(name, str) and (name in others or any(name == known.name for known in COMPRESSIONS)):
+        return name
+    accepted = [*map(repr, others), "None", *(repr(known.name) for known in COMPRESSIONS)]
+    raise ValueError(f"compression is one of {', '.join(accepted)}; got {compression!r}")

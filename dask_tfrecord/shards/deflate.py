@@ -11,7 +11,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from dask_tfrecord.shards.compressions import ShardCompression
+from dask_tfrecord.shards.shard_compression import ShardCompression
 
 # Libraries that inflate, the fastest first. They differ in the damage that they find: where one value is inflated at
 # once, zlib decides on what isal refuses.

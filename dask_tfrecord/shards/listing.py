@@ -38,8 +38,8 @@ from dask_tfrecord.errors import (
     redact,
     redact_url,
 )
+from dask_tfrecord.shards.compressions import normalize_compression
 from dask_tfrecord.shards.object_store import StoreFileSystem
-from dask_tfrecord.shards.registry import normalize_compression
 from dask_tfrecord.shards.remote import (
     MIN_LOOKUPS_TO_LIST,
     class_names,

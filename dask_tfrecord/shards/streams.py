@@ -47,12 +47,17 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards import process
 from dask_tfrecord.shards.activities import activity
-from dask_tfrecord.shards.compressions import Decompressor
+from dask_tfrecord.shards.compressions import (
+    DETECTION_NBYTES,
+    detect_compression,
+    find_compression,
+    normalize_compression,
+)
 from dask_tfrecord.shards.deflate import TRAILER, Inflater
 from dask_tfrecord.shards.listing import find_sidecars, sidecar_path
-from dask_tfrecord.shards.registry import detect_compression, find_compression, normalize_compression
 from dask_tfrecord.shards.remote import RangeFetcher, call_once, changed_error, not_found_error, open_ranges, url_to_fs
 from dask_tfrecord.shards.shard import NOT_REGULAR, Shard, has_changed, is_local
+from dask_tfrecord.shards.shard_compression import Decompressor
 
 # Exit functions are called in reverse order of registration. This import registers the one that waits for threads, so
 # that `_at_exit` below is called before it.
@@ -566,9 +571,6 @@ class ByteSink:
         self._path.unlink(missing_ok=True)
 
 
-# Bytes for detection: a TFRecord header has 12, and an inflater rejects other data within a few hundred bytes.
-_HEAD = 512
-
 # Bytes that mark the start of a member.
 _MAGIC_SIZE = 16
 
@@ -601,7 +603,9 @@ def open_stream(shard: Shard, start: int = 0, stop: int | None = None) -> Stored
         if start == 0 and stop is not None:
             # Detection reads the beginning of the expected bytes.
             stored.expect(stop)
-        compression = detect_compression(stored.peek(_HEAD)) if shard.compression == "infer" else shard.compression
+        compression = shard.compression
+        if compression == "infer":
+            compression = detect_compression(stored.peek(DETECTION_NBYTES))
         stream = stored if compression is None else InflatedStream(stored, compression)
         if stop is not None:
             stream.expect(stop)

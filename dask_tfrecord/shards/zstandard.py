@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from dask_tfrecord.errors import explain_missing
-from dask_tfrecord.shards.compressions import ShardCompression
+from dask_tfrecord.shards.shard_compression import ShardCompression
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 # Blocks of equal bytes take 4 bytes for 128 KiB.

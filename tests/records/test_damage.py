@@ -18,7 +18,7 @@ from support.few import mostly_slow
 from support.wire import example
 
 import dask_tfrecord as dtf
-from dask_tfrecord.records.damage import ShardReport, check_shard
+from dask_tfrecord.records.shard_check import ShardReport, check_shard
 from dask_tfrecord.shards.listing import find_shards
 
 Damaged = tuple[str, bytes, list[int]]  # what was done, the bytes, numbers of the records that are whole

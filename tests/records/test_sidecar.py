@@ -21,8 +21,8 @@ from support.few import mostly_slow
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardNotFoundError, TFRecordError
-from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import ShardIndex, index_shard, scan_shard, write_sidecars
+from dask_tfrecord.records.window import Window
 from dask_tfrecord.rows.counting import build_index, index_shards
 from dask_tfrecord.settings import Limits
 from dask_tfrecord.shards import streams

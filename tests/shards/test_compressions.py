@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dask_tfrecord as dtf
-from dask_tfrecord.shards.registry import find_compression
+from dask_tfrecord.shards.compressions import find_compression
 
 NAMES = ["gzip", "zlib", "zstd"]
 COLUMNS = {"x": np.arange(1000), "b": [random.Random(number).randbytes(40) + bytes(60) for number in range(1000)]}

@@ -24,8 +24,8 @@ from support.privileges import without_privileges
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import CorruptRecordError, ShardChangedError, ShardNotFoundError
 from dask_tfrecord.shards.checksums import masked_crc32c
+from dask_tfrecord.shards.compressions import detect_compression
 from dask_tfrecord.shards.listing import find_shards
-from dask_tfrecord.shards.registry import detect_compression
 from dask_tfrecord.shards.shard import Shard, Shards
 from dask_tfrecord.shards.streams import open_sink, open_stream
 

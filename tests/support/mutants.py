@@ -69,7 +69,7 @@ def forget(patch: pytest.MonkeyPatch) -> None:
     """Record another identity with each addition."""
     numbers = itertools.count()
     patch.setattr(write, "fingerprint_of", lambda addition: f"{next(numbers)}")
-    patch.setattr("dask_tfrecord.stores.zarr.append.fingerprint_of", lambda addition: f"{next(numbers)}")
+    patch.setattr("dask_tfrecord.stores.zarr.additions.fingerprint_of", lambda addition: f"{next(numbers)}")
 
 
 def keep_failures(patch: pytest.MonkeyPatch) -> None:

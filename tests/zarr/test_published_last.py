@@ -16,7 +16,7 @@ import dask_tfrecord as dtf
 from dask_tfrecord.errors import IncompleteStoreError, StoreInUseError
 from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.shards import process
-from dask_tfrecord.stores.zarr.append import AddedColumns, AddedRows, NewGroup
+from dask_tfrecord.stores.zarr.additions import AddedColumns, AddedRows, NewGroup
 
 OLD, NEW = np.arange(1, 8), np.arange(101, 110)
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from dask_tfrecord.errors import TFRecordError, explain_missing
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.filters import Condition, Filters, filter_rows
 from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.where import Condition, Filters, filter_rows
 
 # The extra of polars has pyarrow, too, whose error would name another extra.
 with explain_missing("LazyFrames need", "polars", "polars"):

@@ -21,11 +21,12 @@ from dask_tfrecord.features.inference.report import Report, survey_sample
 from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.damage import Lost, ShardReport, check_shard, count_lost_records
-from dask_tfrecord.records.framing import Window, foreign_head
+from dask_tfrecord.options import SAMPLE
 from dask_tfrecord.records.index import SUFFIX, grow_entries, index_shard
+from dask_tfrecord.records.shard_check import Lost, ShardReport, check_shard, count_lost_records
+from dask_tfrecord.records.window import Window, foreign_head
 from dask_tfrecord.rows.collection import Collection
-from dask_tfrecord.rows.counting import runs_left
+from dask_tfrecord.rows.damaged_records import runs_left
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, RecordSource, UncountedSource
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.listing import Sidecar, find_changes, find_sidecars, is_zarr_group
@@ -34,8 +35,8 @@ from dask_tfrecord.shards.streams import ACCESS_SUFFIX
 
 # Modules that import dask.array are imported when they are needed: the first rows of shards do not wait for it.
 if TYPE_CHECKING:
-    from dask_tfrecord.rows.filters import Alternatives
     from dask_tfrecord.rows.rows import Rows
+    from dask_tfrecord.rows.where import Alternatives
 
 # Stored bytes and most rows of a block; seconds between publications of a count.
 _BLOCK_NBYTES = 1 << 20
@@ -43,7 +44,6 @@ _BLOCK_ROWS = 1024
 _PUBLISHED = 0.2
 # Records that features are inferred from. Of remote shards, the first rows wait for few requests: the first and last
 # shard have the sample.
-_SAMPLE = 256
 _REMOTE_SAMPLE = 16
 # Shares of the memory limit: of blocks that are kept, and of a column of a block.
 _KEPT, _COLUMN = 4, 16
@@ -387,7 +387,7 @@ def filtered_code(code: str, filters: Alternatives) -> str:
 
 def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Alternatives | None) -> Opened:
     if filters:
-        from dask_tfrecord.rows.filters import as_stored, where
+        from dask_tfrecord.rows.where import as_stored, where
 
         conditions = as_stored(rows.schema, filters)
         rows, code = where(rows, conditions), filtered_code(code, conditions)
@@ -417,7 +417,7 @@ def _is_whole(source: UncountedSource | RecordSource) -> bool:
 def _inspected_report(shards: Shards) -> tuple[Report | str, bool]:
     """Inspect the first records of shards, or return the reason if they are not Examples; and if any is damaged."""
     is_damaged = False
-    sample = _SAMPLE
+    sample = SAMPLE
     if not is_local(shards.paths[0]):
         shards, sample = shards[:: max(1, len(shards) - 1)], _REMOTE_SAMPLE
     try:

@@ -72,7 +72,7 @@ class Search(Pass):
     """Rows for which an expression holds."""
 
     def __init__(self, data: Opened, expression: str) -> None:
-        from dask_tfrecord.rows.filters import Filters, as_stored, parse_expression
+        from dask_tfrecord.rows.where import Filters, as_stored, parse_expression
 
         schema = data.schema
         if schema is None:
@@ -186,6 +186,6 @@ def _bar_condition(column: ColumnStatistics, *parts: tuple[str, Any]) -> str | N
     """Return the expression of a bar of a column with one value per row."""
     if column.lengths is not None or column.shape:
         return None
-    from dask_tfrecord.rows.filters import condition_text
+    from dask_tfrecord.rows.where import condition_text
 
     return " and ".join(condition_text(column.name, comparison, value) for comparison, value in parts)

@@ -12,8 +12,8 @@ import numpy as np
 from dask_tfrecord.errors import TFRecordError, joined, plural, printable, redact_url
 from dask_tfrecord.extras.view.opened import Opened
 from dask_tfrecord.features.inference.payload_type import detect_payload_type, is_probably_text, parse_record
-from dask_tfrecord.records.damage import RecordState, ShardReport, check_shard, record_state, walk_states
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window
+from dask_tfrecord.records.shard_check import RecordState, ShardReport, check_shard, record_state, walk_states
+from dask_tfrecord.records.window import FOOTER, HEADER, Window
 from dask_tfrecord.shards.shard import Shard
 
 # Bytes of records whose CRCs one map checks; bytes of a record that are shown, and whose fields are parsed.

@@ -18,8 +18,8 @@ from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundError, plural, repr_without_credentials
-from dask_tfrecord.features.metadata.tfds import FEATURES_FILE, INFO, TEMPLATE, shard_name
 from dask_tfrecord.features.metadata.tfds_features import read_features_json
+from dask_tfrecord.features.metadata.tfds_writer import FEATURES_FILE, INFO, TEMPLATE, shard_name
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.remote import is_directory, join, list_directories, read_text

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.errors import OVERWRITE, IncompleteStoreError, ResumeError, redact_url
-from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames
+from dask_tfrecord.features.metadata.tfds_writer import TFDSMetadata, TFDSNames
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.rows.progress import cancel_on_failure

@@ -48,7 +48,7 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.features.metadata.labels import SUFFIX
-from dask_tfrecord.features.metadata.tfds import METADATA, TFDSMetadata
+from dask_tfrecord.features.metadata.tfds_writer import METADATA, TFDSMetadata
 from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running

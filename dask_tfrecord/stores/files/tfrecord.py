@@ -43,7 +43,7 @@ from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.inference.payload_type import parse_record, payload_error
 from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.features.metadata.splits import resolve_collection
-from dask_tfrecord.features.metadata.tfds import TFDSMetadata, TFDSNames, tfds_groups
+from dask_tfrecord.features.metadata.tfds_writer import TFDSMetadata, TFDSNames, tfds_groups
 from dask_tfrecord.features.of_arrays import listed_feature
 from dask_tfrecord.features.schema import Schema, schema_from_arguments
 from dask_tfrecord.identity import file_key
@@ -51,16 +51,16 @@ from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, co
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.rows.chunk_borders import borders_by_rows, joined_parts
-from dask_tfrecord.rows.counting import checked_errors, intact_records, runs_left, warn_of_damage
+from dask_tfrecord.rows.damaged_records import checked_errors, intact_records, runs_left, warn_of_damage
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.partitions import RecordPartition, inspect_shards, record_partitions
 from dask_tfrecord.rows.read import read_rows
 from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource
 from dask_tfrecord.settings import limits
+from dask_tfrecord.shards.compressions import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.listing import find_sidecars
 from dask_tfrecord.shards.objects import directory_of
-from dask_tfrecord.shards.registry import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.shards.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames

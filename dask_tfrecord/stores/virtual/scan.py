@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, splits_of
 from dask_tfrecord.columns.decoder import Decoder, decode_blocks, size_decoder
 from dask_tfrecord.errors import Location, SchemaError, plural
-from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import RecordRange, record_ends
+from dask_tfrecord.records.window import Window
+from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.collection import row_numbers
-from dask_tfrecord.rows.counting import compute_with_progress
 from dask_tfrecord.rows.sources import RecordSource, UncountedSource
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.shard import Shards

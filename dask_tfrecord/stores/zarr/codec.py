@@ -30,8 +30,8 @@ from dask_tfrecord.errors import CorruptRecordError, FeatureError, Location, Sch
 from dask_tfrecord.features import Feature, ImageFeature, TextFeature
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.records.framing import Window
 from dask_tfrecord.records.index import RecordRange, records_in_memory
+from dask_tfrecord.records.window import Window
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.shards.shard import Shard
 from dask_tfrecord.stores.zarr.array_names import array_name

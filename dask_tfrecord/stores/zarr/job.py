@@ -39,7 +39,7 @@ from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork, check_mode
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import task_name
-from dask_tfrecord.stores.zarr.append import NewGroup
+from dask_tfrecord.stores.zarr.additions import NewGroup
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
     ConversionRequest,

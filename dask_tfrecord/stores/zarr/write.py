@@ -74,7 +74,7 @@ from dask_tfrecord.stores.units import (
     shapes_of,
     task_name,
 )
-from dask_tfrecord.stores.zarr.append import (
+from dask_tfrecord.stores.zarr.additions import (
     AddedColumns,
     AddedRows,
     Addition,

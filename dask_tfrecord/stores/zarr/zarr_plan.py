@@ -21,7 +21,7 @@ from dask_tfrecord.rows.graph import Rechunked
 from dask_tfrecord.rows.memory import MemoryBudget
 from dask_tfrecord.stores.output import check_mode
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.zarr.append import NewGroup
+from dask_tfrecord.stores.zarr.additions import NewGroup
 from dask_tfrecord.stores.zarr.layout import (
     Conversion,
     ConversionRequest,

@@ -413,7 +413,7 @@ DAMAGED = sorted(path.name for path in GOLDEN.glob("damaged_*.tfrecord"))
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_map_shows_the_damage_that_repair_reports(show: Show, name: str) -> None:
-    from dask_tfrecord.records.damage import check_shard
+    from dask_tfrecord.records.shard_check import check_shard
     from dask_tfrecord.shards.listing import find_shards
 
     (shard,) = find_shards(GOLDEN / name)

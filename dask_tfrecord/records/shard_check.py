@@ -40,8 +40,8 @@ from dask_tfrecord.errors import (
     redact_url,
 )
 from dask_tfrecord.identity import file_key
-from dask_tfrecord.records.framing import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.records.index import ShardIndex, UnusableIndexError, read_index_lines
+from dask_tfrecord.records.window import FOOTER, HEADER, Window, describe_head
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.checksums import masked_crc32c
 from dask_tfrecord.shards.listing import Sidecar

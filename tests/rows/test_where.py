@@ -25,7 +25,7 @@ from support.remedies import calls, conditions
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError
-from dask_tfrecord.rows.filters import as_stored, condition_text, parse_expression
+from dask_tfrecord.rows.where import as_stored, condition_text, parse_expression
 from dask_tfrecord.settings import Limits
 
 ROWS = 60
