@@ -53,7 +53,9 @@ def redact_url(url: str) -> str:
 
 def printable(text: str) -> str:
     """Escape control characters and other letters without a glyph, so that no terminal obeys them."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def printable_lines(text: str) -> str:

@@ -178,15 +178,22 @@ def json_number(value: float) -> float | str:
     """Return a number, or text for NaN and infinities, which JSON lacks."""
     if math.isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def spark_heights(values: Sequence[float]) -> list[float]:
     """Return numbers from 0, the least one, to 1; 0.5 if all are equal, and NaN, a gap, for NaN and infinities."""
     # Halves, because the difference of large numbers is infinite.
     finite = [value / 2 for value in values if math.isfinite(value)]
-    low, span = (min(finite), max(finite) - min(finite)) if finite else (0.0, 0.0)
-    return [((value / 2 - low) / span if span else 0.5) if math.isfinite(value) else math.nan for value in values]
+    low = min(finite, default=0.0)
+    span = max(finite, default=0.0) - low
+    heights = []
+    for value in values:
+        height = (value / 2 - low) / span if span else 0.5
+        heights.append(height if math.isfinite(value) else math.nan)
+    return heights
 
 
 def spark_runs(values: Sequence[float], width: float, height: float) -> Iterator[list[tuple[float, float]]]:

@@ -499,8 +499,10 @@ def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
         return other
     # A float represents all integers up to this one.
     largest = 1 << {"bfloat16": 8, "float16": 11, "float32": 24, "complex64": 24}.get(result.dtype.name, 53)
-    out: NDArray[np.bool_] = (given > largest) | (given < -largest) if given.dtype.kind == "i" else given > largest
-    return out if largest < np.iinfo(given.dtype if given.dtype.kind != "b" else np.uint8).max else np.zeros_like(out)
+    if given.dtype.kind == "b" or largest >= np.iinfo(given.dtype).max:
+        return np.zeros(given.shape, bool)
+    out: NDArray[np.bool_] = given > largest
+    return out | (given < -largest) if given.dtype.kind == "i" else out
 
 
 def to_bytes(block: Block) -> Block:

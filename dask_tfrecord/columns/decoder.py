@@ -913,8 +913,9 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
         return f"; if only some records have it, give it a default_value{near_misses(spec.key, sorted(found))}"
     if is_list and spec.steps:
         return "; other items of the record have it: a default_value fills it"
-    what = "a feature of the items: specify it in example_features"
-    return f"; it is {what if is_list else 'a feature list: specify it in sequence_features'}"
+    if is_list:
+        return "; it is a feature of the items: specify it in example_features"
+    return "; it is a feature list: specify it in sequence_features"
 
 
 def _key_hint(sampling: Sampling | None) -> str:

@@ -943,21 +943,22 @@ class _ImageStatistics:
         total = counts.sum(axis=1)
         mean = counts @ levels / total
         held = [np.flatnonzero(each) for each in counts]
-        ranks = {name: np.ceil(q * total).clip(1) for name, q in _QUANTILES.items()}
-        sums = counts.cumsum(axis=1)
         found = {
             "min": levels[[each[0] for each in held]],
             "max": levels[[each[-1] for each in held]],
             "mean": mean,
             "std": np.sqrt((counts * np.square(levels - mean[:, None])).sum(axis=1) / total),
-        } | {
-            name: levels[[int(np.searchsorted(each, rank)) for each, rank in zip(sums, at, strict=True)]]
-            for name, at in ranks.items()
+            **{name: levels[_levels_at(counts, part)] for name, part in _QUANTILES.items()},
         }
-        return {
-            **{name: value[:, None, None] for name, value in found.items()},
-            "count": np.array([self._images], np.int64),
-        }
+        by_channel = {name: value[:, None, None] for name, value in found.items()}
+        return {**by_channel, "count": np.array([self._images], np.int64)}
+
+
+def _levels_at(counts: NDArray[np.int64], part: float) -> list[int]:
+    """Find the level of each channel that a part of its pixels, and at least one, does not exceed."""
+    up_to = counts.cumsum(axis=1)
+    wanted = np.ceil(part * up_to[:, -1]).clip(1)
+    return [int(np.searchsorted(channel, pixels)) for channel, pixels in zip(up_to, wanted, strict=True)]
 
 
 def _statistic(values: NDArray[Any]) -> Statistic:

@@ -134,11 +134,11 @@ class WorkersReport:
             if len(sights) > 1:
                 text = "; ".join(f"{sight} on {_some_workers(workers)}" for sight, workers in sights.items())
                 found[f"workers find different content at {path}: {text}; tasks need a path that all share"] = []
-        total = len(self.workers)
-        return tuple(
-            f"{problem} ({'all workers' if len(on) == total else _some_workers(on)})" if on else problem
-            for problem, on in found.items()
-        )
+        lines = []
+        for problem, workers in found.items():
+            which = "all workers" if len(workers) == len(self.workers) else _some_workers(workers)
+            lines.append(f"{problem} ({which})" if workers else problem)
+        return tuple(lines)
 
     @property
     def ok(self) -> bool:

@@ -91,9 +91,10 @@ class ArrayFeature(EncodedArray):
         kind, inner = self.item_dtype.kind, self.shape[1:]
         if kind == "T":
             return TextFeature()
+        if kind in "mM":
+            return FixedLenFeature(inner, self.item_dtype)
         # Arrays that differ in shape are laid out like tensors, also with one open size.
-        made = FixedLenFeature if kind in "mM" else TensorFeature if -1 in inner else RawFeature
-        return made(inner, self.item_dtype)
+        return TensorFeature(inner, self.item_dtype) if -1 in inner else RawFeature(inner, self.item_dtype)
 
     def reason_not_written(self) -> str | None:
         """Return why arrays can't be written, if the class lacks `encode_value`."""

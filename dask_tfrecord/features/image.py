@@ -189,7 +189,7 @@ class ImageFeature(Encoded):
 
         Of images of any shape, all headers are read first, to allocate once.
         """
-        files, ends, limit = decoded.keys[0].encoded(), decoded.ends, decoded.limit
+        files, ends, limit = decoded.keys[0].encoded(), decoded.splits_of_files, decoded.limit
         if not decoded.values and (self.own_shapes or decoded.keys[0].row_splits is not None):
             return decoded.in_rows(self, self._without_pixels(files, decoded))
         if self.own_shapes:

@@ -150,8 +150,8 @@ class Decoded(NamedTuple):
         return cls([KeyOutput(spec, values.values, values.splits, None, None, None)], len(values))
 
     @property
-    def ends(self) -> NDArray[np.int64]:
-        """Offsets between records, in bytes values of the first key."""
+    def splits_of_files(self) -> NDArray[np.int64]:
+        """Offsets between records, counted in bytes values of the first key."""
         output = self.keys[0]
         if output.row_splits is not None:
             return output.row_splits
@@ -160,7 +160,7 @@ class Decoded(NamedTuple):
 
     def error(self, feature: Any, number: int, message: str, kind: type[RowError] = RowError) -> RowError:
         """Return the error of a bytes value of the first key."""
-        row, item = row_of_value(self.ends, number)
+        row, item = row_of_value(self.splits_of_files, number)
         return kind(row, message, None if feature.count is None and self.keys[0].row_splits is None else item)
 
     def in_rows(self, feature: Any, values: Any) -> Block:

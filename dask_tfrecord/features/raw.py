@@ -135,7 +135,9 @@ class RawFeature(EncodedArray):
         if scope != "value" or self.count is not None or self.compression_type is not None or -1 in self.shape:
             return Encoded.keys(self, key, scope)
         dtype = self.stored_dtype
-        swap = 1 if dtype.isnative else dtype.itemsize // (2 if dtype.kind == "c" else 1)
+        # The parts of a complex number are swapped by themselves.
+        number = dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
+        swap = 1 if dtype.isnative else number
         content = Content.BOOLEANS if dtype.kind == "b" else Content.ANY
         return (KeySpec(key, "bytes", ValueLayout.RAW, self.nbytes, swap, content=content),)
 
@@ -187,7 +189,9 @@ class RawFeature(EncodedArray):
         inflated, size = [], 0
         for number, file in enumerate(iter_values(files)):
             # One byte more than accepted, to find values that are too long; 0 for any number.
-            most = self.nbytes + 1 if not is_open else 0 if limit is None else limit.nbytes - size + 1
+            most = 0 if is_open else self.nbytes + 1
+            if is_open and limit is not None:
+                most = limit.nbytes - size + 1
             value, whole = inflated_value(file, compression, most)
             size += len(value)
             if limit is not None and size > limit.nbytes:

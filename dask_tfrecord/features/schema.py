@@ -161,8 +161,12 @@ class Schema(Mapping[str, Feature]):
             if name not in known and name.rpartition(".")[0] not in known:
                 raise UnknownFeatureError(f"classes: no feature {name!r}{near_misses(name, known)}")
         message_type = None if message is None else MessageType.of(message)
-        _check_messages(known, message_type, is_example=message_name == "Example")
+        _check_message_types(known, message_type)
         if message_type is not None:
+            if message_name != "Example":
+                raise SchemaError(
+                    "message= describes records that have no sequence_features or example_features; remove them"
+                )
             # A message without a package has a leading dot: it may be named Example.
             message_name = message_type.name if "." in message_type.name else f".{message_type.name}"
         self._set(
@@ -595,10 +599,8 @@ def _steps_of_message(
     return ("Example", {}) if sequence_features is None else ("SequenceExample", sequence_features)
 
 
-def _check_messages(features: Mapping[str, Any], message: MessageType | None, *, is_example: bool) -> None:
-    """Refuse features of records of another kind."""
-    if message is not None and not is_example:
-        raise SchemaError("message= describes records that have no sequence_features or example_features; remove them")
+def _check_message_types(features: Mapping[str, Any], message: MessageType | None) -> None:
+    """Refuse fields of messages of an unknown type, and in records that are messages, everything else."""
     for name, feature in features.items():
         has_type = feature.is_message and feature.message is not None
         if message is None and feature.is_message and not has_type:

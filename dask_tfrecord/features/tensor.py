@@ -154,7 +154,7 @@ class TensorFeature(EncodedArray):
         array = None
         if self.dtype != "bytes" and not self.own_shapes:
             if limit is not None:
-                limit.check_ends(decoded.ends[1:], math.prod(self.shape) * self.item_dtype.itemsize)
+                limit.check_ends(decoded.splits_of_files[1:], math.prod(self.shape) * self.item_dtype.itemsize)
             array = np.empty(shape, self.item_dtype) if decoded.out is None else decoded.out.reshape(shape)
         output, problem = _native.read_tensors(
             np.ascontiguousarray(messages.values),

@@ -341,8 +341,8 @@ def _read_index(shard: Shard, sidecar: Sidecar, apart: int) -> ShardIndex:
             nbytes = _stream_size(shard, window.compression)
             if lines.end != nbytes:
                 raise UnusableIndexError(f"its records end at byte {lines.end}, those of the shard at byte {nbytes}")
-            probes = 0 if sidecar.newer else len(lines.records) if local else _REMOTE_PROBES
-            for record, offset, length in lines.probes(probes):
+            probes = len(lines.records) if local else _REMOTE_PROBES
+            for record, offset, length in lines.probes(0 if sidecar.newer else probes):
                 _check_header(window, record, offset, length)
             compression = window.compression
     except ShardChangedError:

@@ -72,11 +72,11 @@ def _metadata(schema: Schema, name: str) -> dict[str, str]:
     feature = schema[name]
     own = feature.row_shape[feature.ragged_rank :] if feature.own_shapes else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
-    dtype = feature.item_dtype
+    dtype = "bytes" if feature.is_bytes else feature.item_dtype.name
     metadata = {
         "feature": repr(feature),
         "feature_class": type(feature).__name__,
-        "dtype": "text" if dtype.kind == "T" else "bytes" if feature.is_bytes else dtype.name,
+        "dtype": "text" if feature.item_dtype.kind == "T" else dtype,
         "shape": json.dumps(shape),
     }
     if name in schema.classes:

@@ -24,6 +24,8 @@ from dask_tfrecord.shards.shard import Shard, Shards, is_local
 
 # Row numbers of a collection: a range or any numbers.
 RowNumbers = range | NDArray[np.int64]
+# Rows that are picked by their place: a slice, a number, numbers, or a mask.
+RowKey = slice | int | Sequence[int] | NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,7 +314,7 @@ def checked_integer(name: str, value: object, least: int, most: int | None = Non
     return int(value)
 
 
-def pick_rows(rows: RowNumbers, key: Any) -> RowNumbers:
+def pick_rows(rows: RowNumbers, key: RowKey) -> RowNumbers:
     """``rows[key]`` for a slice, an int, a list of ints or a mask."""
     if isinstance(key, slice):
         if not all(isinstance(bound, int | np.integer | None) for bound in (key.start, key.stop, key.step)):

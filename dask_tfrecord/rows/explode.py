@@ -41,7 +41,7 @@ from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import Schema, lengths_column, prefix_groups
 from dask_tfrecord.rows.calls import compute_with_progress
-from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.rows.collection import RowKey, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
 from dask_tfrecord.rows.memory import block_limit
@@ -234,11 +234,11 @@ class ExplodedSource(DerivedRows):
         """Return the source of the records to read: dense items need the values of ragged rows."""
         return self.source if self.sized is None or self.item_columns.needs_values(names) else self.sized
 
-    def select(self, key: Any) -> ExplodedSource:
+    def select(self, key: RowKey) -> ExplodedSource:
         """Return a source of the selected items."""
         return replace(self, rows=pick_rows(self.rows, key))
 
-    def describe(self, key: Any) -> str:
+    def describe(self, key: RowKey) -> str:
         """Return the files and records of items as text, for errors."""
         items = row_numbers(pick_rows(self.rows, key))
         return self.source.describe(union(self.counts.locate(items)[0]) if items.size else slice(0))
@@ -267,7 +267,9 @@ class ExplodedSource(DerivedRows):
         before = counts.splits(first, past)[records - first] - rows.start
         return union(borders, before[(before > borders[0]) & (before < borders[-1])])
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read items; only the records that hold them are decoded."""
         counts = self.counts
         items = pick_rows(self.rows, key)
@@ -373,7 +375,9 @@ class ExplodedSource(DerivedRows):
             number = first_record + record if isinstance(first_record, int) else int(first_record[record])
             raise located_error(error, self.source.locate(number, name)) from None
 
-    def _lengths(self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: Any) -> NDArray[np.int64]:
+    def _lengths(
+        self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: RowKey
+    ) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
         try:
             return self.item_columns.check_lengths(blocks, expected)
@@ -381,7 +385,7 @@ class ExplodedSource(DerivedRows):
             raise length_error(error, self.source, key) from None
 
 
-def length_error(error: LengthError, source: CountedRows, key: Any) -> FeatureError | MemoryLimitError:
+def length_error(error: LengthError, source: CountedRows, key: RowKey) -> FeatureError | MemoryLimitError:
     """Return the public error of a row of a source whose columns differ in length, with its record."""
     row = int(row_numbers(pick_rows(range(source.nrows), key))[error.row])
     return located_error(error, source.locate(row, error.name), kind=FeatureError)

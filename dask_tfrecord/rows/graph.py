@@ -250,7 +250,9 @@ def locate_in_chunk(
 def files_of(origin: Mapping[str, Any]) -> str:
     """Return the files of an origin as text, for errors."""
     files = origin.get("files", [origin["store"]] if "store" in origin else [])
-    return (files[0] if len(files) == 1 else f"{files[0]} to {files[-1]}") if files else "the data set"
+    if not files:
+        return "the data set"
+    return f"{files[0]} to {files[-1]}" if files[1:] else str(files[0])
 
 
 def origin_title(origin: Mapping[str, Any]) -> str | None:

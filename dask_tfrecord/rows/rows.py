@@ -28,7 +28,7 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels, read_labels
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import borders_by_rows, distinct
-from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.rows.collection import RowKey, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.compute import compute_in_place, count_rows, first_rows, gather
 from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.rows.engine import da, from_graph
@@ -393,7 +393,7 @@ class Rows(HasRows):
             blocks = chunk_array(_read_and_join, name, self.nchunks, added.blocks, *parts)
         return Rows.of_chunks(blocks, schema, added.sizes, added.origin, self.rechunked + added.rechunked)
 
-    def select(self, key: Any) -> Rows:
+    def select(self, key: RowKey) -> Rows:
         """Select rows and plan chunks anew: of a source only those rows are read, of blocks only those are sent."""
         if self.borders is None:
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")

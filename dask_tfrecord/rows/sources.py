@@ -44,7 +44,7 @@ from dask_tfrecord.records.index import (
 )
 from dask_tfrecord.records.window import Window
 from dask_tfrecord.rows.chunk_borders import ByteChunks, finer_borders
-from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers, row_runs
+from dask_tfrecord.rows.collection import Collection, RowKey, RowNumbers, pick_rows, row_numbers, row_runs
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.shards.shard import Shard, Shards
 
@@ -137,7 +137,9 @@ class CountedRows(Source, ABC):
         return 0 if self.inner is None else self.inner.most_items
 
     @abstractmethod
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read rows of some columns in one pass, chosen by a slice, ints or a mask.
 
         Arrays of `out` are filled and returned for dense columns.
@@ -153,12 +155,12 @@ class CountedRows(Source, ABC):
         """
         return (self.read(names, key, into) for key, into in parts(spans, out))
 
-    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+    def read_where(self, names: Sequence[str], key: RowKey, where: Where) -> dict[str, Block]:
         """Read the rows of `key` that a mask of tested columns keeps."""
         return _kept_by(partial(self.read, key=key), names, where)
 
     @abstractmethod
-    def select(self, key: Any) -> CountedRows:
+    def select(self, key: RowKey) -> CountedRows:
         """Return a source of the selected rows."""
 
     def measure(self) -> CountedRows:
@@ -189,7 +191,7 @@ class CountedRows(Source, ABC):
         """Add chunk borders about `nbytes` of stored data apart, where reading can start at no cost."""
         return borders if self.inner is None else self.inner.refine(borders, nbytes)
 
-    def describe(self, key: Any) -> str:
+    def describe(self, key: RowKey) -> str:
         """Return the files and records of rows as text, for errors; `key` is as in `read`."""
         if self.inner is not None:
             return self.inner.describe(key)
@@ -271,7 +273,7 @@ class SameRows(DerivedRows):
         """All columns of the source."""
         return tuple(self.source.schema)
 
-    def select(self, key: Any) -> CountedRows:
+    def select(self, key: RowKey) -> CountedRows:
         """Return a source of the selected rows."""
         return self._of(self.source.select(key))
 
@@ -356,11 +358,13 @@ class ChunkSource(CountedRows):
         """Read all rows, by their numbers."""
         return cls(schema, borders, read_chunk, range(borders[-1]))
 
-    def select(self, key: Any) -> ChunkSource:
+    def select(self, key: RowKey) -> ChunkSource:
         """Return a source of the selected rows."""
         return replace(self, rows=pick_rows(self.rows, key))
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read rows, from the chunks that contain them alone."""
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
@@ -483,11 +487,11 @@ class RecordSource(CountedRows):
         """Return a source of the same rows with a lower memory limit."""
         return replace(self, most_nbytes=nbytes)
 
-    def select(self, key: Any) -> RecordSource:
+    def select(self, key: RowKey) -> RecordSource:
         """Return a source of the selected rows."""
         return RecordSource.from_collection(self.collection, self.decoder, pick_rows(self.rows, key), self.check_crc)
 
-    def describe(self, key: Any) -> str:
+    def describe(self, key: RowKey) -> str:
         """Return the files and records of rows as text, for errors."""
         return describe_rows(self.collection, pick_rows(self.rows, key), "record")
 
@@ -504,7 +508,9 @@ class RecordSource(CountedRows):
         """Return the stored bytes of ranges of rows, estimated between index entries."""
         return self.collection.stored_nbytes(self.rows, spans)
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read rows of some columns; only those records are decoded."""
         rows = pick_rows(self.rows, key)
         ascending: RowNumbers = rows
@@ -531,7 +537,7 @@ class RecordSource(CountedRows):
             return blocks
         return join_into([{name: take_rows(block, order) for name, block in blocks.items()}], out)
 
-    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+    def read_where(self, names: Sequence[str], key: RowKey, where: Where) -> dict[str, Block]:
         """Decode the tested columns, and the others for the records that are kept, in one pass."""
         rows = pick_rows(self.rows, key)
         if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):

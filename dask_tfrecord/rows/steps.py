@@ -25,7 +25,7 @@ from dask_tfrecord.columns.decoder import Where
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import TextFeature
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.rows.collection import RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.rows.collection import RowKey, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.sources import CountedRows, Outputs, SameRows, Source, UncountedChunks, join_into, parts
 
 
@@ -233,7 +233,7 @@ class StepRows(_Stepped, SameRows):
         """Return the location in the source, with its name of the feature."""
         return self.source.locate(row, self.step.unchanged.get(feature, feature), start)
 
-    def _apply(self, blocks: Mapping[str, Block], names: Sequence[str], key: Any) -> dict[str, Block]:
+    def _apply(self, blocks: Mapping[str, Block], names: Sequence[str], key: RowKey) -> dict[str, Block]:
         return self.step.apply(blocks, names, Place(partial(self.describe, key), pick_rows(self.rows, key)))
 
     def _into(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -241,7 +241,9 @@ class StepRows(_Stepped, SameRows):
         unchanged = self.step.unchanged
         return {unchanged[name]: array for name, array in out.items() if name in unchanged} if out else None
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read rows and apply the step."""
         needed = self.step.needs(names)
         # Columns without a need are made without opening a shard.
@@ -259,7 +261,7 @@ class StepRows(_Stepped, SameRows):
         for blocks, (key, filled) in zip(read, parts(again, made), strict=True):
             yield join_into([self._apply(blocks, names, key)], filled)
 
-    def read_where(self, names: Sequence[str], key: Any, where: Where) -> dict[str, Block]:
+    def read_where(self, names: Sequence[str], key: RowKey, where: Where) -> dict[str, Block]:
         """Read the rows that a mask keeps; the source tests columns that the step leaves as they are."""
 
         def read(own: Sequence[str], own_where: Where) -> dict[str, Block]:

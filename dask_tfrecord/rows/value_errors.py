@@ -29,7 +29,7 @@ from dask_tfrecord.features.listed import lengths
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.records.shard_check import ShardReport
 from dask_tfrecord.rows.calls import compute_with_progress
-from dask_tfrecord.rows.collection import Collection, RowNumbers, pick_rows, row_numbers
+from dask_tfrecord.rows.collection import Collection, RowKey, RowNumbers, pick_rows, row_numbers
 from dask_tfrecord.rows.graph import files_of
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource, SameRows, describe_rows, join_into
@@ -280,7 +280,7 @@ class FilledSource(CountedRows):
         """Files with sizes and versions."""
         return self.source.origin
 
-    def select(self, key: Any) -> FilledSource:
+    def select(self, key: RowKey) -> FilledSource:
         """Return a source of the selected rows."""
         return replace(self, rows=pick_rows(self.rows, key))
 
@@ -288,7 +288,7 @@ class FilledSource(CountedRows):
         """Return a source of the same rows whose ragged values are not decoded."""
         return replace(self, source=self.source.measure())
 
-    def describe(self, key: Any) -> str:
+    def describe(self, key: RowKey) -> str:
         """Return the files and rows as text, for errors; row numbers include filled rows."""
         return describe_rows(self.collection, pick_rows(self.rows, key), "row")
 
@@ -306,7 +306,9 @@ class FilledSource(CountedRows):
         """Return the stored bytes of ranges of rows, estimated between index entries."""
         return self.collection.stored_nbytes(self.rows, spans)
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read the intact records among some rows and fill the others."""
         rows = row_numbers(pick_rows(self.rows, key))
         lost_before = np.searchsorted(self.lost, rows)
@@ -353,13 +355,15 @@ class ToleratedSource(SameRows):
         filling = {name: np.asarray(block).tolist() for name, block in self.fillers.items()}
         return filling, {name: each.tolist() for name, each in self.refused.items()}, dict(self.marks)
 
-    def select(self, key: Any) -> ToleratedSource:
+    def select(self, key: RowKey) -> ToleratedSource:
         """Return a source of the selected rows."""
         picks = pick_rows(range(self.nrows), key)
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}
         return replace(self, source=self.source.select(key), refused=refused)
 
-    def read(self, names: Sequence[str], key: Any, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(
+        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
+    ) -> dict[str, Block]:
         """Read rows; columns with refused values among them are read without those rows, and filled."""
         picks = pick_rows(range(self.nrows), key)
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}

@@ -554,8 +554,9 @@ def _advice(text: str, schema: Schema | None) -> str:
     if written == text or _alternatives(written) is None:
         return ""
     said = " and ".join(each for each in dict.fromkeys(advised) if each)
-    said = f"Write {said}" if said else "Leave out the parentheses" if text.startswith("(") else "Write"
-    return f"{said}: {_quoted(written)}"
+    if not said and text.startswith("("):
+        return f"Leave out the parentheses: {_quoted(written)}"
+    return f"{'Write' if not said else f'Write {said}'}: {_quoted(written)}"
 
 
 def _function(plain: str, back: Callable[[str], str], schema: Schema | None) -> str:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
+from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import stringify_path
 
@@ -238,7 +239,7 @@ class _Search:
     """Search for the files of one given path, URL, glob or template."""
 
     given: str  # name that the caller gave
-    fs: Any
+    fs: AbstractFileSystem
     path: str  # in the file system
     head: str  # part of a URL before the path of the file system
     tail: str  # part of a chained URL after it
@@ -562,7 +563,7 @@ def _list_together(searches: Sequence[_Search]) -> None:
                     search.known = known
 
 
-def _url_around(given: str, path: str, fs: Any) -> tuple[str, str]:
+def _url_around(given: str, path: str, fs: AbstractFileSystem) -> tuple[str, str]:
     """Return the parts of a URL before and after the path in its file system.
 
     They are added to the names of a listing, because file systems remove hosts and user info from names.

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from fsspec import AbstractFileSystem
 from fsspec.asyn import get_loop, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
@@ -536,7 +537,7 @@ class UrlObjects:
         return url, fs, path
 
 
-async def put_if_absent(fs: Any, path: str, value: bytes | memoryview) -> bool | None:
+async def put_if_absent(fs: AbstractFileSystem, path: str, value: bytes | memoryview) -> bool | None:
     """Put an object unless it exists; None if the client or the server lacks a conditional put.
 
     The public `pipe_file` of fsspec blocks the event loop: https://github.com/fsspec/filesystem_spec/issues/1693
@@ -556,7 +557,7 @@ async def put_if_absent(fs: Any, path: str, value: bytes | memoryview) -> bool |
     return True
 
 
-async def put_if_unchanged(fs: Any, path: str, value: bytes | memoryview, version: str) -> bool | None:
+async def put_if_unchanged(fs: AbstractFileSystem, path: str, value: bytes | memoryview, version: str) -> bool | None:
     """Put an object unless its version has changed; None if the client lacks it: only S3's has it."""
     if "S3FileSystem" not in class_names(fs) or len(value) >= _ONE_PUT_NBYTES:
         return None

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import fsspec.core
+from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import registry
@@ -138,7 +139,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
         # Outside the except block, so that an error with credentials does not become the context of another.
         cleaned = without_credentials(failed)
         if not transient:
-            raise _with_path(failed, cleaned, path, what)
+            raise _permanent_error(failed, cleaned, path, what)
         seconds = time.monotonic() - started
         wait = min(limits().first_retry_wait * 2 ** (attempt - 1), _MAX_WAIT) * random.uniform(0.5, 1)
         if attempt == attempts or seconds + wait >= limit:
@@ -163,7 +164,7 @@ def call_once(call: Callable[[], Result], path: str, what: str) -> Result:
         return call()
     except Exception as error:
         failed = error
-    raise _with_path(failed, without_credentials(failed), path, what)
+    raise _permanent_error(failed, without_credentials(failed), path, what)
 
 
 _CREDENTIALS = Spelled(
@@ -173,26 +174,30 @@ _CREDENTIALS = Spelled(
 )
 
 
-def _with_path(failed: Exception, cleaned: Exception, path: str, what: str) -> Exception:
-    """Return the permanent error of a call with the path, which errors of clients lack, and a remedy."""
+def _permanent_error(failed: Exception, cleaned: Exception, path: str, what: str) -> Exception:
+    """Choose the error to raise for a call that is not repeated: with its path, which errors of clients lack.
+
+    `cleaned` is `failed` without credentials. It is the cause of an error of another class, and is returned itself if
+    it names a path, or if its class says all there is to say.
+    """
     has_path = getattr(cleaned, "filename", None) or getattr(cleaned, "place", None)
     if has_path or isinstance(cleaned, _EXPECTED):
         return cleaned
     text = f"could not {what}: {describe_error(failed).strip()}"
-    named: Exception = cleaned
+    named: Exception
     if _WITHOUT_KEYS & class_names(failed):
-        text += _CREDENTIALS
-        named = StorageError(text, Location(path))
+        named = StorageError(text + _CREDENTIALS, Location(path))
     elif is_denied(failed):
         named = PermissionError(errno.EACCES, text, redact_url(path))
     elif isinstance(cleaned, StorageError) or type(cleaned).__module__ != "builtins":
         named = StorageError(text, Location(path))
-    if named is not cleaned:
-        named.__cause__ = cleaned
+    else:
+        return cleaned
+    named.__cause__ = cleaned
     return named
 
 
-def file_info(fs: Any, path: str, url: str) -> dict[str, Any] | None:
+def file_info(fs: AbstractFileSystem, path: str, url: str) -> dict[str, Any] | None:
     """Return the properties of a file or directory; None if it does not exist."""
     try:
         return dict(with_retries(lambda: fs.info(path), url, "look up the file"))
@@ -205,7 +210,7 @@ def class_names(thing: object) -> set[str]:
     return {kind.__name__ for kind in type(thing).__mro__}
 
 
-def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
+def list_directory(fs: AbstractFileSystem, directory: str) -> dict[str, dict[str, Any]] | None:
     """List a directory by name; None if it does not exist or cannot be listed."""
     try:
         listed = with_retries(lambda: fs.ls(directory, detail=True), directory, "list the directory")
@@ -214,7 +219,7 @@ def list_directory(fs: Any, directory: str) -> dict[str, dict[str, Any]] | None:
     return {info["name"].rstrip("/").rpartition("/")[2]: info for info in listed}
 
 
-def files_below(fs: Any, directory: str) -> Iterator[str]:
+def files_below(fs: AbstractFileSystem, directory: str) -> Iterator[str]:
     """List the files of a directory and of all directories below it; links are not followed.
 
     `find` and `walk` of fsspec leave out directories that cannot be listed; here they raise.
@@ -499,7 +504,7 @@ def read_text(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | 
         raise TFRecordError(f"expected text in UTF-8; {error}", Location(str(url))) from None
 
 
-def _read_small(fs: Any, path: str, most: int) -> bytes:
+def _read_small(fs: AbstractFileSystem, path: str, most: int) -> bytes:
     """Read a file up to `most` bytes, in one request."""
     if isinstance(fs, LocalFileSystem):
         with open(path, "rb") as file:  # noqa: PTH123
@@ -511,14 +516,14 @@ def _read_small(fs: Any, path: str, most: int) -> bytes:
     return read_object(fs, path, most)
 
 
-def read_object(fs: Any, path: str, most: int = sys.maxsize) -> bytes:
+def read_object(fs: AbstractFileSystem, path: str, most: int = sys.maxsize) -> bytes:
     """Read an object, of S3 up to `most` bytes, in one request; s3fs would look up its size before."""
     if "S3FileSystem" in class_names(fs):
         return _run_in_time(fs, read_s3(fs, path, most))
     return bytes(fs.cat_file(path))
 
 
-def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
+def _run_in_time(fs: AbstractFileSystem, request: Coroutine[Any, Any, bytes]) -> bytes:
     """Run a request in its file system's event loop, within the time limit of `with_retries`."""
     seconds = remaining_seconds()
 
@@ -529,7 +534,7 @@ def _run_in_time(fs: Any, request: Coroutine[Any, Any, bytes]) -> bytes:
     return bytes(sync(fs.loop, limited))
 
 
-async def _get(fs: Any, url: str, path: str, headers: Mapping[str, str], **options: Any) -> Any:
+async def _get(fs: AbstractFileSystem, url: str, path: str, headers: Mapping[str, str], **options: Any) -> Any:
     """Request a file from a web server; return the response to a request that succeeded."""
     options = {**fs.kwargs, **options}
     headers = {**options.pop("headers", {}), **headers, "Accept-Encoding": "identity"}
@@ -546,19 +551,19 @@ async def _get(fs: Any, url: str, path: str, headers: Mapping[str, str], **optio
     return response
 
 
-async def _get_s3(fs: Any, path: str, **options: Any) -> Any:
+async def _get_s3(fs: AbstractFileSystem, path: str, **options: Any) -> Any:
     """Request an object of S3; return the response."""
     bucket, key, version = fs.split_path(path)
     versioned = {"VersionId": version} if version else {}
     return await fs._call_s3("get_object", Bucket=bucket, Key=key, **versioned, **options)
 
 
-async def _read_http(fs: Any, path: str, most: int) -> bytes:
+async def _read_http(fs: AbstractFileSystem, path: str, most: int) -> bytes:
     with contextlib.closing(await _get(fs, fs.encode_url(path), path, {})) as response:
         return await read_at_most(response.content, most)
 
 
-async def read_s3(fs: Any, path: str, most: int = sys.maxsize) -> bytes:
+async def read_s3(fs: AbstractFileSystem, path: str, most: int = sys.maxsize) -> bytes:
     """Read an object of S3, up to `most` bytes."""
     response = await _get_s3(fs, path)
     with contextlib.closing(response["Body"]) as body:
@@ -689,7 +694,7 @@ def check_range(given: str, start: int, stop: int, path: str) -> None:
         )
 
 
-def _current_info(fs: Any, path: str) -> dict[str, Any]:
+def _current_info(fs: AbstractFileSystem, path: str) -> dict[str, Any]:
     fs.invalidate_cache()
     return dict(fs.info(path))
 
@@ -708,7 +713,7 @@ def _read_store_range(shard: Shard, fs: StoreFileSystem, path: str, start: int, 
     return data
 
 
-def _read_s3_range(shard: Shard, fs: Any, path: str, start: int, stop: int) -> bytes:
+def _read_s3_range(shard: Shard, fs: AbstractFileSystem, path: str, start: int, stop: int) -> bytes:
     """Read a range of an object of S3. The server compares its ETag with the listed one."""
     # VAST servers do not support the condition; s3fs documents the option for them.
     condition = {} if getattr(fs, "local_expiry_check", False) else {"IfMatch": f'"{shard.version}"'}
@@ -727,7 +732,7 @@ def _read_s3_range(shard: Shard, fs: Any, path: str, start: int, stop: int) -> b
 class _HttpRanges:
     """File of a web server, with or without support of ranges."""
 
-    def __init__(self, shard: Shard, fs: Any, path: str) -> None:
+    def __init__(self, shard: Shard, fs: AbstractFileSystem, path: str) -> None:
         self._shard = shard
         self._fs = fs
         self._url = fs.encode_url(path)
@@ -809,7 +814,7 @@ class _HttpRanges:
 class _FileRanges:
     """File that fsspec opens, for one reader at a time."""
 
-    def __init__(self, fs: Any, path: str) -> None:
+    def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         # The reference keeps the archive open that contains the file.
         self._fs = fs
         self._path = path

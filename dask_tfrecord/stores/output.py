@@ -145,9 +145,10 @@ class WriteSummary:
         read = self.decoded if self.nbytes_in is None else self.nbytes_in
         if not read or not self.nbytes_out:
             return ""
-        smaller = read >= self.nbytes_out
-        ratio = f"{read / self.nbytes_out if smaller else self.nbytes_out / read:.2f}"
-        return f" ({ratio} times {'smaller' if smaller else 'larger'})" if ratio != "1.00" else ""
+        ratio = f"{max(read, self.nbytes_out) / min(read, self.nbytes_out):.2f}"
+        if ratio == "1.00":
+            return ""
+        return f" ({ratio} times {'smaller' if read > self.nbytes_out else 'larger'})"
 
 
 _collector: ContextVar[list[WriteSummary] | None] = ContextVar("collector", default=None)

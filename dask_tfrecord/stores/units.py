@@ -286,7 +286,9 @@ class Levels:
     @property
     def shapes(self) -> str | None:
         """Suffix of the shapes' array: ``"shapes"`` for rows, ``"item_shapes"`` for items, or None."""
-        return None if not self.axes else "item_shapes" if self.shapes_level else "shapes"
+        if not self.axes:
+            return None
+        return "item_shapes" if self.shapes_level else "shapes"
 
     @classmethod
     @lru_cache

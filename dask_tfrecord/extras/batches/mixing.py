@@ -155,7 +155,9 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
 
 def _padded_sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:
     """Fix all axis sizes; the ones not given become the batch's largest."""
-    given = () if length is None else (*length,) if isinstance(length, Sequence) else (length,)
+    given = [] if length is None else [length]
+    if isinstance(length, Sequence):
+        given = [*length]
     if len(given) > axes:
         raise ValueError(f"pad: the arrays of column {name!r} have {axes} axes; got the sizes {length!r:.100}")
     return _row_lengths((*given, *(None,) * (axes - len(given))), name, axes)

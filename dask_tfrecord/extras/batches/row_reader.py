@@ -149,8 +149,10 @@ class RowSequence:
 
     def _rows(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
         columns = {name: to_array(block) for name, block in blocks.items()}
-        # Large rows, and one row, are views.
-        most = (limits().large_row_nbytes if number > 1 else 0) if self._reader.reads_records else math.inf
+        # Of records, large rows and one row are views; others are copied.
+        most = math.inf
+        if self._reader.reads_records:
+            most = limits().large_row_nbytes if number > 1 else 0
         return ({name: _row_value(column, row, most) for name, column in columns.items()} for row in range(number))
 
     def _number(self, index: Any) -> int:

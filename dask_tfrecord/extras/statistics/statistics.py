@@ -377,6 +377,7 @@ def _statistics_cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple
         sizes.append(f"{_extent(column.sizes)} {'letters' if column.dtype == 'text' else 'bytes'}")
     # Values that occur once are not frequent.
     shown = [] if column.frequencies is None else [each for each in column.frequencies.top(_MOST_SHOWN) if each[1] > 1]
+    estimated = "" if column.is_exact else "~"
     measured = [""] * 5
     if numbers is not None and numbers.count:
         # The deviation of moments is a duration.
@@ -390,7 +391,7 @@ def _statistics_cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple
         f"{column.values:,}",
         f"{column.missing:,}" if column.missing else "",
         f"{numbers.nan:,}" if numbers is not None and numbers.nan else "",
-        "" if distinct is None else f"{'' if column.is_exact else '~'}{distinct:,}",
+        "" if distinct is None else f"{estimated}{distinct:,}",
         *measured,
         "; ".join(sizes),
         ", ".join(f"{_value_text(value)} ({times:,})" for value, times in shown) or _frequent_classes(numbers, classes),

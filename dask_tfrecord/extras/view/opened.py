@@ -138,7 +138,9 @@ class Opened:
         self.known = Known(None, 0, False)
         # Damage that was found when records were read, by shard.
         self.damage: dict[int, ShardReport] = {}
-        self.kind = "tfrecord" if shards is not None else "zarr" if rows and "store" in rows.origin else "rows"
+        self.kind = "rows" if rows is not None else "tfrecord"
+        if rows is not None and "store" in rows.origin:
+            self.kind = "zarr"
         self._rows, self._published = rows, 0.0
         self._changed, self._looking = threading.Condition(), threading.Lock()
         self._looked, self._differing = time.monotonic(), dict[str, str]()

@@ -170,8 +170,9 @@ def _bins(column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any
         expression = None
         if column.numbers is not None:
             low, high = _literal(column, first), _literal(column, last)
-            is_open = isinstance(last, float) and place + 1 < len(bars)
-            pairs = [("==", low)] if low == high else [(">=", low), ("<" if is_open else "<=", high)]
+            # A float on the border of two bars is in the second one.
+            below = "<" if isinstance(last, float) and place + 1 < len(bars) else "<="
+            pairs = [("==", low)] if low == high else [(">=", low), (below, high)]
             expression = _bar_condition(column, *pairs)
         yield {"low": shown(first), "high": shown(last), "count": count, "expression": expression}
 

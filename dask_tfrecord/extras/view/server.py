@@ -367,6 +367,14 @@ def _follow(work: Pass, message: Callable[[], Mapping[str, Any]], ended: threadi
     return {**message(), "rows": work.rows, "total": known.rows if known.counted else None, "done": work.done}
 
 
+def _status_of(error: Exception) -> int:
+    """Choose the HTTP status of an error: 422 for data that can't be shown, and 500 for faults of the server."""
+    # An unknown feature is a TFRecordError and a LookupError.
+    if isinstance(error, TFRecordError | ValueError | MemoryError | OSError | ImportError):
+        return 422
+    return 404 if isinstance(error, LookupError) else 500
+
+
 def make_app(view: View, token: str, frames: str = "'none'") -> RequestGuard:
     """Make a view's application. Page files are listed now, so that no request names a path on disk."""
     files = {path.name: path.read_bytes() for path in PAGE.iterdir() if path.is_file()}
@@ -384,8 +392,7 @@ def make_app(view: View, token: str, frames: str = "'none'") -> RequestGuard:
         except BadRequestError as error:
             return _error(400, str(error))
         except Exception as error:
-            refused = isinstance(error, TFRecordError | ValueError | MemoryError | OSError | ImportError)
-            return _error(422 if refused else 404 if isinstance(error, LookupError) else 500, describe_error(error))
+            return _error(_status_of(error), describe_error(error))
 
     names = ["overview", "rows", "row", "image", "episode", "shard", "record", "repair"]
     names += ["statistics", "filter", "changes"]

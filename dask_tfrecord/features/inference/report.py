@@ -177,7 +177,9 @@ def suggested_content(
         return _foreign(seen, seen.foreign, feature, several=not scalar and not in_lists, optional=optional)
     if seen.text:
         several = not scalar and not optional
-        argument = f"count={_values_per_record(feature)}" if several else 'default_value=""' if optional else ""
+        argument = 'default_value=""' if optional else ""
+        if several:
+            argument = f"count={_values_per_record(feature)}"
         code = None if several and in_lists else f"dtf.TextFeature({argument})"
         return Suggestion("text", code, seen.values, "value")
     if seen.low == seen.high and seen.values > 1:
@@ -207,7 +209,8 @@ def _foreign(
 
 def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: bool) -> Suggestion:
     known = None not in content.shape
-    arguments = [f"shape={(-1, *content.shape) if several else content.shape}"] if known else []
+    shape = (-1, *content.shape) if several else content.shape
+    arguments = [f"shape={shape}"] if known else []
     if content.dtype != "uint8":
         arguments.append(f'dtype="{content.dtype}"')
     # ImageFeature reads several images per record only if all of them have one shape.

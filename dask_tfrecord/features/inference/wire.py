@@ -187,8 +187,9 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
     while queue:
         *_, node = heapq.heappop(queue)
         is_group, top = node.span.wire_type == GROUP, node is root
+        most_groups = _MAX_GROUPS if is_group else node.depth
         try:
-            found = list(spans(node.content, steps, None if top else _MAX_GROUPS if is_group else node.depth))
+            found = list(spans(node.content, steps, None if top else most_groups))
         except NoMessageError:
             continue
         node.complete = (found[-1].stop if found else 0) == len(node.content)

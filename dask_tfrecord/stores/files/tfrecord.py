@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,7 @@ from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, co
 from dask_tfrecord.records.framing import write_record
 from dask_tfrecord.records.index import full_run, iterate_payloads
 from dask_tfrecord.rows.chunk_borders import borders_by_rows, joined_parts
+from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.damaged_records import checked_errors, intact_records, runs_left, warn_of_damage
 from dask_tfrecord.rows.inputs import Inputs
 from dask_tfrecord.rows.partitions import RecordPartition, inspect_shards, record_partitions
@@ -484,9 +485,22 @@ def plan_copy(
     if filters is None and errors == "raise":
         partitions = _partitions(shards, names, records_per_shard, check_crc)
     else:
-        reading: dict[str, Any] = {"errors": errors, "check_crc": check_crc, "storage_options": storage_options}
-        given = found.schema() if features is None else features
-        partitions = _partitions_of_some(shards, names, records_per_shard, given, filters, reading)
+        if filters is None:
+            collection, reports = intact_records(shards)
+            warn_of_damage(collection.shards, reports, errors)
+            rows = np.arange(collection.nrows)
+        else:
+            source = read_rows(
+                list(shards.paths),
+                found.schema() if features is None else features,
+                filters=filters,
+                errors=errors,
+                check_crc=check_crc,
+                storage_options=storage_options,
+            ).source
+            assert isinstance(source, RecordSource)
+            collection, rows = source.collection, np.asarray(source.rows, np.int64)
+        partitions = _partitions_of_rows(collection, rows, names, records_per_shard)
     files = Files(
         uuid.uuid4().hex,
         names,
@@ -536,23 +550,10 @@ def _partitions(shards: Shards, names: ShardNames, records: int | None, check_cr
     return partitions or [RecordPartition((), "")]
 
 
-def _partitions_of_some(
-    shards: Shards,
-    names: ShardNames,
-    records: int | None,
-    features: Any,
-    filters: Sequence[Any] | None,
-    reading: Mapping[str, Any],
+def _partitions_of_rows(
+    collection: Collection, rows: NDArray[np.int64], names: ShardNames, records: int | None
 ) -> list[RecordPartition]:
-    """Return the records of each new shard if only intact ones, or those that meet conditions, are copied."""
-    if filters is None:
-        collection, reports = intact_records(shards)
-        warn_of_damage(collection.shards, reports, reading["errors"])
-        rows = np.arange(collection.nrows)
-    else:
-        source = read_rows(list(shards.paths), features, filters=filters, **reading).source
-        assert isinstance(source, RecordSource)
-        collection, rows = source.collection, np.asarray(source.rows, np.int64)
+    """Divide some records of a collection among new shards: by a number, or as they are divided now."""
     if records is not None:
         borders = borders_by_rows(len(rows), records)
     else:
@@ -601,7 +602,7 @@ def _labels(partition: RecordPartition, columns: frozenset[str] | None) -> str |
     return labels.of_records(labels.schema.select(names)).to_json() if names else None
 
 
-def select_features(payload: bytes, keys: Collection[str], location: Location) -> bytes:
+def select_features(payload: bytes, keys: Container[str], location: Location) -> bytes:
     """Keep features and feature lists of an Example or SequenceExample, which may lack any of them.
 
     The keys of the serialized record are sorted. Raises FeatureError for another message.

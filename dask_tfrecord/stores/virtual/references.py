@@ -21,6 +21,7 @@ from urllib.parse import quote
 import fsspec
 import numpy as np
 from dask.base import tokenize
+from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 from numpy.typing import NDArray
 
@@ -515,7 +516,7 @@ def _with_dotted_keys(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"consolidated_metadata": inner | {"metadata": arrays}}
 
 
-def _write_tables(fs: Any, folder: str, tables: Iterable[bytes]) -> None:
+def _write_tables(fs: AbstractFileSystem, folder: str, tables: Iterable[bytes]) -> None:
     fs.makedirs(folder, exist_ok=True)
     for number, table in enumerate(tables):
         fs.pipe_file(f"{folder}/refs.{number}.parq", table)
