@@ -381,6 +381,7 @@ def hide_credentials(call: Callable[[], Result]) -> Result:
 
 
 def _clean(error: BaseException | None, depth: int) -> BaseException | None:
+    """Remove credentials from an error and the errors that it was raised for, down to a depth."""
     if error is None or depth >= _MAX_DEPTH:
         return None
     cause, context = _clean(error.__cause__, depth + 1), _clean(error.__context__, depth + 1)
@@ -391,6 +392,7 @@ def _clean(error: BaseException | None, depth: int) -> BaseException | None:
 
 
 def _may_hold_credentials(error: BaseException) -> bool:
+    """Return whether a text or attribute of an error shows credentials."""
     if hasattr(error, "request_info"):
         # Errors of aiohttp hold the headers of the request.
         return True

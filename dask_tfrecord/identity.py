@@ -98,6 +98,7 @@ def url_key(path: str) -> tuple[Any, ...]:
 
 
 def _link_key(link: str) -> tuple[Any, ...]:
+    """Normalize one link of a chained URL: protocol, host, port, path, and the query without signatures."""
     given, separator, rest = redact_url(link).partition("://")
     if not separator:
         return "part", given
@@ -220,6 +221,7 @@ class _Digests:
             return own_token(self._owner)
 
     def _parts(self, value: Any) -> Iterator[Any]:
+        """Yield what identifies a value; a value that was met before is identified by its number."""
         kind = type(value)
         if kind in _PLAIN:
             yield kind.__name__, repr(value)
@@ -241,6 +243,7 @@ class _Digests:
             yield from self._inside(value)
 
     def _inside(self, value: Any) -> Iterator[Any]:
+        """Yield the parts of a container, function, class or other object that is met for the first time."""
         kind = type(value)
         if kind is list:
             yield from self._each(value)

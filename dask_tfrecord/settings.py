@@ -196,6 +196,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Number:
+    """Read a setting that is a positive number; an error says what is expected."""
     value = read_setting(name)
     try:
         number = parse(value)

@@ -389,6 +389,7 @@ def _bytes_block(array: NDArray[Any], owner: str) -> BytesBlock:
 
 
 def _refuse_others(array: NDArray[np.object_] | list[Any], kind: type, owner: str) -> None:
+    """Refuse objects of other types than one, bytes or str."""
     items = array.ravel().tolist() if isinstance(array, np.ndarray) else array
     # Fast path: checking the set of types avoids a Python loop.
     if set(map(type, items)) <= {kind}:
@@ -468,6 +469,7 @@ def castable(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def _dtype_kind(dtype: np.dtype[Any]) -> str:
+    """Name the kind of numbers that a cast keeps or changes: integer, float or complex."""
     if dtype.kind in "biu":
         return "integer"
     if dtype.kind == "f" or dtype.name == "bfloat16":

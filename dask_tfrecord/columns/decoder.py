@@ -163,6 +163,7 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
 
 
 def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
+    """Make the decoder of each column of a schema; refuse two columns of one name."""
     columns: dict[str, ColumnDecoder] = {}
     features: Mapping[str, Any] = schema
     for name, feature in features.items():
@@ -252,6 +253,7 @@ def _is_one_value(spec: KeySpec) -> bool:
 
 
 def _check_keys(columns: Mapping[str, ColumnDecoder]) -> None:
+    """Refuse a key that two features read in different ways."""
     expected: dict[tuple[str, bool], tuple[KeySpec, str]] = {}
     for column in columns.values():
         for spec in column.specs:
@@ -333,6 +335,7 @@ class _Shards:
             return job.blocks()
 
     def _read(self, run: RecordRange, job: _DecodeJob) -> None:
+        """Decode a run of records: from memory, by the bytes of each record, or by moving a window over the shard."""
         if _log.isEnabledFor(logging.DEBUG):
             names, path = tuple(job.columns), redact_url(run.shard.path)
             _log.debug("decode %s from record %d, %s of them, of %s", names, run.first, run.count, path)
@@ -438,6 +441,7 @@ class _Keys(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def _keys(decoder: Decoder, names: tuple[str, ...]) -> _Keys:
+    """Collect the keys that some columns need, each once, and where each column finds its outputs."""
     columns = {name: decoder.decoders[name] for name in names}
     indices: dict[Any, int] = {}
     outputs = {
@@ -591,6 +595,7 @@ class _DecodeJob:
         return blocks
 
     def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
+        """Make the block of a column from its outputs, or view the memory that the decoder filled."""
         if column.assembler is not None:
             out = self.out.get(name) if column.feature.is_dense else None
             if out is None and self.limit is not None:
@@ -807,6 +812,7 @@ class _Reader:
                 raise self._ended(count)
 
     def _ended(self, missing: int) -> TFRecordError:
+        """Make the error for a shard that has fewer records than were counted."""
         if not self.window.exhausted:
             return framing_error(self.window, self.record)
         return CorruptRecordError(
@@ -919,6 +925,7 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
 
 
 def _key_hint(sampling: Sampling | None) -> str:
+    """Say, for a key that a record lacks, that the schema was inferred from a sample."""
     if sampling is None:
         return ""
     every = Spelled("infer_schema(urlpath, sample=None)", "--sample all")

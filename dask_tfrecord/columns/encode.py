@@ -151,6 +151,7 @@ class RecordStream:
 
 
 def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
+    """Plan how a feature is written: from which columns, in which form, under which key."""
     schema = decoder.schema
     scope = schema.scope_of(name)
     if (reason := feature.reason_not_written()) is not None:

@@ -297,6 +297,7 @@ def _unequal(expected: int, found: int, other: str) -> str:
 
 
 def _picked(block: Block, picked: slice | NDArray[np.int64]) -> Block:
+    """Pick items by a slice or by numbers; a few items do not keep the others in memory."""
     if not isinstance(picked, slice):
         return take_rows(block, picked)
     if 2 * (picked.stop - picked.start) < len(block):

@@ -60,6 +60,7 @@ def _columns(message: MessageType, name: str, feature: Any) -> dict[str, ColumnD
 
 
 def _feature_of_name(message: MessageType, name: str, column: Feature | None) -> ProtoFeature:
+    """Find the field of a message that a column is written to when no feature describes it."""
     try:
         path = FieldPath.find(message, name)
     except SchemaError as error:
@@ -139,6 +140,7 @@ class MessageEncoder:
         naming: Callable[[str], AbstractContextManager[None]],
         location: Location | None,
     ) -> _native.MessageEncoder:
+        """Give the native encoder the values of all columns, after each row splits that a message level shares."""
         tables = message_tables(self.message, self.specs)
         outputs: dict[FieldSpec, tuple[str, Any]] = {}
         splits: dict[tuple[str, ...], tuple[str, NDArray[np.int64]]] = {}

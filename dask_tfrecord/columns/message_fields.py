@@ -266,6 +266,7 @@ def columns_in_bytes(
 
 
 def _presence_column(path: FieldPath) -> ColumnDecoder:
+    """Make the column that states whether a field is set; refuse fields that always are."""
     if not path.has_presence:
         raise SchemaError(
             f"path {'.'.join(path.parts)!r} has no presence: only messages, members of a oneof, `optional` fields and "
@@ -527,6 +528,7 @@ class MessageTables:
         return path in self._wanted or path in self._entered
 
     def _field(self, each: Any, path: tuple[str, ...], oneof: int) -> _native.MessageField:
+        """Describe a field for the native decoder: its kind, its place in messages, and what is read of it."""
         wanted, repeated = self._wanted.get(path, {}), is_repeated(each)
         options: dict[str, Any] = {"repeated": repeated, "packed": is_packed(each), "oneof": oneof}
         options["required"] = is_required(each)

@@ -181,6 +181,7 @@ class MessageSurvey:
 def _count_field(
     counts: FeatureCounts, each: _Field, outputs: Sequence[KeyOutput], kept: Sequence[tuple[Location, bytes]]
 ) -> None:
+    """Count how many records have a field, how many values, and of bytes what they look like."""
     # Offsets of the values between records, through all levels of rows.
     ends = np.arange(len(kept) + 1)
     for splits in outputs[0].levels:
@@ -230,6 +231,7 @@ def survey_messages(records: Iterable[tuple[Location, bytes]], message: MessageT
 
 
 def _payload_batches(records: Iterable[tuple[Location, bytes]]) -> Iterator[list[tuple[Location, bytes]]]:
+    """Group records into batches, which are limited in number and bytes."""
     batch, nbytes = list[tuple[Location, bytes]](), 0
     for location, payload in records:
         batch.append((location, payload))

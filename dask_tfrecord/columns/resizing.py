@@ -102,6 +102,7 @@ def resize_images(
 
 
 def _checked_size(images: Images, axes: int) -> Images:
+    """Return images that are numbers with the expected axes; refuse others."""
     if images.dtype.kind not in "iuf" or images.ndim != axes or (images.size == 0 and len(images)):
         raise SchemaError(
             f"resize_images: expected numbers of shape {'(n, height, width, channels)'[0 if axes == 4 else 4 :]}, with "
@@ -111,6 +112,7 @@ def _checked_size(images: Images, axes: int) -> Images:
 
 
 def _filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, antialias: bool) -> Images:
+    """Resize by a filter that averages pixels, in the native core."""
     if (lanczos or antialias) and max(images.shape[1:3]) > LONGEST_SIDE:
         raise SchemaError(
             f"resize_images: method='lanczos3' and antialias=True resize at most {LONGEST_SIDE} pixels a side; got "
@@ -124,6 +126,7 @@ def _filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, a
 
 
 def _nearest(images: Images, size: tuple[int, int]) -> Images:
+    """Resize by taking the nearest pixel, as TensorFlow rounds to it."""
     rows, columns = (
         np.minimum(np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * _scale(old, new)), old - 1)
         for old, new in zip(images.shape[1:3], size, strict=True)

@@ -194,6 +194,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return tuple(arrays[name] for name in key)
 
     def _check_names(self, names: Sequence[str]) -> None:
+        """Refuse names of columns that do not exist, or that are given twice."""
         for name in names:
             if name not in self._rows.names:
                 advice = unset_advice(name, self._rows.stored_schema.sampling) or near_misses(name, self._rows.names)

@@ -56,6 +56,7 @@ def _chunk_pictures(given: Rows) -> str:
 
 
 def _dataset_title(given: Rows) -> str:
+    """Say how many rows in how many chunks a data set has, and where they are from."""
     rows = "unknown number of rows" if given.nrows is None else plural(given.nrows, "row")
     title = f"<dask_tfrecord.Dataset: {rows} in {plural(given.nchunks, 'chunk')}"
     if given.nrows is not None:
@@ -85,6 +86,7 @@ def _content_hints(given: Rows) -> list[str]:
 
 
 def _table(given: Rows) -> list[tuple[str, str, str, str]]:
+    """List name, dtype, shape and feature of each column, as texts."""
     rows: str = "n" if given.nrows is None else str(given.nrows)
     table, schema = [], given.schema
     for name, feature in schema.items():
@@ -114,6 +116,7 @@ _CELL_VALUES, _CELL_LETTERS = 6, 60
 
 
 def _html_cell(value: Any) -> str:
+    """Write a value of the first rows as short text."""
     # Imported here: it loads protobuf.
     from dask_tfrecord.features.inference.payload_type import is_probably_text
 

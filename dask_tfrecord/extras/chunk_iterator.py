@@ -80,6 +80,7 @@ def _iterate_chunks(
 def _from_cluster(
     client: Any, rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result], number: int
 ) -> Iterator[Result]:
+    """Compute chunks on a cluster, a few ahead of the caller, and yield them in order."""
     name, futures, reader = step_key("read-ahead"), deque[Any](), []
     if rows.source is not None:
         # A task of its own, so that the source is sent once.
@@ -132,4 +133,5 @@ def _read_step(
     step: Callable[[Chunk, int], Result],
     number: int,
 ) -> Result:
+    """Read a chunk in a task, and apply a step to it."""
     return step(read_chunk(source, plan, (number,)), number)

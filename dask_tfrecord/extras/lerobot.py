@@ -373,6 +373,7 @@ def _check_feature(name: str, feature: Feature, encoding: Mapping[str, str] | No
 
 
 def _checked_video_encoding(video: str | Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of the video encoder, with defaults; refuse an encoder that is not installed."""
     import av
 
     given = {"codec": video} if isinstance(video, str) else {str(name): value for name, value in video.items()}
@@ -471,6 +472,7 @@ class _Names(UnitNames):
         return found[_CONVERSION].decode() if _CONVERSION in found else None
 
     def _metadata_of_tasks(self) -> dict[bytes, bytes]:
+        """Read the key-value metadata of the table of tasks; empty if the data set does not exist."""
         from pyarrow import parquet
 
         fs, inside = url_to_fs(self.root, **self.storage_options)
@@ -608,6 +610,7 @@ def _read_tasks(names: _Names) -> list[tuple[str, int]]:
 
 
 def _read_table(path: str, storage_options: Mapping[str, Any]) -> Any:
+    """Read a Parquet file at a path or URL."""
     from pyarrow import parquet
 
     fs, inside = url_to_fs(path, **storage_options)
@@ -677,6 +680,7 @@ class _LeRobotFiles(UnitFiles):
         return names.adds and first < names.first
 
     def _check_base(self) -> None:
+        """Raise IncompleteStoreError if another program has added episodes since the run began."""
         names = self.plan.names
         if names.adds and (found := names.info().get("total_episodes")) != names.episodes:
             raise IncompleteStoreError(

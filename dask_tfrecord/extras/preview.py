@@ -237,6 +237,7 @@ def _short_caption(name: str, columns: tuple[PreviewColumn, ...]) -> str:
 
 
 def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
+    """Draw the pictures of a row with a caption of its other values, as HTML."""
     parts = []
     for column in columns:
         cell = column.cells[row]
@@ -251,6 +252,7 @@ def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
 
 
 def _image_cell(picture: Picture, description: str) -> str:
+    """Embed a picture in HTML, as a PNG in its URL."""
     width, height = picture.shown
     data = base64.b64encode(encode_png(picture.pixels)).decode("ascii")
     smooth = ' class="dtf-smooth"' if picture.pixels.shape[1] > width else ""
@@ -261,6 +263,7 @@ def _image_cell(picture: Picture, description: str) -> str:
 
 
 def _cell_html(cell: Cell) -> str:
+    """Write a cell as HTML: a curve, or text that wraps if it is long."""
     if isinstance(cell, Spark):
         return f'{spark_svg(cell.values)}<small class="dtf-short">{escape(cell.text)}</small>'
     text = str(cell)
@@ -307,6 +310,7 @@ class _Cells:
             yield self._table(texts, widths, columns)
 
     def _table(self, texts: list[list[str]], widths: list[int], columns: range) -> Table:
+        """Lay out some columns as a table of rich, with widths that are known."""
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         table.add_column("", no_wrap=True, justify="right", style="dim")
         for number in columns:
@@ -396,6 +400,7 @@ def _half_blocks(picture: Picture) -> list[list[Segment]]:
 
 
 def _cell_text(cell: Cell) -> str:
+    """Write a cell as text: a curve by blocks of eight heights, pictures by their sizes."""
     if isinstance(cell, Spark):
         # Blocks of eight heights; spaces are gaps.
         levels = spark_heights(_means(np.array(cell.values), _SPARK_WIDTH))
@@ -466,6 +471,7 @@ class _Strip:
         self.draw.line(points, fill=colour, width=1)
 
     def picture(self, x: int, picture: Picture) -> None:
+        """Paste a picture at a place, scaled to the size that it is shown with."""
         from PIL import Image
 
         mode, pixels = _MODES[picture.pixels.shape[2]], picture.pixels
@@ -813,6 +819,7 @@ def picture(image: NDArray[Any]) -> Picture:
 
 
 def _picture(image: _Reduced, low: float, high: float) -> Picture:
+    """Scale the levels of an image to 8 bits between a low and a high one."""
     if not image.pixels.size:
         return Picture(np.zeros((1, 1, 1), np.uint8), _size(image.shape))
     levels = image.pixels
@@ -858,6 +865,7 @@ def averaged(pixels: NDArray[Any], height: int, width: int) -> Any:
 
 
 def _scalar_cell(value: Any, classes: Sequence[str] = ()) -> str:
+    """Write one value as text, a class with its name."""
     if isinstance(value, bytes):
         return _bytes_text(value)
     if isinstance(value, str):

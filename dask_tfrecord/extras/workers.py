@@ -166,6 +166,7 @@ class WorkersReport:
         return found
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the header and a row per worker, as texts."""
         yield ("worker", "host", "threads", "memory", "Python", "dask-tfrecord", "paths", "problems")
         for worker in self.workers:
             memory = "no limit" if worker.memory_limit is None else format_bytes(worker.memory_limit)
@@ -287,6 +288,7 @@ def _check_worker(
     paths: tuple[PathCheck, ...],
     elapsed: float,
 ) -> WorkerCheck:
+    """Compare what a worker answered with this process; an answer may be the error that it failed with."""
     known = address, str(info.get("name", "")), int(info["nthreads"]), int(info.get("memory_limit") or 0) or None
     software, error = (None, describe_error(answer)) if isinstance(answer, Exception) else answer["software"]
     if software is None:

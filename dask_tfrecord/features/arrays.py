@@ -125,6 +125,7 @@ class ArrayFeature(EncodedArray):
         )
 
     def _block(self, arrays: list[NDArray[Any]], decoded: Decoded) -> Block:
+        """Join arrays to a block: dense, with rows of variable length, or each of its own shape."""
         dtype = self.item_dtype
         if not self.own_shapes and not self._has_ragged_rows:
             values = np.empty((len(arrays), *self.shape), dtype)

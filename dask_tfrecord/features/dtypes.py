@@ -51,6 +51,7 @@ def numpy_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
 
 
 def _bfloat16(owner: str) -> np.dtype[Any]:
+    """Return the dtype of ml_dtypes; an error names the extra if it is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -222,6 +223,7 @@ def _nested_tuples(items: list[Any], shape: tuple[int, ...]) -> Any:
 
 
 def _default_item(item: Any, dtype: str, owner: str) -> Any:
+    """Convert one default value to what is stored; refuse a value that the dtype does not hold."""
     if dtype == "bytes":
         if isinstance(item, str):
             item = item.encode()

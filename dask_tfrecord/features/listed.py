@@ -486,6 +486,7 @@ class FixedLenSequenceFeature(Listed):
         return RaggedBlock(output.flat(self.item_dtype, self.shape), steps).padded(length, filler, decoded.out)
 
     def _padded_bytes(self, output: KeyOutput, is_step: NDArray[np.bool_], shape: tuple[int, ...]) -> BytesBlock:
+        """Put the bytes values of records at their places, and the default between them."""
         given = output.encoded()
         filling = np.frombuffer(self.default_value or b"", np.uint8)
         sizes = np.full(len(is_step), len(filling), np.int64)

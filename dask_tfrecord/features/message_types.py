@@ -92,6 +92,7 @@ def _pool(descriptors: bytes) -> Any:
 
 
 def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Descriptor:
+    """Find a message by its full name in serialized descriptors; an error lists similar names."""
     try:
         found: Descriptor = _pool(descriptors).FindMessageTypeByName(name)
     except SchemaError as error:
@@ -115,6 +116,7 @@ def _message_of_file(given: str, owner: str) -> Descriptor:
 
 
 def _load(path: str, owner: str) -> bytes:
+    """Read a file of descriptors."""
     if "://" in path:
         # Errors of `Path` would name the URL with its credentials.
         raise SchemaError(f"{owner}: the file of a message has a local path; download it first")

@@ -445,11 +445,12 @@ def read_index_lines(file: Shard) -> Iterator[NDArray[np.int64]]:
             if len(rest) > _MAX_LINE:
                 raise UnusableIndexError(_NOT_TWO_NUMBERS)
             if newline:
-                yield from _parse_line(head)
-        yield from _parse_line(rest)
+                yield from _parse_lines(head)
+        yield from _parse_lines(rest)
 
 
-def _parse_line(text: bytes) -> Iterator[NDArray[np.int64]]:
+def _parse_lines(text: bytes) -> Iterator[NDArray[np.int64]]:
+    """Yield the two numbers of each line, unless there are no lines."""
     if text.translate(None, b"0123456789 \t\r\n"):
         raise UnusableIndexError(_NOT_TWO_NUMBERS)
     numbers = np.fromstring(text.decode(), np.int64, sep=" ")
@@ -731,6 +732,7 @@ def iterate_payloads(
 
 
 def _count_error(problem: str, shard: Shard, record: int) -> CorruptRecordError:
+    """Make the error for a shard whose records are not those that were counted."""
     return CorruptRecordError(
         f"{problem} after {plural(record, 'record')}: the file has changed since it was counted; open the "
         f"collection again",

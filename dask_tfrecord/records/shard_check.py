@@ -223,6 +223,7 @@ class DamageReport:
         return "\n".join([self.total, *(line for report in self.files for line in report.lines())])
 
     def _repr_html_(self) -> str:
+        """Show the damaged files, or all files if none is damaged."""
         from dask_tfrecord.markup import html_table
 
         listed = [report for report in self.files if report.lost] or list(self.files)

@@ -69,6 +69,7 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
 
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
+    """Describe a feature in the metadata of its Arrow field, from which it is found again."""
     feature = schema[name]
     own = feature.row_shape[feature.ragged_rank :] if feature.own_shapes else ()
     shape = (*(-1,) * feature.ragged_rank, *own, *feature.item_shape)
@@ -114,6 +115,7 @@ def fixed_type(value: pa.DataType, shape: tuple[int, ...]) -> pa.DataType:
 
 
 def _value_type(dtype: np.dtype[Any]) -> pa.DataType:
+    """Return the Arrow type of single values."""
     if dtype.kind == "T":
         return pa.large_string()
     if dtype.kind == "O":

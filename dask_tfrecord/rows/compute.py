@@ -130,6 +130,7 @@ class _ReadIntoResults:
         return done
 
     def _read(self, number: int) -> None:
+        """Decode a range of rows to its place in the results; what cannot be decoded there is copied."""
         start, stop = self.borders[number : number + 2].tolist()
         target = slice(start, stop) if self.order is None else self.order[start:stop]
         dense = {}

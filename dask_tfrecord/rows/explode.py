@@ -346,6 +346,7 @@ class ExplodedSource(DerivedRows):
         first_record: int | NDArray[np.int64],
         out: Mapping[str, NDArray[Any]] | None = None,
     ) -> dict[str, Block]:
+        """Divide records into items, and decode images of items that are read as bytes."""
         decode = partial(self._decode_images, out or {}, lengths, first_record)
         return self.item_columns.items(names, blocks, lengths, picked, first_record, decode)
 
@@ -358,6 +359,7 @@ class ExplodedSource(DerivedRows):
         files: Block,
         picked: slice | NDArray[np.int64],
     ) -> Block:
+        """Decode the images of picked items; an error names the record of the image."""
         feature = self.item_columns.item_schema[name]
         assert isinstance(files, BytesBlock)
         assert isinstance(self.source, RecordSource)
@@ -536,6 +538,7 @@ def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...
 
 
 def _dense_message(schema: Schema, name: str) -> str:
+    """Say why a column has no items, and how it can be read or repeated."""
     feature = schema[name]
     if is_padded(feature):
         lengths = f"{name}.lengths"
@@ -552,6 +555,7 @@ def _dense_message(schema: Schema, name: str) -> str:
 
 
 def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str, ...]:
+    """Return names of columns; refuse those that do not exist or are given twice."""
     if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
         raise TypeError(f"explode: {argument} is a name or a list of names of columns; got {given!r:.100}")
     for name in given:
@@ -563,6 +567,7 @@ def _checked_item_names(schema: Schema, given: Any, argument: str) -> tuple[str,
 
 
 def _explode_counted(rows: Rows, source: CountedRows, item_columns: ItemColumns) -> Rows:
+    """Count the items of all records, so that each can be read by its number."""
     assert rows.borders is not None
     # Images of records are read as bytes if possible: a few items then cost a few images, not all of their records.
     # Counting needs the headers of images that differ in size, so their pixels are decoded with the records.
@@ -593,6 +598,7 @@ def _count_chunks(rows: Rows, step: Exploded) -> tuple[float, ...]:
 def _count_chunk(
     chunk: Chunk, option: tuple[Exploded, tuple[float, ...], str], number: NDArray[np.int64]
 ) -> NDArray[np.int64]:
+    """Count the rows that a chunk will have as items or windows."""
     step, sizes, files = option
     rows = step.item_columns.rows(step.lengths(chunk.blocks, place_of_chunk(sizes, files, int(number[0]))))
     return np.array([rows.stop if isinstance(rows, slice) else len(rows)])

@@ -294,6 +294,7 @@ def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tu
 
 
 def _column_from_array(given: Any, owner: str, form: Feature | None) -> tuple[Feature, Any]:
+    """Find the feature and the rows of a column that is given in any form."""
     if isinstance(given, Mapping):
         raise SchemaError(
             f"{owner}: expected an array, got {type(given).__name__}, which has columns of its own: give one of them, "

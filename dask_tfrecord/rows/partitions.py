@@ -73,6 +73,7 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
 
 
 def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: bool) -> list[Runs]:
+    """Divide shards into partitions: one per shard, or by rows, or by stored bytes."""
     if wanted == "shard":
         return [(full_run(shard),) for shard in shards]
     if wanted == "auto":
@@ -108,6 +109,7 @@ def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
 
 
 def _even_borders(collection: Collection, size: float, *, coalesce: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Choose borders between rows that divide the stored bytes evenly."""
     stored = collection.nbytes.astype(np.float64)
     # Each part of a shard without access points would decompress the shard from its start.
     unsplittable = (collection.nbytes != collection.shards.sizes) & (np.diff(collection.entry_splits) == 1)

@@ -92,6 +92,7 @@ class ProgressBar:
         self._final_text = text
 
     def _draw(self, display: TerminalDisplay) -> None:
+        """Draw in a thread until the tasks are over, after a delay."""
         delay = self._delay
         # The terminal may close while the tasks continue.
         with suppress(OSError):
@@ -199,6 +200,7 @@ def _cluster_events(client: Any) -> Iterator[None]:
 
 
 def _on_event(event: tuple[float, dict[str, Any]]) -> None:
+    """Pass on what a task on a cluster has reported to who follows it."""
     report = event[1]
     followers = _followers.get(report["task"])
     if followers is None:
@@ -312,6 +314,7 @@ def run_uninterrupted(step: Callable[[], Result]) -> Result:
 
 
 def _in_event_loop() -> bool:
+    """Return whether this thread runs an event loop, which must not be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

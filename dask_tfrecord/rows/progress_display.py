@@ -70,6 +70,7 @@ class NotebookDisplay(TerminalDisplay):
         self._show(Text(text))
 
     def _show(self, content: Any) -> None:
+        """Show the content in the cell that runs; the next call replaces it."""
         console = Console(
             file=io.StringIO(), record=True, width=_NOTEBOOK_WIDTH, force_terminal=True, force_jupyter=False
         )

@@ -42,6 +42,7 @@ def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ..
 
 
 def _chunk_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, ...]) -> da.Array:
+    """Return the row splits of a level, counted through all chunks."""
     option = (name, level)
     token = tokenize(chunks.name, option)
     # First value of each chunk. Chunks may be empty, so the last split of the previous chunk is not enough.
@@ -154,6 +155,7 @@ def _padded(
     option: tuple[str, tuple[int, ...], Any, AnySource | None, NDArray[np.int64] | None],
     number: NDArray[np.int64],
 ) -> NDArray[Any]:
+    """Pad a chunk's rows; an error about a longer row names its record."""
     name, lengths, value, source, borders = option
 
     def refuse(row: int, held: str, length: int) -> FeatureError:

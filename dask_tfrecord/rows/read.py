@@ -382,6 +382,7 @@ def _plan_chunks(
 
 
 def _open_uncounted(found: ResolvedPath, schema: Schema, check_crc: bool, chunks: str | int | float) -> Rows:
+    """Open shards without counting, in chunks of about equal bytes."""
     if found.rows is not None:
         raise ValueError("a part of a split needs counted records: counts=None reads whole splits only")
     shards = found.shards
@@ -430,6 +431,7 @@ def _check_columns(columns: Sequence[str] | None) -> None:
 def _check_partitioning(
     partitioning: str | None, tolerated: Mapping[str, str] | str, counts: str | Sequence[int] | None
 ) -> None:
+    """Refuse partitioning together with options that it does not work with."""
     if partitioning not in (None, "hive"):
         raise ValueError(f"partitioning is None or 'hive'; got {partitioning!r}")
     if partitioning is not None and counts is None:
@@ -445,6 +447,7 @@ def _check_errors(
     check_crc: bool,
     counts: str | Sequence[int] | None,
 ) -> None:
+    """Check `errors=`, and refuse options that it does not work with."""
     checked_errors(errors, "raise", "skip", "fill")
     modes = tolerated.values() if isinstance(tolerated, Mapping) else (tolerated,)
     if fill_values is not None and errors != "fill" and not {"fill", "mark"} & {*modes}:
@@ -486,6 +489,7 @@ def _schema(
 
 
 def _inferred_schema(shards: Shards, intact: Collection | None) -> Schema:
+    """Infer the features from a sample of the records, the intact ones if they were looked for."""
     # Imported here: inference loads protobuf, which a known schema does not need.
     from dask_tfrecord.features.inference.report import infer_examples, sample_records
 
@@ -503,6 +507,7 @@ def count_records(shards: Shards, counts: str | Sequence[int], check_crc: bool) 
 
 
 def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
+    """Check the record counts that a user gives, as far as this is possible without reading."""
     try:
         numbers = [operator.index(count) for count in counts]
     except TypeError:
@@ -547,6 +552,7 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
 
 
 def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
+    """Choose the borders of chunks: by rows, by shards or by bytes."""
     collection = source.collection
     if isinstance(chunks, int):
         return borders_by_rows(len(source.rows), chunks)

@@ -271,6 +271,7 @@ class Rows(HasRows):
         return {name: self._moved(taken[name]) if name in taken else self.array(name) for name in names}
 
     def _taken(self, names: Sequence[str]) -> dict[str, da.Array]:
+        """Make the arrays of stored columns, which share one task per chunk."""
         chunks, features = self.chunks(names), {name: self.stored_schema[name] for name in names}
         return {
             name: block_array(
@@ -471,6 +472,7 @@ class Rows(HasRows):
         return _rebuild, (rebuilders, features, (own, self.sizes, self.origin), kept)
 
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
+        """Pick rows of chunks that exist; each new chunk takes its rows from the old ones that hold them."""
         assert self.blocks is not None
         cuts = _clipped(borders, index)
         name = step_key("rows", self.blocks.name, borders, index)
@@ -505,6 +507,7 @@ def _rebuild(
     *,
     rename: Mapping[str, str] | None = None,
 ) -> Rows:
+    """Make the rows again after dask has replaced their graph, as `persist` does."""
     chunks, *arrays = (rebuild(dsk, *options, rename=rename) for rebuild, options in rebuilders)
     assigned = {
         name: Assigned(feature, without_empty_chunks(array))
@@ -539,6 +542,7 @@ def _put(parts: Sequence[Chunk], order: NDArray[np.int64], schema: Schema) -> Ch
 
 
 def _collect(schema: Schema, *blocks: NDArray[Any]) -> Chunk:
+    """Make a chunk of the blocks of arrays, converted to the features of its columns."""
     return _checked_block(
         {
             name: conform(schema[name], block, f"array {name!r}", lossless=True)
@@ -554,6 +558,7 @@ def _read_and_join(
     schema: Schema,
     block_id: tuple[int] = (0,),
 ) -> Chunk:
+    """Read a chunk of a source, and add the columns of another chunk to it."""
     return _join(read_chunk(source, plan, block_id), added, schema)
 
 

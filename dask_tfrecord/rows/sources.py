@@ -381,6 +381,7 @@ class ChunkSource(CountedRows):
         return join_into([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
 
     def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
+        """Read a range of rows from the chunks that it touches."""
         blocks_of: dict[str, list[Block]] = {name: [] for name in names}
         for number, (first, past) in enumerate(pairwise(self.borders)):
             if max(start, first) < min(stop, past):
@@ -735,6 +736,7 @@ class UncountedSource(UncountedChunks):
         return self._read(names, number, where)
 
     def _read(self, names: Sequence[str], number: int, where: Where | None) -> dict[str, Block]:
+        """Read a chunk; if a record is refused, read it again from a header that is certain."""
         ranges = list(self.chunks.byte_ranges(number))
         entries = [
             SplitEntry(0, 0) if split is None else find_entry(shard, split, check_crc=self.check_crc)
@@ -776,6 +778,7 @@ class UncountedSource(UncountedChunks):
         entries: Sequence[SplitEntry | None],
         where: Where | None,
     ) -> dict[str, Block]:
+        """Decode the records whose headers begin in ranges of bytes."""
         runs = [
             _run(shard, split, entry)
             for (shard, split), entry in zip(ranges, entries, strict=True)

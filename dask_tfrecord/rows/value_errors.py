@@ -129,6 +129,7 @@ class ValueErrors:
         return rows.select(np.delete(np.arange(rows.nrows or 0), left_out))
 
     def _filled(self, source: CountedRows, refused: Mapping[str, NDArray[np.int64]]) -> CountedRows:
+        """Fill in the refused rows of a source, and mark them where this is wanted."""
         marks = {f"{name}.valid": name for name in refused if self.modes[name] == "mark"}
         spread: dict[str, NDArray[np.int64]] = {}
         for name, numbers in refused.items():
@@ -443,6 +444,7 @@ def fillers(
 
 
 def _no_value(name: str, option: str, reason: str) -> str:
+    """Say that a column has nothing to fill in, and what to give."""
     what = "lost records" if option.startswith("errors") else "what can't be decoded"
     return (
         f"column {name!r}: {option} needs a value for {what}, and {reason}; give fill_values={{{name!r}: ...}}, or "
@@ -451,6 +453,7 @@ def _no_value(name: str, option: str, reason: str) -> str:
 
 
 def _default(name: str, column: ColumnDecoder, option: str) -> Any:
+    """Return the default value of a column's feature; refuse a feature without one."""
     if column.scope == "item":
         return []  # defaults belong to items, which a lost record lacks
     value = getattr(column.parsed, "default_value", None)
@@ -460,6 +463,7 @@ def _default(name: str, column: ColumnDecoder, option: str) -> Any:
 
 
 def _row(name: str, feature: Feature, value: Any) -> Block:
+    """Convert a value of a user to a block of one row; refuse one that does not fit the feature."""
     owner = f"fill_values: column {name!r}"
     if feature.ragged_rank or feature.own_shapes:
         return conform(feature, [value], owner)

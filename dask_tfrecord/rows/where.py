@@ -68,6 +68,7 @@ class Condition:
         return held > 0 if self.reduction == "any" else held == np.diff(row_splits)
 
     def _compare(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Compare values with the condition's; integers are compared exactly, floats in their dtype."""
         comparison = self.comparison.removeprefix("not ")
         if values.dtype.kind == "b":
             # NumPy compares bool as int64, which larger integers overflow, and other integers exactly.
@@ -156,7 +157,9 @@ class Filters:
     def resolve(self, schema: Schema) -> Filters:
         """Return filters of columns of a schema."""
         joined = sum(map(len, self.alternatives)) > 1
-        return Filters(tuple(tuple(_resolved(each, schema, joined) for each in every) for every in self.alternatives))
+        return Filters(
+            tuple(tuple(_resolved(each, schema, joined=joined) for each in every) for every in self.alternatives)
+        )
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
         """Return the rows that are kept."""
@@ -168,6 +171,7 @@ class Filters:
 
 
 def _condition(given: Any) -> Condition:
+    """Check one triple of a user."""
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
         raise ValueError(
             f"a filter is a tuple of column, operator and value, in a list: write [('label', '==', 3)]; got "
@@ -183,14 +187,15 @@ def _condition(given: Any) -> Condition:
     return Condition(name, None, comparison, value)
 
 
-def _resolved(condition: Condition, schema: Schema, joined: bool) -> Condition:
+def _resolved(condition: Condition, schema: Schema, *, joined: bool) -> Condition:
+    """Tell a reduction in a condition from the name of its column, and check that both fit the column."""
     name, reduction = condition.column, None
     if name not in schema:
         for each in _REDUCTIONS:
             if name.startswith(f"{each}(") and name.endswith(")"):
                 name, reduction = name[len(each) + 1 : -1], each
     if name not in schema:
-        raise _unknown(condition, schema, joined)
+        raise _unknown(condition, schema, joined=joined)
     feature = schema[name]
     scalar = feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes
     if scalar and reduction is not None:
@@ -208,7 +213,7 @@ def _resolved(condition: Condition, schema: Schema, joined: bool) -> Condition:
     return Condition(name, reduction, condition.comparison, condition.value)
 
 
-def _unknown(condition: Condition, schema: Schema, joined: bool) -> UnknownFeatureError:
+def _unknown(condition: Condition, schema: Schema, *, joined: bool) -> UnknownFeatureError:
     """Return the error of an unknown column, with what to write for an expression, or with names that are like it.
 
     The condition is one of several if `joined` is True.
@@ -255,6 +260,7 @@ _NEGATED = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", 
 
 
 def _check_type(name: str, schema: Schema, reduction: str | None, value: Any) -> None:
+    """Refuse a value of another type than the column's."""
     dtype = schema[name].item_dtype
     kind = "i" if reduction == "len" else dtype.kind
     types = {"O": bytes, "T": str, "M": np.datetime64, "m": np.timedelta64}
@@ -379,6 +385,7 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
 def _mask(
     chunk: Chunk, option: tuple[Filtered, tuple[float, ...], str], number: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
+    """Return the mask of a chunk that exists."""
     step, sizes, files = option
     tested, mask = step.where(place_of_chunk(sizes, files, int(number[0])))
     return mask({name: frozen(chunk.blocks[name]) for name in tested})
@@ -443,6 +450,7 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _parse_text(tokens: Sequence[str]) -> tuple[str, str, Any]:
+    """Parse the tokens of one condition into column, operator and value."""
     tokens = tokens[_after_space(tokens, 0) :]
     found = _quoted_column(tokens)
     if found is None:
@@ -673,6 +681,7 @@ def as_stored(schema: Schema, alternatives: Alternatives) -> Alternatives:
 
 
 def _stored(dtype: np.dtype[Any], value: Any) -> Any:
+    """Convert a text, or the texts of a list, to the type that a column holds."""
     if isinstance(value, list | tuple | set):
         return [_stored(dtype, each) for each in value]
     if isinstance(value, str) and dtype.kind in "Mm":

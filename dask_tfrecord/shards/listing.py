@@ -213,6 +213,7 @@ def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -
 
 
 def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
+    """Yield the paths of a list; refuse what is no list of paths."""
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
         raise TypeError(f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}")
     if hasattr(urlpath, "read"):
@@ -247,6 +248,7 @@ class _Search:
 
     @classmethod
     def from_name(cls, name: str | os.PathLike[str], options: Mapping[str, Any]) -> _Search:
+        """Find the file system of a path or URL; a local file may have the name of a URL."""
         given = str(stringify_path(name))
         if not given:
             raise ShardNotFoundError("the path is an empty string; expected a file, directory, glob or URL")
@@ -333,6 +335,7 @@ class _Search:
         return [info for info in files if info["type"] == "file"]
 
     def _directory(self) -> list[dict[str, Any]]:
+        """List the shards of a directory; refuse a Zarr store, and a folder of TFDS data sets."""
         listed = with_retries(lambda: self.fs.ls(self.path, detail=True), self.url(self.path), "list the directory")
         inside = [info for info in listed if _base(info["name"]) != ""]
         files = self._files_of(info for info in inside if not _is_side_file([_base(info["name"])], []))
@@ -376,6 +379,7 @@ class _Search:
         return found
 
     def _glob(self) -> list[dict[str, Any]]:
+        """List the shards that match a pattern; an error shows what matches if no shard does."""
         fixed, variable = self.parts()
         if not self._is_glob("/".join(variable)):
             return []

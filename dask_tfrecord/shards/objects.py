@@ -530,6 +530,7 @@ class UrlObjects:
                 fs.rm(path, recursive=True)
 
     def _locate(self, name: str) -> tuple[str, Any, str]:
+        """Return the URL of an object, its file system, and its path there."""
         # fsspec takes `::` for a chain of URLs; in a directory it is a name. The replacement is refused as a URL.
         url = join(self.url, check_inside(name.replace("::", "://"), self.url))
         fs, path = file_system(url, self.storage_options)
@@ -747,6 +748,7 @@ def _remove_file(path: str, storage_options: Mapping[str, Any]) -> None:
 
 
 def _remove_run(folder: str, latest: float, storage_options: Mapping[str, Any]) -> None:
+    """Remove the folder of a dead run, unless it keeps files of readers or was changed lately."""
     fs, inside = file_system(folder, storage_options)
     held = list_files(folder, storage_options)
     if any(name.startswith(PUBLISHING) for name in held):

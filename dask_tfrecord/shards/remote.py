@@ -283,6 +283,7 @@ def _is_unknown_host(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException, context: bool = False) -> Iterator[BaseException]:
+    """Yield an error and its causes, and errors during which they were raised if `context`."""
     link: BaseException | None = error
     for _ in range(8):
         if link is None:
@@ -435,6 +436,7 @@ async def open_session(trace_configs: Sequence[Any] = (), **options: Any) -> Any
 
 
 async def _check_redirect(_session: Any, _context: Any, request: Any) -> None:
+    """Refuse redirects to other protocols, and send no credentials to another host."""
     response = request.response
     target = response.headers.get("Location") or response.headers.get("URI")
     if target is None:
@@ -624,6 +626,7 @@ class RangeFetcher:
         self._close()
 
     def _read_complete(self, start: int, stop: int) -> bytes:
+        """Read a range; if fewer bytes arrive, find out whether the file has changed."""
         try:
             data = self._read(start, stop)
         except Exception as error:
@@ -750,6 +753,7 @@ class _HttpRanges:
             self._whole = None
 
     async def _read(self, start: int, stop: int, seconds: float) -> bytes:
+        """Read a range, of a server without ranges from a stream that goes on."""
         async with asyncio.timeout(seconds):
             if self._whole is None or start < self._position:
                 response = await self._request(start, stop)
@@ -775,6 +779,7 @@ class _HttpRanges:
             raise
 
     async def _request(self, start: int, stop: int) -> Any:
+        """Request a range, and check the head of the response."""
         if self._whole is not None:
             self._whole.close()
             self._whole = None
@@ -804,6 +809,7 @@ class _HttpRanges:
             raise changed_error(self._shard, info.get("size"))
 
     async def _take(self, count: int) -> bytes:
+        """Read the next bytes of the whole file; an early end is an error that is tried again."""
         data = await read_at_most(self._whole.content, count)
         self._position += len(data)
         if len(data) < count and self._position < self._shard.size:
@@ -822,6 +828,7 @@ class _FileRanges:
         self._position = 0
 
     def read(self, start: int, stop: int) -> bytes:
+        """Read a range from an open file."""
         try:
             if self._file is None:
                 self._file, self._position = self._open(), 0
@@ -844,6 +851,7 @@ class _FileRanges:
             self._file = None
 
     def _open(self) -> BinaryIO:
+        """Open the file, without a cache of fsspec."""
         file: BinaryIO = self._fs.open(self._path, "rb", cache_type="none")
         if isinstance(file, io.BytesIO):
             # All readers of a memory file share one object and its position. The copy shares only its bytes.

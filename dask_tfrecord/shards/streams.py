@@ -435,6 +435,7 @@ def _kept_file(shard: Shard, _identity: tuple[int, ...]) -> _LocalFile:
 
 
 def _open_local(shard: Shard, kind: type[_LocalFile]) -> _LocalFile:
+    """Open a local file; refuse pipes, files that have changed, and those with a wrong size."""
     # Without O_NONBLOCK, opening a pipe waits for a writer.
     file = kind(shard.path, opener=lambda path, flags: os.open(path, flags | getattr(os, "O_NONBLOCK", 0)))
     status = os.fstat(file.fileno())
@@ -543,6 +544,7 @@ class ByteSink:
         self._store(data if self._compressor is None else self._compressor.compress(data))
 
     def _store(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes, and add them to the checksum; errors name the file."""
         self.checksum = self._crc32c(data, self.checksum)
         try:
             self._file.write(data)
@@ -875,6 +877,7 @@ class InflatedStream:
             self._rest, self._trailer = piece[self._trailer :], max(0, self._trailer - len(piece))
 
     def _error(self, problem: str) -> CorruptRecordError:
+        """Make the error of damaged data: how much could be inflated, and of how many stored bytes."""
         size = self._stored.shard.size
         return CorruptRecordError(
             f"{problem}; {plural(self.position, 'byte')} could be inflated from the first "
@@ -1062,6 +1065,7 @@ def align_bits(byte: int, bits: int) -> bytes:
 
 
 def _read(file: Shard, start: int, stop: int) -> bytes:
+    """Read a range of a file."""
     with open_stored(file) as stored:
         stored.seek(start)
         stored.expect(stop)

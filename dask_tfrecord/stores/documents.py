@@ -202,6 +202,7 @@ def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
 
 
 def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
+    """Read a dataclass from a mapping of its fields."""
     if not isinstance(value, dict):
         reader.refuse(field, value, "a mapping")
     before = f"{field}." if field else ""
@@ -219,6 +220,7 @@ _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def _scalar(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
+    """Check a number, a bool or a text; an integer may stand for a float."""
     if kind is float and type(value) is int and abs(value) <= 2**1023:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):

@@ -445,6 +445,7 @@ class Job:
         return plan
 
     def _check_version(self, plan: JobPlan) -> None:
+        """Refuse a part that another version would write."""
         if plan.version != _environment():
             raise ResumeError(
                 f"the plan was made by {plan.version}, and this is {_environment()}: write all parts with one "

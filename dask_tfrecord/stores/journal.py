@@ -316,6 +316,7 @@ class Journal:
         return owner
 
     def _in_use(self, owner: Owner) -> StoreInUseError:
+        """Make the error about an output that another run owns."""
         return StoreInUseError(
             f"another run is writing {self.what}: {owner}. Wait until it ends, or end it: the claim {self.name} of a "
             f"process that has ended is taken over at once on the same machine, and after {limits().stale_owner:.0f} s "

@@ -191,6 +191,7 @@ class RowTasks:
         return RowSizes(sizes, max(by_rows, default=0.0), sum(by_rows), read)
 
     def _probe_rows(self, names: Sequence[str]) -> tuple[int, Mapping[str, int]]:
+        """Read a few rows; return their number, and their decoded bytes by column."""
         if self.source is not None:
             return probe_rows(self.source, names)
         chunks = self.rows.select(slice(limits().probe_rows)).chunks(tuple(self.schema))

@@ -44,6 +44,7 @@ class _BatchCopier:
         return moved
 
     def _moved(self, name: str, column: Any) -> Any:
+        """Copy the numbers of a column to the device; bytes, text and times stay where they are."""
         if isinstance(column, RaggedBlock):
             values = self._moved(name, column.values)
             return column if values is column.values else RaggedBlock(values, self._moved(name, column.row_splits))
@@ -66,6 +67,7 @@ class _TorchCopies:
         self._torch, self._device = torch, torch.device(device)
 
     def copy(self, array: NDArray[Any]) -> Any:
+        """Return a tensor on the device, through pinned memory for CUDA."""
         torch = self._torch
         if array.dtype.name == "bfloat16":
             tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -92,6 +94,7 @@ class _CupyCopies:
         self._in_flight: deque[tuple[Any, list[Any]]] = deque()
 
     def copy(self, array: NDArray[Any]) -> Any:
+        """Copy an array through pinned memory, which is kept until the copy has ended."""
         with self._device:
             moved, pinned = self._cupy.empty(array.shape, array.dtype), self._empty_pinned(array.shape, array.dtype)
             pinned[...] = array
@@ -100,6 +103,7 @@ class _CupyCopies:
         return moved
 
     def end_batch(self) -> None:
+        """Release the pinned memory of batches whose copies have ended."""
         with self._device:
             self._in_flight.append((self._cupy.cuda.get_current_stream().record(), self._pinned))
         self._pinned = []

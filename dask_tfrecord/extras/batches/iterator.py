@@ -366,6 +366,7 @@ class BatchIterator(Iterator[Batch]):
             return self._next()
 
     def _next(self) -> Batch:
+        """Return the next batch; start the pipeline when it is needed, and stop it on any error."""
         try:
             # Another thread may close the iterator meanwhile.
             pipeline = self._pipeline

@@ -164,6 +164,7 @@ def _padded_sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:
 
 
 def _row_lengths(length: Any, name: str, levels: int) -> tuple[int | None, ...]:
+    """Check the lengths to pad the rows of a column to: one per level, None for a batch's largest."""
     if length is None:
         return (None,) * levels
     given = tuple(length) if isinstance(length, Sequence) and not isinstance(length, str) else (length,)

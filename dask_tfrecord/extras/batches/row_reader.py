@@ -148,6 +148,7 @@ class RowSequence:
         return found
 
     def _rows(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of some blocks as dicts."""
         columns = {name: to_array(block) for name, block in blocks.items()}
         # Of records, large rows and one row are views; others are copied.
         most = math.inf

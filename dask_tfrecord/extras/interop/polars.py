@@ -133,6 +133,7 @@ def _called_function(tree: Any) -> tuple[str, Any]:
 
 
 def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negated: bool) -> Alternatives | None:
+    """Convert a node of an expression to alternatives of conditions; None if conditions can't express it."""
     kind, body = _node(tree)
     namespace, name = _called_function(tree)
     if kind == "Ternary":

@@ -119,6 +119,7 @@ def in_groups(specs: Mapping[str, VariableSpec]) -> dict[str, dict[str, Variable
 
 
 def _check_distinct(names: Mapping[str, str]) -> None:
+    """Refuse two columns that would be one variable."""
     for name, number in Counter(names.values()).items():
         if number > 1:
             columns = [column for column in names if names[column] == name]
@@ -148,6 +149,7 @@ def _axis_names(column: str, feature: Feature, taken: Iterable[str], labels: Lab
 
 
 def _checked_axes(column: str, axes: Any, feature: Feature, rows: str) -> tuple[str, ...]:
+    """Check the names of the axes of a column's rows."""
     option = f"dimension_names[{column!r}]"
     check_axis_names(option, axes, feature.block_shape, "a row")
     if rows in axes:

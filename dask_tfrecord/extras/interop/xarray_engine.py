@@ -47,6 +47,7 @@ class IndexedColumn(BackendArray):
         return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
 
     def _read(self, key: tuple[Any, ...]) -> NDArray[Any]:
+        """Read the rows of an outer index, and index their other axes one by one."""
         from dask_tfrecord.blocks import to_array
 
         rows, *inner = key

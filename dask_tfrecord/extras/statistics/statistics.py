@@ -127,6 +127,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return "\n".join([self._title(), *align_columns([header, *rows], right)])
 
     def _repr_html_(self) -> str:
+        """Show the table, with a picture of each column's distribution."""
         header, rows, right = self._table()
         cells = [[escape(printable(cell)) for cell in row] for row in rows]
         pictures = [_pictures(column, self.classes.get(column.name, ())) for column in self.columns]
@@ -369,6 +370,7 @@ def _relative(distance: float, unit: float) -> float:
 
 
 def _statistics_cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple[str, ...]:
+    """Write a column's statistics as the cells of a row; what does not apply is empty."""
     numbers, distinct = column.numbers, column.distinct
     sizes = []
     if column.lengths is not None and column.lengths.count:
@@ -495,6 +497,7 @@ def _finite(value: Any) -> Any:
 
 
 def _number_values(numbers: Numbers | None) -> dict[str, Any] | None:
+    """List a column's moments and quantiles as JSON values; per component if there are several."""
     if numbers is None:
         return None
     names = ("minimum", "maximum", "mean", "std", "nan", "infinite", "zeros")
@@ -542,6 +545,7 @@ def _add_statistics(feature: Any, column: ColumnStatistics) -> None:
 
 
 def _add_histograms(histograms: Any, numbers: Numbers) -> None:
+    """Fill in two histograms of TensorFlow Data Validation: of equal width, and of equal count."""
     standard, quantiles = histograms.add(num_nan=numbers.nan, type=0), histograms.add(num_nan=numbers.nan, type=1)
     for low, high, count in numbers.histogram(10):
         standard.buckets.add(low_value=low, high_value=high, sample_count=count)
@@ -551,6 +555,7 @@ def _add_histograms(histograms: Any, numbers: Numbers) -> None:
 
 
 def _utf8(value: bytes) -> str | None:
+    """Decode bytes as text; None if they are not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:

@@ -77,6 +77,7 @@ class Numbers:
 
     @classmethod
     def _of_slice(cls, values: NDArray[Any]) -> Numbers:
+        """Compute the moments of values along the first axis, which may hold NaN and infinities."""
         counts = np.full(values.shape[1], len(values), np.int64)
         nan = infinite = 0
         lowest: np.ufunc = np.minimum

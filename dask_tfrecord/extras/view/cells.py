@@ -133,6 +133,7 @@ def _nearest_image(name: str, images: Sequence[str]) -> str | None:
 
 
 def _column_kind(name: str, feature: Feature, rows: Sequence[Any]) -> str:
+    """Choose how a column is shown, by its feature and its first values."""
     dtype, shape = feature.item_dtype, feature.item_shape
     several = feature.ragged_rank or feature.own_shapes or shape
     if dtype.kind == "T":
@@ -224,6 +225,7 @@ def _object_cells(array: NDArray[Any], whole: bool) -> dict[str, Any]:
 
 
 def _short(value: Any, whole: bool) -> Any:
+    """Describe a value of an array of objects in a few letters."""
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"
     if isinstance(value, bytes) and not is_probably_text(value):
@@ -252,6 +254,7 @@ def _shown_tensor(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _shown_images(row: Block) -> dict[str, Any]:
+    """Count a row's images, and list their sizes as far as they are shown."""
     found = _image_values(row)
     sizes: list[Any] = []
     for value in found[:_IMAGES]:

@@ -192,6 +192,7 @@ class Opened:
     # ---------------------------------------------------------------------------------------------------------- count
 
     def _count(self) -> None:
+        """Count the rows, in a thread of its own."""
         try:
             if self._rows is not None:
                 self._count_rows(self._rows)
@@ -254,6 +255,7 @@ class Opened:
             yield report if sidecar is None else count_lost_records(report, sidecar)
 
     def _known(self, shards: Shards, reports: Sequence[ShardReport], *, counted: bool = False) -> Known:
+        """Make a source of the records of the shards that are checked so far."""
         part = shards[: len(reports)]
         part = part.resolved([report.compression for report in reports], list(part.access))
         collection = Collection.from_reports(part, reports)
@@ -388,6 +390,7 @@ def filtered_code(code: str, filters: Alternatives) -> str:
 
 
 def _open_where(rows: Rows, cache: BlockCache, name: str, code: str, filters: Alternatives | None) -> Opened:
+    """Open rows, or those that meet conditions."""
     if filters:
         from dask_tfrecord.rows.where import as_stored, where
 

@@ -120,6 +120,7 @@ class Refined(Pass):
 
 
 def _statistics(column: ColumnStatistics) -> dict[str, Any]:
+    """Describe a column's distribution as JSON values, with the bars of a histogram."""
     numbers, lengths = column.numbers or column.sizes, column.lengths
     if numbers is not None and not numbers.count:
         numbers = None

@@ -168,6 +168,7 @@ def _list_lines(name: str, steps: Any) -> Iterator[dict[str, Any]]:
 
 
 def _field_text(value: Any) -> str:
+    """Write the value of a field as short text."""
     if not isinstance(value, bytes):
         return f"{value:.9g}" if isinstance(value, float) else str(value)
     if is_probably_text(value):

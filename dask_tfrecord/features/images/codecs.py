@@ -114,6 +114,7 @@ class ImageFormat:
         return EncodedImage(self.name, height, width, found, lambda wide: self._pixels(data, (height, width, found)))
 
     def _pixels(self, data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+        """Decode all pixels, and compare them with the shape that the header states."""
         with self._naming_format():
             pixels = np.asarray(self.decode(data))
         if pixels.dtype != np.uint8 or pixels.shape != shape:
@@ -125,6 +126,7 @@ class ImageFormat:
 
     @contextmanager
     def _naming_format(self) -> Iterator[None]:
+        """Turn any error of a decoder into an ImageError that names the format."""
         try:
             yield
         except (ImageError, MemoryError, RecursionError):
@@ -553,6 +555,7 @@ class BMP(ImageFormat):
 
 
 def _decode_bmp(stored: NDArray[np.uint8], channels: int, wide: bool) -> NDArray[np.uint8]:
+    """Reorder the channels of pixels, and add an opaque one if it is missing."""
     # BGR to RGB; a single channel is kept or repeated.
     order = {1: [0] * min(channels, 3), 3: [2, 1, 0], 4: [2, 1, 0, 3]}[stored.shape[2]][:channels]
     pixels = stored[..., order]
@@ -619,6 +622,7 @@ class WebP(ImageFormat):
 
 
 def _decode_webp(data: bytes, shape: tuple[int, int, int], wide: bool) -> NDArray[np.uint8]:
+    """Decode by Pillow, and compare the size with that of the header."""
     require_pillow()
     from PIL import WebPImagePlugin, features
 

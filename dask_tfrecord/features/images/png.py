@@ -140,6 +140,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _parse_header(kind: bytes, body: bytes) -> PNGHeader:
+    """Read the header, which has to be the first chunk."""
     if kind != b"IHDR" or len(body) != 13:
         raise ImageError("a PNG image without a header")
     width, height, depth, colour, compression, filters, interlace = struct.unpack(">IIBBBBB", body)
@@ -149,6 +150,7 @@ def _parse_header(kind: bytes, body: bytes) -> PNGHeader:
 
 
 def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Colours:
+    """Read the palette and what is transparent, from the chunks before the pixels."""
     # The first chunk of each kind counts, and only before the pixels.
     bodies: dict[bytes, bytes] = {}
     for kind, body in chunks:

@@ -386,6 +386,7 @@ def _is_arrow_stream(payload: bytes) -> bool:
 
 
 def _is_json(text: str) -> bool:
+    """Return whether a text is a JSON object or list."""
     # A single number or word counts as text.
     if not text.lstrip().startswith(("{", "[")):
         return False

@@ -195,6 +195,7 @@ def _values_per_record(feature: Feature) -> int:
 def _foreign(
     seen: BytesSummary, content: ForeignContent, feature: Feature, *, several: bool, optional: bool
 ) -> Suggestion:
+    """Suggest a function that decodes values of a format of other software, such as NumPy files."""
     contents, decoded = content.format.contents, content.format.decoded
     if decoded is None:
         return Suggestion(contents, None, seen.values, "value")
@@ -208,6 +209,7 @@ def _foreign(
 
 
 def _image(seen: BytesSummary, content: BytesContent, *, scalar: bool, several: bool) -> Suggestion:
+    """Suggest an ImageFeature, with a shape if all images have one."""
     known = None not in content.shape
     shape = (-1, *content.shape) if several else content.shape
     arguments = [f"shape={shape}"] if known else []
@@ -709,6 +711,7 @@ class Report:
         return "\n".join([self._title(), *align_columns([header, *rows]), *self.notes()])
 
     def _repr_html_(self) -> str:
+        """Show the table with bars of presence and counts, and the features as code."""
         if self.refusal is not None:
             return html_table(self._title(), *self.table(), self.notes())
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
@@ -725,6 +728,7 @@ class Report:
         return fragment(title, table(HEADER, rows), notes, spec)
 
     def _title(self) -> str:
+        """Say how many records of which kind the report is on."""
         shards = plural(self.shards, "shard")
         if self.refusal is not None:
             return f"Report on {plural(self.records, 'record')} of {shards}, the first is a {self.message}"

@@ -90,6 +90,7 @@ class Histogram:
         return tuple((1 << bits >> 1, (1 << bits) - 1, times) for bits, times in sorted(self.ranges.items()))
 
     def _switch_to_ranges(self) -> None:
+        """Count ranges from now on, since there are too many distinct numbers."""
         exact, self.exact = self.exact or {}, None
         if exact:
             self.low = self.high = next(iter(exact))
@@ -242,6 +243,7 @@ class FeatureCounts:
             self._add_kind(kind, location)
 
     def _add_values(self, feature: Feature) -> str | None:
+        """Count the values of a feature of an Example, and return the name of its list."""
         name = feature.WhichOneof("kind")
         if name is None:
             return None
@@ -404,6 +406,7 @@ class Survey:
             self.sizes[key] = fits if key not in self.sizes else self.sizes[key] & fits
 
     def _add_list(self, record: ExampleListWithContext, location: Location) -> None:
+        """Count the features of a list of Examples: of the context, and of all items together."""
         self.first_list = self.first_list or location
         self.item_count += len(record.examples)
         _add_each(self.context, record.context.features.feature, FeatureCounts.add, location)
@@ -414,6 +417,7 @@ class Survey:
         _add_each(self.items, items, FeatureCounts.add_list, location)
 
     def _add_message(self, payload: bytes, location: Location) -> None:
+        """Count the fields of a message of another kind, by their numbers."""
         payload_type = detect_payload_type(payload)
         message = wire_fields(payload, _MAX_FIELDS) if payload_type in MESSAGES else None
         if message is None:
@@ -485,6 +489,7 @@ def _add_each(
     add: Callable[[FeatureCounts, Any, Location], None],
     location: Location,
 ) -> None:
+    """Count features by name; a name that is new begins with counts of zero."""
     for name, feature in features.items():
         counts = counts_by_name.get(name)
         if counts is None:

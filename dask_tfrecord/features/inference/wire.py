@@ -207,6 +207,7 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
 
 
 def _field(node: _Node) -> WireField:
+    """Make the public field of a node, with the values that its bytes may be."""
     inner = tuple(map(_field, node.children or ()))
     candidates = _candidates(node.span.wire_type, node.content, None if node.children is None else len(inner))
     complete = node.complete and all(child.complete for child in inner)
@@ -249,6 +250,7 @@ def text_of(value: bytes, *, is_cut: bool = False) -> str | None:
 
 
 def _integers(value: int) -> tuple[Candidate, ...]:
+    """List what a varint may be, the likeliest first."""
     found = [Candidate("int", str(value - (value >> 63 << 64)))]
     if value <= 1:
         found.append(Candidate("bool", "true" if value else "false"))
@@ -260,6 +262,7 @@ def _integers(value: int) -> tuple[Candidate, ...]:
 
 
 def _fixed_width(content: memoryview, integer: str, real: str, name: str, real_name: str) -> tuple[Candidate, ...]:
+    """List what 4 or 8 bytes may be, the likeliest first."""
     (number,), (value,) = struct.unpack(integer, content), struct.unpack(real, content)
     found = [Candidate(name, str(number))]
     if number >> (8 * len(content) - 1):

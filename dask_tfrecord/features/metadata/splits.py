@@ -142,6 +142,7 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
 
 
 def _known_splits(info: Mapping[str, Any], directory: str) -> tuple[TFDSSplit, ...]:
+    """List the splits of a `dataset_info.json`, with the paths and counts of their shards."""
     formats = [info.get("fileFormat") or "tfrecord", *info.get("alternativeFileFormats", ())]
     if "tfrecord" not in formats:
         raise SchemaError(f"the records are in the format {formats[0]!r}, not in TFRecord files")

@@ -174,6 +174,7 @@ class _FeatureCollector:
             self._text({}, f"{name}/{key}" if name else key, (*lengths, -1) if various else lengths)
 
     def _leaf(self, kind: str, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
+        """Add the feature of a class that holds values, in as many levels of sequences as `lengths` has."""
         if kind == "classLabel":
             self._add_listed(name, "int64", (), lengths)
         elif kind == "boundingBox":
@@ -193,6 +194,7 @@ class _FeatureCollector:
             self._tensor(content, name, shape, lengths)
 
     def _text(self, content: dict[str, Any], name: str, lengths: tuple[int, ...]) -> None:
+        """Add texts, or the integers that an old encoder made of them."""
         if content.get("useEncoder"):
             self._add_listed(name, "int64", (-1,), lengths)
         elif len(lengths) == 1 and lengths[0]:
@@ -203,6 +205,7 @@ class _FeatureCollector:
             self._add(name, TextFeature(default_value="" if content.get("optional") else None))
 
     def _image(self, content: dict[str, Any], name: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> None:
+        """Add images, or bytes where images of open sizes are nested."""
         dtype = str(content.get("dtype") or "uint8")
         if len(shape) != 3:
             raise SchemaError(f"an image has a shape (height, width, channels); got {shape}")
@@ -219,6 +222,7 @@ class _FeatureCollector:
             self._add_listed(name, "bytes", (), lengths)
 
     def _tensor(self, content: dict[str, Any], name: str, shape: tuple[int, ...], lengths: tuple[int, ...]) -> None:
+        """Add numbers: listed, or as the bytes of arrays if they are encoded."""
         dtype = str(content.get("dtype", "int64"))
         if dtype in _STRINGS:
             dtype = "bytes"
@@ -263,6 +267,7 @@ class _FeatureCollector:
         self._add(name, RaggedFeature(dtype, f"{name}/{RAGGED_VALUES}", (*lengths, *uniform), values=values))
 
     def _add(self, name: str, feature: Feature, *, is_flat: bool = False) -> None:
+        """Add a feature under a new name, and to its group if its rows vary in length."""
         if name in self.features:
             raise SchemaError("two features have this name")
         self.features[name] = feature

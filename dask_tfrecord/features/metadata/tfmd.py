@@ -158,6 +158,7 @@ class _TFMDReader:
         return {}
 
     def _ragged(self, name: str, tensor: Any) -> dict[str, Feature]:
+        """Read a ragged tensor: its feature, or a list or shape where that is the same."""
         *struct, column = list(tensor.feature_path.step) or [""]
         if struct not in ([], [SEQUENCE]):
             raise SchemaError(f"the values at {'/'.join([*struct, column])} are in a struct, which records can't hold")
@@ -188,6 +189,7 @@ class _TFMDReader:
         return {}
 
     def _pick(self, index: Iterable[str], value: str, shape: Any, in_order: bool) -> Feature:
+        """Make a SparseFeature of the keys with indices and the key with values."""
         keys = tuple(index)
         for key in keys:
             self._kind(key)
@@ -232,6 +234,7 @@ def _feature(message: Any) -> Feature:
 
 
 def _stored_type(message: Any) -> str:
+    """Return the stored type of a feature; refuse types that no column has."""
     name = TYPES[message.type]
     if name not in _KINDS:
         raise SchemaError(

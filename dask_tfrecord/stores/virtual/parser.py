@@ -87,6 +87,7 @@ class TFRecordParser:
 
 
 def _manifest_array(array: VirtualArray, files: Sequence[str], metadata: Any) -> Any:
+    """Make an array of VirtualiZarr whose chunks are ranges of the shards."""
     from virtualizarr.manifests import ChunkManifest, ManifestArray
 
     paths: Any = np.array([files[number] for number in array.files.tolist()], np.dtypes.StringDType())

@@ -152,6 +152,7 @@ class StoredArray:
 
 
 def _stored_arguments(entries: NDArray[Any], together: int) -> dict[str, Any]:
+    """Return the arguments that make an array of numbers that are stored beside the references."""
     return {
         "shape": entries.shape,
         "dtype": entries.dtype.name,
@@ -523,6 +524,7 @@ def _write_tables(fs: AbstractFileSystem, folder: str, tables: Iterable[bytes]) 
 
 
 def _parquet(columns: Mapping[str, Any]) -> bytes:
+    """Encode columns as a Parquet file."""
     import pandas
 
     buffer = io.BytesIO()

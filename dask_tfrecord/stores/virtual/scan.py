@@ -57,6 +57,7 @@ def scan_records(shards: Shards) -> list[Scan]:
 
 
 def _scan_shards(shards: Shards) -> list[Scan]:
+    """Find where each record of some shards ends, and the CRC of its payload."""
     scans = []
     for shard in shards:
         ends, crcs = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.uint8)]
@@ -207,6 +208,7 @@ def measure_rows(shards: Shards, decoder: Decoder, chunks: Chunks) -> list[dict[
 def _measure_chunks(
     shards: Shards, decoder: Decoder, chunks: Chunks, names: tuple[str, ...], start: int, stop: int
 ) -> list[dict[str, Sizes]]:
+    """Decode some chunks without keeping them, and return the sizes of their columns."""
     runs = ([chunks.run(shards, number)] for number in range(start, stop))
     sizes = []
     for number, blocks in enumerate(decode_blocks(((run, run[0].count, {}) for run in runs), decoder, names), start):
