@@ -225,7 +225,13 @@ def spark_svg(values: Sequence[float], width: int = 120) -> str:
 _INDENT = "    "
 
 
-def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, apart: Sequence[int]) -> list[str]:
+def stack_columns(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    apart: Sequence[int],
+    right: Collection[int] = (),
+) -> list[str]:
     """Lay a table out for a terminal that is narrower than the table.
 
     A row is one line if its cells fit, without the columns `apart`. Otherwise the first cell of a row is above the
@@ -242,6 +248,8 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
         Columns of the terminal.
     apart : sequence of int
         Columns of long text: each has lines of its own, which begin with its name.
+    right : collection of int, optional
+        Columns that are aligned to the right.
 
     Returns
     -------
@@ -263,12 +271,16 @@ def stack_columns(header: Sequence[str], rows: Sequence[Sequence[str]], width: i
         groups[-1].append(column)
         left -= widths[column] + 2
     lines = []
+
+    def aligned(row: Sequence[str], columns: Sequence[int]) -> str:
+        cells = (row[each].rjust(widths[each]) if each in right else row[each].ljust(widths[each]) for each in columns)
+        return "  ".join(cells).rstrip()
+
     for row in table:
-        aligned = ("  ".join(row[column].ljust(widths[column]) for column in group).rstrip() for group in groups)
         if is_line:
-            lines.append("  ".join(row[column].ljust(widths[column]) for column in together).rstrip())
+            lines.append(aligned(row, together))
         else:
-            lines += [row[0], *(f"{_INDENT}{line}" for line in aligned if line)]
+            lines += [row[0], *(f"{_INDENT}{line}" for group in groups if (line := aligned(row, group)))]
         if row is header:
             lines.append("─" * width)
             continue

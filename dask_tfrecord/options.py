@@ -468,7 +468,7 @@ COMMANDS: Registry[WriterCommand] = Registry(
         "to-parquet",
         "dask_tfrecord.stores.files.parquet:to_parquet",
         ParquetOptions,
-        "Convert shards to a directory of Parquet files, one per chunk.\n\nTARGET is a directory; its files are "
+        "Convert shards to a directory of Parquet files.\n\nTARGET is a directory, with a file per chunk: "
         "part.00000.parquet and so on, in the order of the records. This needs pyarrow.",
         job="ParquetJob",
     ),

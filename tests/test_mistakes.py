@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "notes.txt").write_text("label int64")
     dtf.to_tfrecord({"label": [1]}, path / "zipped.gz", compression="gzip")
     dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
+    (path / "empty").mkdir()
     return path
 
 
@@ -299,7 +300,22 @@ MISTAKES: list[tuple[Mistake, str]] = [
         lambda ds: ds.map_blocks(lambda b: {"n": [each.upper() for each in b["text"]]}),
         "TextFeature(), …}) states it for text",
     ),
+    (lambda ds: [row["label"] for row in ds], "gives the names of its columns, not rows: write ds.as_sequence()"),  # type: ignore[index]
+    (lambda ds: dtf.FixedLenFeature((), "int64", "a"), "such as default_value=0"),
+    (lambda ds: dtf.Schema.read("new.json"), "write pathlib.Path('new.json').write_text(ds.schema.to_json())"),
+    (lambda ds: schema_file('{"features": [{"name": "x", "class": "RowFeature"}]}'), "did you mean 'RawFeature'"),
+    (
+        lambda ds: schema_file('{"features": [{"name": "x", "class": "RawFeature", "shpae": []}]}'),
+        "feature 'x': RawFeature() got an unexpected keyword argument 'shpae'; did you mean 'shape'?",
+    ),
+    (lambda ds: schema_file('{"label": "int64"}'), "nor the 'features' of a Schema"),
+    (lambda ds: dtf.read_tfrecord(Path("empty")), "the directory has no shards: it is empty"),
 ]
+
+
+def schema_file(text: str) -> dtf.Schema:
+    Path("schema.json").write_text(text)
+    return dtf.Schema.read("schema.json")
 
 
 def pictures(feature: Any = None, **arguments: Any) -> dtf.Dataset:
@@ -386,6 +402,13 @@ COMMANDS = [
     ("info", "The command info takes PATTERN.... Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
     (f"to-zarr {FIRST} new.zarr --memory-limit 10", "is enough, and fewer threads need less"),
+    (f"info {FIRST} --features x.json", "info has none, and these commands have: copy, describe, head"),
+    ("view train-* --host 0.0.0.0", "Write --port: Port of the page, which this machine alone can open."),
+    (f"to-zarr {FIRST} new.zarr --columns label text", "Join names by commas: --columns label,text"),
+    ("convert", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr, or"),
+    ("show", "Write dask-tfrecord head 'train-*.tfrecord', or"),
+    ("to-parquet stored.zarr", "or in Python dtf.from_zarr('stored.zarr').describe() for statistics and"),
+    ("head train-* --features new.json", "write dask-tfrecord schema PATTERN --format json > new.json to make one"),
     (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 

@@ -12,6 +12,8 @@ import logging
 import os
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -55,6 +57,11 @@ def output() -> Console:
             raise BrokenPipeError(errno.EPIPE, "the reader closed the pipe")
 
     return Output(highlight=False, emoji=False)
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal; None where stdout is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def plain_lines(text: str) -> str:
@@ -405,7 +412,11 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "finish": click.option("--finish", is_flag=True, help="Verify all parts, and complete the output."),
     "status": click.option("--status", is_flag=True, help="Show which parts are written, by whom, and which are not."),
     "port": click.option(
-        "--port", type=click.IntRange(0, 65535), default=0, show_default="a free one", help="Port of the page."
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=0,
+        show_default="a free one",
+        help="Port of the page, which this machine alone can open.",
     ),
     "browser": click.option("--browser/--no-browser", default=True, show_default=True, help="Open the browser."),
     "view_memory_limit": click.option(
@@ -531,15 +542,16 @@ def refuse_existing(*paths: str | None, overwrite: bool) -> None:
             raise click.UsageError(f"{plain(path)} exists: give --overwrite to replace it")
 
 
-def _check_no_value(ctx: click.Context, path: str) -> None:
+def _check_no_value(ctx: click.Context, path: str, *, is_last_of_several: bool) -> None:
     """Refuse what would be the name of a file: a second name after --columns, and a condition without --where."""
     given = ctx.meta.get(GIVEN, [])
-    at = given.index(path) if path in given else 0
-    option, first = given[at - 2 : at] if at >= 2 else ("", "")
     lists = {name for each in ctx.command.params if "NAME,…" in (each.metavar or "") for name in each.opts}
-    if option in lists and not is_path(path):
+    threes = zip(given, given[1:], given[2:], strict=False)
+    option, first, second = next((three for three in threes if three[0] in lists), ("",) * 3)
+    # A writer takes the second name as its target, and its target as the last of its sources.
+    if (path == second or (second[:1] not in ("", "-") and is_last_of_several)) and not is_path(path):
         raise click.UsageError(
-            f"No file has the name {plain(path)}. Join names by commas: {option} {plain(first)},{plain(path)}"
+            f"No file has the name {plain(second)}. Join names by commas: {option} {plain(first)},{plain(second)}"
         )
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
@@ -555,7 +567,7 @@ def _check_no_value(ctx: click.Context, path: str) -> None:
 
 def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, ...]) -> str | list[str]:
     for path in paths:
-        _check_no_value(ctx, path)
+        _check_no_value(ctx, path, is_last_of_several=path == paths[-1] != paths[0])
     # The shell expands an unquoted glob to several paths.
     return paths[0] if len(paths) == 1 else list(paths)
 

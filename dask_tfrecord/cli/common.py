@@ -17,6 +17,7 @@ import click
 from dask_tfrecord.cli.command_options import DEBUG, GIVEN, TEXT, command_line, computing, is_path, plain
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 from dask_tfrecord.options import COMMANDS, SAMPLE
+from dask_tfrecord.shards.listing import find_shards, is_zarr_group
 
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.dataset import Dataset
@@ -60,6 +61,7 @@ _OPTIONS = {
     **dict.fromkeys(("--gzip", "--gz", "-z", "--compress"), "--compression"),
     **dict.fromkeys(("--schema", "--spec"), "--features"),
     "--json": "--format",
+    "--host": "--port",
     **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
 }
 
@@ -147,6 +149,8 @@ class Commands(click.Group):
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
     """Return a command with the arguments of one that converts to text, or another one."""
     program, *options = command.split()
+    if not arguments and not program.startswith("-"):
+        arguments = [_SOURCES.get(program, "train-*.tfrecord")]
     if len(arguments) == 1 and program in _TARGETS:
         arguments = [*arguments, _TARGETS[program]]
     if len(arguments) < 2 or not arguments[-1].endswith(TEXT):
@@ -172,6 +176,9 @@ def _explained(error: click.UsageError) -> click.UsageError:
             "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."
         )
         return click.UsageError(f"{error.message} {said}", error.ctx)
+    if isinstance(error, click.NoSuchOption) and (others := _commands_with(error.ctx, error.option_name)):
+        takes = f"{error.ctx.command.name} has none, and these commands have: {', '.join(others)}"
+        return click.UsageError(f"{error.message} {takes}", error.ctx)
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
         number = error.option_name[1:]
@@ -186,6 +193,12 @@ def _explained(error: click.UsageError) -> click.UsageError:
         return click.UsageError(f"Missing option {option!r}. Write {option} 10: {error.param.help}", error.ctx)
     if isinstance(error, click.MissingParameter) or error.message.startswith("Missing argument"):
         name, given = error.ctx.command.name or "", error.ctx.meta[GIVEN][1:]
+        if name not in ("to-tfrecord", "view") and given and is_zarr_group(given[0]):
+            try:
+                find_shards(given[0])
+            except TFRecordError as refusal:
+                # It names what reads a store.
+                return click.UsageError(one_line(refusal), error.ctx)
         if len(given) != 1 or given[0].startswith("-"):
             given = [_SOURCES.get(name, "train-*.tfrecord")]
         written = command_line(error.ctx, name, *given, *([_TARGETS[name]] if name in _TARGETS else []))
@@ -208,6 +221,15 @@ def _explained(error: click.UsageError) -> click.UsageError:
             text += f" Write a command for each: {', and '.join(commands)}{more}"
         return click.UsageError(text, error.ctx)
     return error
+
+
+def _commands_with(ctx: click.Context, option: str) -> list[str]:
+    """Name the commands that have an option."""
+    group = ctx.parent.command if ctx.parent is not None else None
+    if not isinstance(group, click.Group):
+        return []
+    commands = {name: group.get_command(ctx, name) for name in group.list_commands(ctx)}
+    return [name for name, each in commands.items() if each and any(option in of.opts for of in each.params)]
 
 
 def metavars(ctx: click.Context) -> list[str]:

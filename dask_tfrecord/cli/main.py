@@ -6,8 +6,6 @@ Results go to stdout, progress and errors to stderr.
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -32,6 +30,7 @@ from dask_tfrecord.cli.command_options import (
     plain,
     plain_lines,
     refuse_existing,
+    terminal_width,
     write_arguments,
 )
 from dask_tfrecord.cli.common import (
@@ -218,9 +217,10 @@ def copy(
     begin: Callable[..., None] | None,
     **arguments: Any,
 ) -> None:
-    """Copy records: all or some, to other shard sizes, compression or features.
+    """Copy records to shards of another size or compression.
 
-    Records of any payload type are copied byte for byte; with --columns they must be Examples or SequenceExamples.
+    --where and --columns copy some of them. Records of any payload type are copied byte for byte; with --columns they
+    must be Examples or SequenceExamples.
     --where compares the features of --features, else of the metadata of a TFDS data set, else inferred ones.
 
     SOURCE is a PATTERN. TARGET is a template like 'out/train-{shard:05d}-of-{shards:05d}.tfrecord', a name for one
@@ -455,7 +455,7 @@ def _print_wire(pattern: str | list[str], n: int, as_json: bool, compression: st
     *("errors", "value_errors", "threads"),
 )
 def preview(*, pattern: str | list[str], target: str, n: int, overwrite: bool, threads: int, **reading: Any) -> None:
-    """Draw the first records: a contact sheet of images, and a table of other features.
+    """Draw the first records: images, and a table of the rest.
 
     TARGET ends in .png, or in .html for a page; - displays images and table in the terminal. Features are those of the
     command schema, and bytes that are encoded images are decoded. This needs Pillow.
@@ -489,7 +489,7 @@ def describe(
     threads: int,
     **reading: Any,
 ) -> None:
-    """Compute statistics of all values, in one pass over the records.
+    """Compute statistics of all values in one pass.
 
     Features are those of the command schema. With --json, the numbers are one line; NaN and infinities are the strings
     "NaN", "Infinity" and "-Infinity". TensorFlow Data Validation reads the file of --tfmd with load_stats_text.
@@ -501,7 +501,9 @@ def describe(
         found.to_html(html)
     if tfmd is not None:
         found.to_pbtxt(tfmd)
-    click.echo(json_line(found.to_json()) if as_json else plain_lines(repr(found)))
+    from dask_tfrecord.extras.statistics.statistics import text_statistics
+
+    click.echo(json_line(found.to_json()) if as_json else plain_lines(text_statistics(found, terminal_width())))
 
 
 @tfrecord.command()
@@ -651,9 +653,8 @@ def to_zarr(
         if planned:
             from dask_tfrecord.stores.zarr.zarr_plan import text_plan
 
-            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
             del arguments["mode"]
-            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), width, store)))
+            click.echo(plain_lines(text_plan(dataset.plan_zarr(**arguments), terminal_width(), store)))
             return
         (begin or write_zarr)(dataset, store, **target, **arguments)
     if begin is None and not summaries:

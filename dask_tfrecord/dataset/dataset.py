@@ -122,7 +122,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         return self._rows.origin
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows.names)
+        return map(_ColumnName, self._rows.names)
 
     def __len__(self) -> int:
         return len(self._rows.names)
@@ -1165,9 +1165,9 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         >>> ds = dtf.read_tfrecord("train-*.tfrecord")
         >>> ds[["label", "tokens"]].describe()
         Statistics of 20 rows, 2 columns
-        column  dtype      values  missing  distinct   mean    std  minimum  median  maximum  sizes
-        label   int64          20                  5      2  1.414        0       2        4
-        tokens  int64 (?)      90        2        83  543.5  271.6        9     578      988  1 to 9 per row, mean 5
+        column  dtype      values  empty  distinct   mean    std  min  median  max  sizes
+        label   int64          20                5      2  1.414    0       2    4
+        tokens  int64 (?)      90      2        83  543.5  271.6    9     578  988  1 to 9 per row, mean 5
         """
         from dask_tfrecord.extras.statistics.statistics import describe
 
@@ -1303,11 +1303,31 @@ def _is_mask(given: Any) -> bool:
     return isinstance(given, Sequence) and bool(given) and all(isinstance(each, bool | np.bool_) for each in given)
 
 
+class _ColumnName(str):
+    """Name of a column, for ``for row in ds: row["label"]``: other libraries iterate over rows."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> str:
+        if isinstance(key, str):
+            raise TypeError(
+                f"iteration over a data set gives the names of its columns, not rows: write ds.as_sequence() to "
+                f"iterate over rows, each a dict with {key!r:.100}, or ds.batches(2) over batches of 2"
+            )
+        return super().__getitem__(key)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
 class _RowIndexer:
     """Indexer of `Dataset.rows`."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+
+    def __repr__(self) -> str:
+        return "<rows of a Dataset: pick some as in ds.rows[0], ds.rows[2:5], ds.rows[[3, 1]] or ds.rows[mask]>"
 
     def __getitem__(self, key: Any) -> Dataset:
         if isinstance(key, int | np.integer) and not isinstance(key, bool):

@@ -101,13 +101,20 @@ def _table(given: Rows) -> list[tuple[str, str, str, str]]:
 
 
 class FirstRows(dict[str, NDArray[Any]]):
-    """Columns of a few rows, which a notebook shows as a table; a wrong name is an error with similar ones."""
+    """Columns of a few rows, displayed as a table; a wrong name is an error with similar ones."""
 
     def __missing__(self, name: object) -> NoReturn:
         raise UnknownFeatureError(f"no column {name!r}{near_misses(name, self)}")
 
+    def _table(self) -> list[tuple[str, ...]]:
+        return [tuple(map(_cell, values)) for values in zip(*self.values(), strict=True)]
+
+    def __repr__(self) -> str:
+        rows = self._table()
+        return "\n".join([plural(len(rows), "row"), *(f"  {line}" for line in align_columns([tuple(self), *rows]))])
+
     def _repr_html_(self) -> str:
-        rows = [tuple(map(_html_cell, values)) for values in zip(*self.values(), strict=True)]
+        rows = self._table()
         return html_table(plural(len(rows), "row"), tuple(map(printable, self)), rows, [])
 
 
@@ -115,7 +122,7 @@ class FirstRows(dict[str, NDArray[Any]]):
 _CELL_VALUES, _CELL_LETTERS = 6, 60
 
 
-def _html_cell(value: Any) -> str:
+def _cell(value: Any) -> str:
     """Write a value of the first rows as short text."""
     # Imported here: it loads protobuf.
     from dask_tfrecord.features.inference.payload_type import is_probably_text
@@ -124,7 +131,7 @@ def _html_cell(value: Any) -> str:
         if value.size > _CELL_VALUES:
             return f"{value.dtype} of shape {value.shape}"
         # NumPy's own digits: a float32 as a Python float has a float64's.
-        text = f"[{', '.join(map(_html_cell, value))}]"
+        text = f"[{', '.join(map(_cell, value))}]"
     elif isinstance(value, bytes):
         text = value.decode() if is_probably_text(value) or not value else plural(len(value), "byte")
     else:

@@ -238,7 +238,11 @@ def _default_item(item: Any, dtype: str, owner: str) -> Any:
         cast = cast.astype(np.int64) if known.kind in "mM" else cast
         if stored_kind(dtype) == "int64" and item == item and int(cast) == item:
             return bool(item) if known.kind == "b" else int(item)
-    raise SchemaError(f"{owner}: default value {item!r} cannot be stored as {dtype}")
+    example = "b''" if dtype == "bytes" else "0"
+    raise SchemaError(
+        f"{owner}: the default value {item!r} cannot be stored as {dtype}: write one that can, such as "
+        f"default_value={example}"
+    )
 
 
 def default_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

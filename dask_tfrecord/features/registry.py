@@ -9,7 +9,7 @@ from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 from dask_tfrecord.advice import explain_arguments
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, near_misses
 from dask_tfrecord.features.base import Feature, of_this_library
 from dask_tfrecord.features.float_image import FloatImageFeature
 from dask_tfrecord.features.functions import FunctionFeature, function_of_json, json_of_function
@@ -139,7 +139,9 @@ def feature_of_json(entry: dict[str, Any]) -> Feature:
     """Construct a feature from the values of `json_of_feature`; the entry is changed."""
     name = entry.pop("class")
     if name not in FEATURES:
-        raise SchemaError(f"there is no feature class {name!r}: import the module that registers it")
+        near = near_misses(name, FEATURES)
+        advice = near if near.startswith("; did you mean") else ": import the module that registers it"
+        raise SchemaError(f"there is no feature class {name!r}{advice}")
     return FEATURES[name](**{name: from_json(value) for name, value in entry.items()})
 
 

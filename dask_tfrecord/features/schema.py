@@ -407,14 +407,20 @@ class Schema(Mapping[str, Feature]):
         try:
             return cls._of_document(json.loads(text))
         except SchemaError as error:
-            raise SchemaError(f"not the JSON of a Schema: {error.message}; got {text[:200]!r}") from error
+            raise SchemaError(f"not the JSON of a Schema: {error.message}") from error
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise SchemaError(f"not the JSON of a Schema ({error!r}): {text[:200]!r}") from error
+            raise SchemaError(f"not the JSON of a Schema ({error!r}); Schema.to_json writes it") from error
 
     @classmethod
     def _of_document(cls, document: dict[str, Any]) -> Schema:
         """Return the schema of JSON values, whose entries of features are changed."""
-        features = {entry.pop("name"): feature_of_json(entry) for entry in document["features"]}
+        features = {}
+        for entry in document["features"]:
+            name = entry.pop("name")
+            try:
+                features[name] = feature_of_json(entry)
+            except (SchemaError, TypeError) as error:
+                raise SchemaError(f"feature {name!r}: {error}") from error
         order = list(features)
         sequences, items = document.get("sequence_features"), document.get("example_features")
         sampling, records = document.get("sampling"), document.get("records")
@@ -481,7 +487,12 @@ class Schema(Mapping[str, Feature]):
         if text is None:
             name = str(urlpath)
             missing: str = f"no schema file {redact_url(name)!r} exists"
-            if not re.search(r"[.*:]", name):
+            if re.search(r"[.*:]", name):
+                missing += "; " + Spelled(
+                    f"write pathlib.Path({redact_url(name)!r}).write_text(ds.schema.to_json()) to make one",
+                    f"write dask-tfrecord schema PATTERN --format json > {redact_url(name)} to make one",
+                )
+            else:
                 missing += ". " + Spelled(
                     f"The argument features is a dict of features, or the path of such a file. To read only the column "
                     f"{name!r}, write columns=[{name!r}]",
@@ -495,7 +506,9 @@ class Schema(Mapping[str, Feature]):
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError) as error:
-                raise SchemaError(f"expected the JSON of a schema: {error}") from error
+                raise SchemaError(
+                    f"expected the JSON of a schema, as Schema.to_json writes it, and this is not JSON: {error}"
+                ) from error
             return cls.from_json(text) if "features" in document else cls(**read_features_json(text))
         except SchemaError as error:
             raise SchemaError(error.message, Location(str(urlpath))) from error
@@ -659,7 +672,8 @@ def feature_cells(feature: Feature) -> tuple[str, str, str]:
     shape = feature.shape
     if isinstance(feature, EncodedArray) and feature.count is not None:
         shape = (feature.count, *shape)
-    return type(feature).__name__, str(feature.dtype), str(shape)
+    dtype = "text" if feature.block_dtype.kind == "T" else str(feature.dtype)
+    return type(feature).__name__, dtype, str(shape)
 
 
 def align_columns(table: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -346,7 +346,8 @@ class _Search:
                     f"write dtf.from_zarr({redact_url(self.given)!r})",
                     f"write `dask-tfrecord view {redact_url(self.given)}` to look at it, `dask-tfrecord to-tfrecord "
                     f"{redact_url(self.given)} TARGET` to write its rows to shards, or in Python "
-                    f"dtf.from_zarr({redact_url(self.given)!r}).describe() for statistics",
+                    f"dtf.from_zarr({redact_url(self.given)!r}).describe() for statistics and "
+                    f"dtf.from_zarr({redact_url(self.given)!r}).to_parquet('out') for Parquet",
                 ),
                 Location(self.url(self.path)),
             )
@@ -358,12 +359,13 @@ class _Search:
                     f"the directory holds {plural(len(known), 'data set')} of TFDS: open one of {shown}",
                     Location(self.url(self.path)),
                 )
-            directories = len(folders)
-            others = plural(len(inside) - directories, "file")
+            others, names = len(inside) - len(folders), sorted(_base(info["name"]) for info in inside)
+            found = f"only {joined(names, _MOST_SETS)}" if inside else "it is empty"
+            below = f"; to search its subfolders, write {self.given.rstrip('/')}/**/*" if folders else ""
             raise ShardNotFoundError(
-                f"the directory contains no record files: {others}, hidden or metadata, and "
-                f"{plural(directories, 'subfolder')}; to search subfolders, pass "
-                f"{self.given.rstrip('/')}/**/*"
+                f"the directory has no shards: {found}"
+                + (" (hidden files and metadata are no shards)" if others else "")
+                + below
                 + (Spelled(_HIVE, "") if any("=" in _base(name) for name in folders) else ""),
                 Location(self.url(self.path)),
             )

@@ -134,21 +134,11 @@ class WriteSummary:
         # Paths below the working directory are displayed relative to it.
         location = self.location.removeprefix(f"{Path.cwd()}{os.sep}")
         amounts = _bytes_in_and_out(self.nbytes_in, self.decoded, self.nbytes_out)
-        phrases = [f"Wrote {printable(location)}: {amount} in {self.seconds:.1f} s; {amounts}{self._ratio()}"]
+        phrases = [f"Wrote {printable(location)}: {amount} in {self.seconds:.1f} s; {amounts}"]
         phrases.append(f"{decimal(int(self.rate))}/s")
         if self.peak:
             phrases.append(f"peak memory {decimal(self.peak)}")
         return ", ".join(phrases)
-
-    def _ratio(self) -> str:
-        """Describe the ratio of bytes read to bytes written."""
-        read = self.decoded if self.nbytes_in is None else self.nbytes_in
-        if not read or not self.nbytes_out:
-            return ""
-        ratio = f"{max(read, self.nbytes_out) / min(read, self.nbytes_out):.2f}"
-        if ratio == "1.00":
-            return ""
-        return f" ({ratio} times {'smaller' if read > self.nbytes_out else 'larger'})"
 
 
 _collector: ContextVar[list[WriteSummary] | None] = ContextVar("collector", default=None)

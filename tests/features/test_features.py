@@ -193,5 +193,5 @@ def test_impossible_shapes_are_refused(sizes: tuple[int, ...]) -> None:
     for feature in (dtf.FixedLenFeature, dtf.RawFeature):
         with pytest.raises(SchemaError, match=r"at most 2\*\*48 values per record|at most 63 axes"):
             feature(sizes, "uint8")
-    with pytest.raises(SchemaError, match=r"not the JSON of a Schema: FixedLenFeature: "):
+    with pytest.raises(SchemaError, match=r"not the JSON of a Schema: feature 'x': FixedLenFeature: "):
         dtf.Schema.from_json(json.dumps({"features": [{**ENTRY, "shape": sizes}]}))

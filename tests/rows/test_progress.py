@@ -319,12 +319,11 @@ SUMMARY = WriteSummary(  # type: ignore[call-arg]
     [
         (
             {},
-            "1,200,000 rows of 18 features in 12.3 s; 475.0 MB in, 210.0 MB out (2.26 times smaller), 38.6 MB/s, peak "
-            "memory 215.0 MB",
+            "1,200,000 rows of 18 features in 12.3 s; 475.0 MB in, 210.0 MB out, 38.6 MB/s, peak memory 215.0 MB",
         ),
         (
             {"nbytes_out": 950_000_000, "features": None, "peak": 0, "records": 1},
-            "1 record in 12.3 s; 475.0 MB in, 950.0 MB out (2.00 times larger), 38.6 MB/s",
+            "1 record in 12.3 s; 475.0 MB in, 950.0 MB out, 38.6 MB/s",
         ),
         (
             {"nbytes_out": 0, "features": 1, "peak": 0, "nbytes_in": None},

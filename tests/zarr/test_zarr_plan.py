@@ -337,7 +337,7 @@ def test_it_is_displayed_as_text_as_html_and_as_json(ds: dtf.Dataset) -> None:
         plan = ds.plan_zarr(chunks=20)
     title, header, *lines = repr(plan).split("\n")
     assert title.startswith("<dask_tfrecord.ZarrPlan: 62 rows, 8 arrays, about ")
-    assert "16 write units, those of rows with 20 rows each, in 4 tasks" in title
+    assert "in 16 write units of up to 20 rows, by 4 tasks" in title
     assert header.split() == ["array", "dtype", "shape", "dimensions", "chunks", "shards", "bytes", "codecs"]
     vector = next(line for line in lines if line.split()[0] == "vector")
     assert re.split(" {2,}", vector.strip())[1:7] == ["<f4", "62 x 3", "record, vector.dim_1", "20 x 3", "-", "744 B"]

@@ -20,7 +20,7 @@ from dask_tfrecord.errors import UnknownFeatureError, clipped, explain_missing, 
 from dask_tfrecord.extras.statistics.summaries import EXACT_VALUES, SHOWN_NBYTES, ColumnStatistics, Numbers
 from dask_tfrecord.features import Feature
 from dask_tfrecord.features.schema import align_columns
-from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, table, time_text
+from dask_tfrecord.markup import bins_svg, fragment, html_table, json_number, page, stack_columns, table, time_text
 from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
 from dask_tfrecord.rows.graph import Chunk, shared
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
@@ -30,10 +30,11 @@ from dask_tfrecord.shards.streams import write_file
 # Summaries that one task merges.
 _MERGED = 8
 _HEADER = (
-    *("column", "dtype", "values", "missing", "NaN", "distinct"),
-    *("mean", "std", "minimum", "median", "maximum", "sizes", "most frequent"),
+    *("column", "dtype", "values", "empty", "NaN", "distinct"),
+    *("mean", "std", "min", "median", "max", "sizes", "most frequent"),
 )
 _RIGHT = range(2, 11)
+_LONG = ("sizes", "most frequent")
 # Frequent values of a cell, and letters or bytes of each.
 _MOST_SHOWN = 3
 _LETTERS = 20
@@ -123,8 +124,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return picked[0], picked[1:], right
 
     def __repr__(self) -> str:
-        header, rows, right = self._table()
-        return "\n".join([self._title(), *align_columns([header, *rows], right)])
+        return text_statistics(self)
 
     def _repr_html_(self) -> str:
         """Show the table, with a picture of each column's distribution."""
@@ -260,6 +260,16 @@ class Statistics(Mapping[str, ColumnStatistics]):
                 found += _differences(self[name], other[name], missing, mean, extent, distribution)
         found += [Difference(name, "new column", "", str(other[name].dtype)) for name in other if name not in self]
         return Drift(tuple(found))
+
+
+def text_statistics(statistics: Statistics, width: int | None = None) -> str:
+    """Return a title and a line per column as text; cells are not broken in a terminal of `width`."""
+    header, rows, right = statistics._table()
+    lines = align_columns([header, *rows], right)
+    if width is not None and max(map(len, lines)) > width:
+        apart = [place for place, name in enumerate(header) if name in _LONG]
+        lines = stack_columns(header, rows, width, apart, right)
+    return "\n".join([statistics._title(), *lines])
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,10 @@ def _kind(feature: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         content = feature["content"]
         content = json.loads(content) if isinstance(content, str) else content
     if cls not in _KINDS:
+        if not cls:
+            raise SchemaError(
+                "it has neither the 'pythonClassName' or 'type' that TFDS writes, nor the 'features' of a Schema"
+            )
         raise SchemaError(f"the storage format of class {cls!r} is unknown")
     if cls == "FeaturesDict" and "proto_cls" not in feature:
         return "featuresDict", {"features": content}

@@ -409,9 +409,8 @@ def _title_words(plan: ZarrPlan) -> list[str]:
         plural(plan.nrows, "row"),
         plural(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
-        f"{plural(plan.write_units, 'write unit')}, those of rows with {plural(plan.unit_rows, 'row')} each, "
-        f"in {plural(plan.tasks, 'task')}",
-        plural(plan.nfiles, "file"),
+        f"{plural(plan.nfiles, 'file')} in {plural(plan.write_units, 'write unit')} of up to "
+        f"{plural(plan.unit_rows, 'row')}, by {plural(plan.tasks, 'task')}",
     ]
 
 
