@@ -175,9 +175,20 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
             ("read_zarr", "open_zarr"), "write dtf.from_zarr('train.zarr') to open a store that to_zarr has written"
         ),
         **dict.fromkeys(("concat", "concatenate"), _BOTH),
+        **dict.fromkeys(
+            ("Feature", "IntFeature", "Int64Feature", "FloatFeature", "Int64List", "FloatList", "ScalarFeature"),
+            "write dtf.FixedLenFeature((), 'int64') for one value per record, or dtf.VarLenFeature('float32') for any "
+            "number of them",
+        ),
+        **dict.fromkeys(
+            ("StringFeature", "BytesFeature", "BytesList"),
+            "write dtf.TextFeature() for text, or dtf.FixedLenFeature((), 'bytes') for bytes",
+        ),
+        "version": "write dtf.__version__",
         "convert": "write dtf.to_zarr(dtf.read_tfrecord(path), 'out.zarr') to convert shards",
     },
     "batches": {
+        "next": "write next(ds.batches(SIZE)) for the first one, or iterate by `for`",
         "prefetch": _AHEAD,
         "shuffle": "write ds.batches(SIZE, shuffle='full')",
         "repeat": "write ds.batches(SIZE, epochs=3) for 3 epochs, or epochs=None for ever",
@@ -223,6 +234,8 @@ ADVICE: Mapping[str, Mapping[str, str]] = {
         ),
         **dict.fromkeys(("filenames", "filename", "file_pattern", "paths", "path"), "write urlpath=VALUE, or it alone"),
         "device=gpu": "write device='cuda' for a GPU",
+        "view.host": "leave it out: only this machine can open the page, and others by `ssh -L 8000:localhost:8000`",
+        "to_zarr.group": "write component=VALUE for a group of this name in the store",
         "where.*": "write ds.where([(NAME, '==', VALUE)])",
         **dict.fromkeys(("nrows", "n_rows"), "leave it out, and write ds.rows[:VALUE] for the first rows"),
         "num_workers": "leave it out: the threads of this process decode batches ahead",
@@ -328,7 +341,7 @@ def explain_arguments(call: str) -> Callable[[_Function], _Function]:
                 raise TypeError(f"{name}() got {args[len(by_place)]!r:.100} as one argument too many: write {call}")
             if unnamed in ADVICE["argument"] and len(args) > len(names) - len(others):
                 given = args[len(names) - len(others)]
-                warn_caller(f"{name}(){advice('argument', unnamed, {'VALUE': given})}")
+                warn_caller(f"{name}(): {advice('argument', unnamed, {'VALUE': given})[2:]}")
             return method(*args, **options)
 
         return cast(_Function, checked)

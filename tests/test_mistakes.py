@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "notes.txt").write_text("label int64")
     dtf.to_tfrecord({"label": [1]}, path / "zipped.gz", compression="gzip")
     dtf.to_zarr({"label": np.arange(6)}, path / "stored.zarr")
+    dtf.to_tfrecord({"label": np.arange(3)}, path / "many" / "x-{shard}.tfrecord", records_per_shard=1)
     (path / "empty").mkdir()
     return path
 
@@ -310,6 +311,19 @@ MISTAKES: list[tuple[Mistake, str]] = [
     ),
     (lambda ds: schema_file('{"label": "int64"}'), "nor the 'features' of a Schema"),
     (lambda ds: dtf.read_tfrecord(Path("empty")), "the directory has no shards: it is empty"),
+    (lambda ds: ds["label" == 1], 'write ds.where("label == 3") to pick rows'),  # type: ignore[call-overload]
+    (lambda ds: ds["label":"text"], "write ds[['label', 'text']], with all names, to pick columns"),  # type: ignore[misc]
+    (lambda ds: ds["label", 0], "write ds['label'][0] for rows of a column"),  # type: ignore[call-overload]
+    (lambda ds: ds[:3, "label"], "write ds['label'][:3] for rows of a column"),  # type: ignore[call-overload]
+    (lambda ds: ds.assign("x", ds["label"]), "write ds.assign({'name': array})"),  # type: ignore[call-arg,arg-type]
+    (lambda ds: ds.view(host="0.0.0.0"), "leave it out: only this machine can open the page"),  # type: ignore[call-arg]
+    (lambda ds: ds.preview("x.png"), "write ds.preview().to_png('x.png')"),  # type: ignore[arg-type]
+    (lambda ds: ds.to_zarr("g.zarr", group="train"), "write component='train' for a group of this name"),  # type: ignore[call-arg]
+    (lambda ds: ds.to_zarr("g.zarr", chunks={"record": 4}), "write chunks=1000 for the rows of a chunk"),
+    (lambda ds: ds.batches(2).next(), "write next(ds.batches(2)) for the first one"),  # type: ignore[attr-defined]
+    (lambda ds: dtf.Int64Feature(), "write dtf.FixedLenFeature((), 'int64') for one value per record"),
+    (lambda ds: dtf.BytesFeature(), "write dtf.TextFeature() for text"),
+    (lambda ds: dtf.verify(ds), "such as 'train-*.tfrecord'; got Dataset"),  # type: ignore[arg-type]
 ]
 
 
@@ -332,6 +346,7 @@ def compute(**features: Any) -> Any:
 
 # Arguments of the command line, and a part of its error.
 FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
+MANY = [f"many/x-{number}.tfrecord" for number in range(3)]
 COMMANDS = [
     (FIRST, f"A command comes before the files. Write dask-tfrecord info {FIRST}"),
     ("show train-*", "Write dask-tfrecord head 'train-*', or dask-tfrecord view 'train-*'"),
@@ -371,9 +386,9 @@ COMMANDS = [
     ),
     (
         "preview train-*",
-        "The command preview takes PATTERN... and TARGET. Write dask-tfrecord preview 'train-*' rows.png",
+        "The command preview takes PATTERN and TARGET. Write dask-tfrecord preview 'train-*' rows.png",
     ),
-    ("to-zarr train-*", "takes PATTERN... and STORE. Write dask-tfrecord to-zarr 'train-*' out.zarr"),
+    ("to-zarr train-*", "takes PATTERN and STORE. Write dask-tfrecord to-zarr 'train-*' out.zarr"),
     (
         "to-lerobot train-* out --fps 10",
         "no group or column 'steps'; there are 'tokens'. LeRobot has a row per frame: name the features",
@@ -399,7 +414,7 @@ COMMANDS = [
     (f"info {FIRST} -o x.json", "The command prints: write > FILE at the end."),
     (f"copy {FIRST} --output x.tfrecord", "The new file or store is the last argument."),
     (f"split {FIRST} new/", f"Write dask-tfrecord copy --records-per-shard 1000 {FIRST} new/"),
-    ("info", "The command info takes PATTERN.... Write dask-tfrecord info 'train-*.tfrecord'"),
+    ("info", "The command info takes PATTERN. Write dask-tfrecord info 'train-*.tfrecord'"),
     ("to-zarr", "Write dask-tfrecord to-zarr 'train-*.tfrecord' out.zarr"),
     (f"to-zarr {FIRST} new.zarr --memory-limit 10", "is enough, and fewer threads need less"),
     (f"info {FIRST} --features x.json", "info has none, and these commands have: copy, describe, head"),
@@ -409,6 +424,20 @@ COMMANDS = [
     ("show", "Write dask-tfrecord head 'train-*.tfrecord', or"),
     ("to-parquet stored.zarr", "or in Python dtf.from_zarr('stored.zarr').describe() for statistics and"),
     ("head train-* --features new.json", "write dask-tfrecord schema PATTERN --format json > new.json to make one"),
+    (f"head {' '.join(MANY)} 5", "write dask-tfrecord head -n 5 'many/x-*.tfrecord'"),
+    (f"to-csv {' '.join(MANY)}", "Write dask-tfrecord head --json -n 1000 'many/x-*.tfrecord', or"),
+    (f"to-zarr stored.zarr {' '.join(MANY)}", "Write dask-tfrecord to-zarr 'many/x-*.tfrecord' stored.zarr"),
+    (f"to-parquet {' '.join(MANY)}", "Write dask-tfrecord to-parquet 'many/x-*.tfrecord' out"),
+    (f"to-tfrecord {' '.join(MANY)} new.tfrecord", "For shards, write dask-tfrecord copy 'many/x-*.tfrecord' new"),
+    (f"repair {' '.join(MANY)}", f"dask-tfrecord repair {MANY[0]} repaired-x-0.tfrecord, and"),
+    (f"to-zarr {FIRST} x.csv", f"Write dask-tfrecord head --json -n 1000 {FIRST} > x.jsonl"),
+    (f"describe {FIRST} --json out.json", "--json prints: write > out.json at the end."),
+    (f"head {FIRST} --format json", "Write --json: Print one JSON object per record."),
+    (f"copy {FIRST} new/a.tfrecord --records-per-shard 1", "new/a-{shard:05d}.tfrecord'"),
+    (f"index {FIRST} --output there", "The command writes the index of each shard next to it."),
+    (f"head {FIRST} --features {{}}", "write the JSON into a file, and pass its name"),
+    ("help info", "Write dask-tfrecord info --help"),
+    ("-V", "Write dask-tfrecord --version"),
     (f"to-lerobot {FIRST} out", "Missing option '--fps'. Write --fps 10: Frames per second"),
 ]
 

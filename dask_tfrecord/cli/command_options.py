@@ -7,6 +7,7 @@ functions, so that a command passes them on.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from dask_tfrecord.errors import for_commands, printable, redact
-from dask_tfrecord.options import REQUIRED, SAMPLE, LeRobotOptions, ShardOptions, options_of, summary
+from dask_tfrecord.options import COMMANDS, REQUIRED, SAMPLE, LeRobotOptions, ShardOptions, options_of, summary
 from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.compressions import COMPRESSIONS, normalize_compression
 
@@ -147,10 +148,24 @@ def is_path(given: str) -> bool:
 def command_line(ctx: click.Context, *arguments: str) -> str:
     """Spell a command as a user types it; if it is long, the first arguments and the last one."""
     program = ctx.find_root().command_path
-    given = [shlex.quote(plain(each)) for each in arguments]
+    given = [shlex.quote(plain(each)) for each in _with_glob(arguments)]
     if len(given) > _REPEATED:
         given = [*given[: _REPEATED - 1], "…", given[-1]]
     return " ".join([program, *given])
+
+
+def _with_glob(arguments: Sequence[str]) -> list[str]:
+    """Replace names of files by the glob that a shell made them of, if there is one."""
+    files = [each for each in arguments if Path(each).is_file()]
+    kinds = {(Path(each).parent, re.split(r"\d", Path(each).name)[0], Path(each).suffix) for each in files}
+    if len(files) < 3 or len(kinds) > 1:
+        return list(arguments)
+    folder, start, suffix = kinds.pop()
+    pattern = f"{glob.escape(start)}*{suffix}"
+    if set(folder.glob(pattern)) != set(map(Path, files)):
+        return list(arguments)
+    at = arguments.index(files[0])
+    return [*arguments[:at], str(folder / pattern), *(each for each in arguments[at:] if each not in files)]
 
 
 # Key in the context of a command: the arguments after the name of the program.
@@ -187,7 +202,7 @@ def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 def _split_names(_ctx: click.Context, _option: click.Parameter, lists: tuple[str, ...]) -> list[str] | None:
     """Join comma-separated lists of names; return None for an empty list."""
-    return [name for names in lists for name in names.split(",")] or None
+    return [name.strip() for names in lists for name in names.split(",")] or None
 
 
 def _check_message(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -553,6 +568,8 @@ def _check_no_value(ctx: click.Context, path: str, *, is_last_of_several: bool) 
         raise click.UsageError(
             f"No file has the name {plain(second)}. Join names by commas: {option} {plain(first)},{plain(second)}"
         )
+    if path.endswith(".json") and "--json" in given and not is_path(path):
+        raise click.UsageError(f"No file has the name {plain(path)}. --json prints: write > {plain(path)} at the end.")
     if "where" not in {each.name for each in ctx.command.params} or not re.search("[=<>]", path):
         return
     from dask_tfrecord.rows.where import parse_expression
@@ -576,6 +593,21 @@ def _urlpath(ctx: click.Context, _argument: click.Parameter, paths: tuple[str, .
 TEXT = (".csv", ".json", ".jsonl")
 _OUTPUTS = (*TEXT, ".parq", ".parquet")
 
+# Commands whose outputs are no shards.
+_NO_SHARDS = ("to-parquet", "to-lerobot", "preview", "virtual")
+# Examples of the first argument of a command, and of the last one.
+SOURCES = {"repair": "damaged.tfrecord", "to-tfrecord": "train.zarr"}
+TARGETS = {
+    "preview": "rows.png",
+    "copy": "copied.tfrecord",
+    "repair": "repaired.tfrecord",
+    "to-zarr": "out.zarr",
+    "to-tfrecord": "out.tfrecord",
+    "to-lerobot": "out",
+    "virtual": "references.json",
+    **{each.name: each.target for each in COMMANDS.built_in.values()},
+}
+
 
 def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
     """Refuse a file that exists after a single one that does not: they have changed places."""
@@ -585,6 +617,14 @@ def _target(ctx: click.Context, _argument: click.Parameter, target: str) -> str:
     if first and is_source and not is_path(first) and "--overwrite" not in ctx.meta.get(GIVEN, ()):
         written = command_line(ctx, ctx.command.name or "", *others, target, first)
         raise click.UsageError(f"{plain(first)} does not exist, and the new file or store comes last. Write {written}")
+    name = ctx.command.name or ""
+    suffixes = {Path(each).suffix for each in (first, *others)}
+    if name in _NO_SHARDS and first and Path(target).is_file() and Path(target).suffix in suffixes:
+        written = command_line(ctx, name, first, *others, target, TARGETS[name])
+        raise click.UsageError(f"The last argument is what to write, and {plain(target)} is a file. Write {written}")
+    if target.endswith(TEXT) and name in ("to-zarr", "to-parquet", "to-lerobot"):
+        written = command_line(ctx, "head", "--json", "-n", "1000", *([first] if first else []), *others)
+        raise click.UsageError(f"{name} writes no text. Write {written} > {Path(target).stem}.jsonl")
     return target
 
 

@@ -14,9 +14,19 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from dask_tfrecord.cli.command_options import DEBUG, GIVEN, TEXT, command_line, computing, is_path, plain
+from dask_tfrecord.cli.command_options import (
+    DEBUG,
+    GIVEN,
+    SOURCES,
+    TARGETS,
+    TEXT,
+    command_line,
+    computing,
+    is_path,
+    plain,
+)
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
-from dask_tfrecord.options import COMMANDS, SAMPLE
+from dask_tfrecord.options import SAMPLE
 from dask_tfrecord.shards.listing import find_shards, is_zarr_group
 
 if TYPE_CHECKING:
@@ -50,6 +60,7 @@ _SYNONYMS = {
     **dict.fromkeys(("serve", "gui", "browse", "open"), ("view",)),
     **dict.fromkeys(("fix", "recover"), ("repair",)),
     "help": ("--help",),
+    "version": ("--version",),
 }
 # Options that do what options of other programs do.
 _OPTIONS = {
@@ -61,22 +72,10 @@ _OPTIONS = {
     **dict.fromkeys(("--gzip", "--gz", "-z", "--compress"), "--compression"),
     **dict.fromkeys(("--schema", "--spec"), "--features"),
     "--json": "--format",
+    "--format": "--json",
+    "--n": "-n",
     "--host": "--port",
     **dict.fromkeys(("--shards", "--num-shards", "--shard-size"), "--records-per-shard"),
-}
-
-
-# Examples of the first argument of a command, and of the last one.
-_SOURCES = {"repair": "damaged.tfrecord", "to-tfrecord": "train.zarr"}
-_TARGETS = {
-    "preview": "rows.png",
-    "copy": "copied.tfrecord",
-    "repair": "repaired.tfrecord",
-    "to-zarr": "out.zarr",
-    "to-tfrecord": "out.tfrecord",
-    "to-lerobot": "out",
-    "virtual": "references.json",
-    **{each.name: each.target for each in COMMANDS.built_in.values()},
 }
 
 
@@ -91,7 +90,10 @@ class Commands(click.Group):
         except click.NoSuchOption as error:
             if error.possibilities:
                 raise
-            raise click.UsageError(f"{error.message} Write the options of a command after its name.", ctx) from None
+            advice = "Write the options of a command after its name."
+            if error.option_name == "-V":
+                advice = f"Write {command_line(ctx, '--version')}"
+            raise click.UsageError(f"{error.message} {advice}", ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -149,10 +151,13 @@ class Commands(click.Group):
 def _same_command(ctx: click.Context, command: str, arguments: list[str]) -> str:
     """Return a command with the arguments of one that converts to text, or another one."""
     program, *options = command.split()
-    if not arguments and not program.startswith("-"):
-        arguments = [_SOURCES.get(program, "train-*.tfrecord")]
-    if len(arguments) == 1 and program in _TARGETS:
-        arguments = [*arguments, _TARGETS[program]]
+    if program.startswith("-"):
+        return command_line(ctx, *arguments[:1], program)
+    if not arguments:
+        arguments = [SOURCES.get(program, "train-*.tfrecord")]
+    # A shell makes several sources of a glob, without a target.
+    if program in TARGETS and (len(arguments) == 1 or Path(arguments[-1]).is_file()):
+        arguments = [*arguments, TARGETS[program]]
     if len(arguments) < 2 or not arguments[-1].endswith(TEXT):
         return command_line(ctx, program, *options, *arguments)
     *sources, target = arguments
@@ -171,14 +176,16 @@ def _explained(error: click.UsageError) -> click.UsageError:
     if isinstance(error, click.NoSuchOption) and (same := named.get(_OPTIONS.get(error.option_name, ""))):
         return click.UsageError(f"{error.message} Write {same.opts[0]}: {same.help}", error.ctx)
     if isinstance(error, click.NoSuchOption) and error.option_name in ("-o", "--out", "--output"):
-        writes = error.ctx.command.name in _TARGETS
+        writes = error.ctx.command.name in TARGETS
         said = (
             "The new file or store is the last argument." if writes else "The command prints: write > FILE at the end."
         )
+        if error.ctx.command.name == "index":
+            said = "The command writes the index of each shard next to it."
         return click.UsageError(f"{error.message} {said}", error.ctx)
-    if isinstance(error, click.NoSuchOption) and (others := _commands_with(error.ctx, error.option_name)):
-        takes = f"{error.ctx.command.name} has none, and these commands have: {', '.join(others)}"
-        return click.UsageError(f"{error.message} {takes}", error.ctx)
+    if isinstance(error, click.NoSuchOption) and (owners := _commands_with(error.ctx, error.option_name)):
+        owned = f"{error.ctx.command.name} has none, and these commands have: {', '.join(owners)}"
+        return click.UsageError(f"{error.message} {owned}", error.ctx)
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
         names = [each.opts[0] for each in parameters if isinstance(each, click.Option) and not each.hidden]
         number = error.option_name[1:]
@@ -200,8 +207,8 @@ def _explained(error: click.UsageError) -> click.UsageError:
                 # It names what reads a store.
                 return click.UsageError(one_line(refusal), error.ctx)
         if len(given) != 1 or given[0].startswith("-"):
-            given = [_SOURCES.get(name, "train-*.tfrecord")]
-        written = command_line(error.ctx, name, *given, *([_TARGETS[name]] if name in _TARGETS else []))
+            given = [SOURCES.get(name, "train-*.tfrecord")]
+        written = command_line(error.ctx, name, *given, *([TARGETS[name]] if name in TARGETS else []))
         return click.UsageError(
             f"The command {name} takes {' and '.join(metavars(error.ctx))}. Write {written}", error.ctx
         )
@@ -216,6 +223,8 @@ def _explained(error: click.UsageError) -> click.UsageError:
         given = [each for each in error.ctx.meta[GIVEN][1:] if not each.startswith("-")]
         if len(takes) == 2 and len(given) > 2:
             *sources, target = given
+            if Path(target).is_file():
+                sources, target = given, TARGETS.get(name, "new")
             commands = [command_line(error.ctx, name, each, named_after(target, each)) for each in sources[:2]]
             more = ", and so on" if len(sources) > 2 else ""
             text += f" Write a command for each: {', and '.join(commands)}{more}"
@@ -235,7 +244,9 @@ def _commands_with(ctx: click.Context, option: str) -> list[str]:
 def metavars(ctx: click.Context) -> list[str]:
     """Name a command's arguments, without the brackets around optional ones."""
     return [
-        each.make_metavar(ctx).replace("[", "").replace("]", "") for each in ctx.command.params if _is_argument(each)
+        each.make_metavar(ctx).replace("[", "").replace("]", "").rstrip(".")
+        for each in ctx.command.params
+        if _is_argument(each)
     ]
 
 

@@ -236,7 +236,7 @@ def copy(
     if not isinstance(source, str) and not arguments["overwrite"] and Path(target).is_file():
         # A glob that the shell expanded has the target in it, which --overwrite would destroy.
         # Another file is not a source: a missing name would make it one.
-        sources = [*source, target] if _suffix(target) in map(_suffix, source) else source
+        sources = [*source, target] if target not in source and _suffix(target) in map(_suffix, source) else source
         written = command_line(click.get_current_context(), "copy", *sources, "copied.tfrecord")
         raise click.UsageError(f"The last argument is the file to write, and {plain(target)} exists. Write {written}")
     kept: dict[str, Any] = {"errors": errors}
@@ -603,6 +603,7 @@ def to_zarr(
         raise click.UsageError(
             f"{plain(store)} names no Zarr store: did you mean {written}? A store is named like out.zarr."
         )
+    from dask_tfrecord.shards.listing import is_zarr_group
     from dask_tfrecord.stores.zarr.store import TargetGroup
     from dask_tfrecord.stores.zarr.write import open_target
     from dask_tfrecord.stores.zarr.write import to_zarr as write_zarr
@@ -615,7 +616,9 @@ def to_zarr(
     check_one_source_of_features(given["features"], given["sample"])
     if Path(store).is_file():
         shards = [pattern] if isinstance(pattern, str) else pattern or []
-        written = command_line(click.get_current_context(), "to-zarr", *shards, store, "out.zarr")
+        stores = [each for each in shards if is_zarr_group(each)]
+        shards = [each for each in shards if each not in stores]
+        written = command_line(click.get_current_context(), "to-zarr", *shards, store, *(stores[:1] or ["out.zarr"]))
         raise click.UsageError(f"The last argument is the new store, and {plain(store)} is a file. Write {written}")
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
@@ -698,7 +701,8 @@ def to_tfrecord(
     from dask_tfrecord.stores.files.tfrecord import to_tfrecord as write_tfrecord
 
     if not isinstance(store, str):
-        raise click.UsageError(f"to-tfrecord reads one STORE; got {', '.join(map(plain, store))}")
+        written = command_line(click.get_current_context(), "copy", *store, target)
+        raise click.UsageError(f"to-tfrecord reads one Zarr store; got several paths. For shards, write {written}")
     with writing(threads):
         is_shard = message is not None and not is_zarr_group(store)
         if message is None and component is None and not is_zarr_group(store):

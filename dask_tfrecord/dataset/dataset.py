@@ -420,6 +420,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
         return Dataset(self._rows.select(shuffled(self.nrows, seed)))
 
+    @explain_arguments("ds.assign({'name': array})")
     def assign(self, variables: Mapping[str, Any] | None = None, /, **arrays: Any) -> Dataset:
         """Add or replace columns. A replaced column leaves its group.
 
@@ -1099,8 +1100,11 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         from dask_tfrecord.extras.preview import preview_rows
 
+        if isinstance(n, str | os.PathLike):
+            raise TypeError(f"the number of rows n is an int; got {n!r:.100}: write ds.preview().to_png({n!r:.100})")
         return preview_rows(self._rows, n)
 
+    @explain_arguments("ds.view()")
     def view(self, *, port: int = 0, memory_limit: int | str = "512 MiB") -> Server:
         """Show the rows, statistics, episodes and bytes on a page in the browser, or below the cell of a notebook.
 
@@ -1286,13 +1290,26 @@ def returns_dataset(name: str, module: str, open_rows: Callable[_Arguments, Rows
 
 def _rows_advice(key: Any) -> str:
     """Say how to pick rows by a key."""
+    if isinstance(key, bool):
+        return 'Python has compared the text in the brackets: write ds.where("label == 3") to pick rows'
     if isinstance(key, int | np.integer):
         # A row would contradict `len` and iteration, which count columns: a loader would read few rows.
         return f"write ds.rows[{key}] to pick a row. A DataLoader takes ds.as_sequence()"
     if isinstance(key, slice):
-        parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
-        return f"write ds.rows[{':'.join('' if part is None else str(part) for part in parts)}] to pick rows"
+        if isinstance(key.start, str) or isinstance(key.stop, str):
+            return f"write ds[{[key.start, key.stop]}], with all names, to pick columns"
+        return f"write ds.rows[{_slice_text(key)}] to pick rows"
+    if isinstance(key, tuple) and len(key) == 2:
+        # NumPy and pandas pick a column and rows by one pair of brackets.
+        name, rows = key if isinstance(key[0], str) else key[::-1]
+        if isinstance(name, str) and isinstance(rows, int | slice):
+            return f"write ds[{name!r}][{_slice_text(rows) if isinstance(rows, slice) else rows}] for rows of a column"
     return "write ds.rows[key] to pick rows by ints, a slice or a mask"
+
+
+def _slice_text(key: slice) -> str:
+    parts = (key.start, key.stop) if key.step is None else (key.start, key.stop, key.step)
+    return ":".join("" if part is None else str(part) for part in parts)
 
 
 def _refuse_objects(name: str, *_: Any, **__: Any) -> NoReturn:

@@ -487,7 +487,9 @@ class Schema(Mapping[str, Feature]):
         if text is None:
             name = str(urlpath)
             missing: str = f"no schema file {redact_url(name)!r} exists"
-            if re.search(r"[.*:]", name):
+            if name.lstrip().startswith("{"):
+                missing += "; write the JSON into a file, and pass its name"
+            elif re.search(r"[.*:]", name):
                 missing += "; " + Spelled(
                     f"write pathlib.Path({redact_url(name)!r}).write_text(ds.schema.to_json()) to make one",
                     f"write dask-tfrecord schema PATTERN --format json > {redact_url(name)} to make one",

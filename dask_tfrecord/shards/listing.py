@@ -215,7 +215,9 @@ def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -
 def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
     """Yield the paths of a list; refuse what is no list of paths."""
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
-        raise TypeError(f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}")
+        raise TypeError(
+            f"urlpath must be a path or a list of paths, such as 'train-*.tfrecord'; got {type(urlpath).__name__}"
+        )
     if hasattr(urlpath, "read"):
         raise TypeError("urlpath must be a path or a list of paths; got an open file: pass its name")
     for name in urlpath:

@@ -364,7 +364,9 @@ def resolve_collection(
     """
     if not isinstance(urlpath, str | os.PathLike):
         if split is not None:
-            raise SchemaError(f"split={split!r} requires the directory of a TFDS data set; got a list of paths")
+            raise SchemaError(
+                f"split={split!r} requires the directory of a TFDS data set; got a list of paths: leave it out"
+            )
         return ResolvedPath(find_shards(urlpath, compression=compression, storage_options=storage_options))
     if split is None:
         shards, folder = _without_split(urlpath, compression, storage_options)

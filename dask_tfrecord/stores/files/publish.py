@@ -165,9 +165,9 @@ class ShardNames:
 
     def too_many(self, what: str) -> ValueError:
         """Return the error for more than one shard, where the template names one."""
-        return ValueError(
-            f"{what} are several files: give a template with {{shard:05d}} in place of {redact_url(self.template)!r}"
-        )
+        stem, dot, suffix = redact_url(self.template).rpartition(".")
+        example = f"{stem}-{{shard:05d}}.{suffix}" if dot and "/" not in suffix else f"{suffix}-{{shard:05d}}"
+        return ValueError(f"{what} are several files: {redact_url(self.template)!r} names one; write {example!r}")
 
     def paths(self, shards: int) -> list[str]:
         """Return the path or URL of every shard."""

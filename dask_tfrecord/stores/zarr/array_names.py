@@ -57,4 +57,6 @@ def check_names(option: str, names: Iterable[str], schema: Schema) -> None:
     known = dict.fromkeys([*schema, *array_names(schema)])
     for name in names:
         if name not in known:
-            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{near_misses(name, known)}")
+            rows = "; write chunks=1000 for the rows of a chunk" if (option, name) == ("chunks", "record") else ""
+            near = near_misses(name, known)
+            raise UnknownFeatureError(f"{option}: unknown feature or flat array {name!r}{rows or near}")
