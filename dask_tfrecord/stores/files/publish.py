@@ -166,8 +166,10 @@ class ShardNames:
     def too_many(self, what: str) -> ValueError:
         """Return the error for more than one shard, where the template names one."""
         stem, dot, suffix = redact_url(self.template).rpartition(".")
-        example = f"{stem}-{{shard:05d}}.{suffix}" if dot and "/" not in suffix else f"{suffix}-{{shard:05d}}"
-        return ValueError(f"{what} are several files: {redact_url(self.template)!r} names one; write {example!r}")
+        example = (
+            f"{stem}-{{shard:05d}}.{suffix}" if dot and "/" not in suffix else f"{stem}{dot}{suffix}-{{shard:05d}}"
+        )
+        return ValueError(f"{what} are several files: give a template such as {example!r}")
 
     def paths(self, shards: int) -> list[str]:
         """Return the path or URL of every shard."""
