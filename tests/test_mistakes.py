@@ -323,7 +323,7 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.batches(2).next(), "write next(ds.batches(2)) for the first one"),  # type: ignore[attr-defined]
     (lambda ds: dtf.Int64Feature(), "write dtf.FixedLenFeature((), 'int64') for one value per record"),
     (lambda ds: dtf.BytesFeature(), "write dtf.TextFeature() for text"),
-    (lambda ds: dtf.verify(ds), "such as 'train-*.tfrecord'; got Dataset"),  # type: ignore[arg-type]
+    (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
 
 

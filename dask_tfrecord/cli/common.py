@@ -27,7 +27,6 @@ from dask_tfrecord.cli.command_options import (
 )
 from dask_tfrecord.errors import Spelled, TFRecordError, for_commands
 from dask_tfrecord.options import SAMPLE
-from dask_tfrecord.shards.listing import find_shards, is_zarr_group
 
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.dataset import Dataset
@@ -200,7 +199,9 @@ def _explained(error: click.UsageError) -> click.UsageError:
         return click.UsageError(f"Missing option {option!r}. Write {option} 10: {error.param.help}", error.ctx)
     if isinstance(error, click.MissingParameter) or error.message.startswith("Missing argument"):
         name, given = error.ctx.command.name or "", error.ctx.meta[GIVEN][1:]
-        if name not in ("to-tfrecord", "view") and given and is_zarr_group(given[0]):
+        if name not in ("to-tfrecord", "view") and given and Path(given[0]).is_dir():
+            from dask_tfrecord.shards.listing import find_shards
+
             try:
                 find_shards(given[0])
             except TFRecordError as refusal:

@@ -34,7 +34,13 @@ def dataset_text(given: Rows) -> str:
 def dataset_html(given: Rows) -> str:
     """Return the columns as a table for notebooks, with pictures of their chunks."""
     notes = [*group_lines(given.schema), *_content_hints(given)]
-    return html_table(_dataset_title(given), _HEADER, _table(given), notes, more=_chunk_pictures(given))
+    return html_table(
+        _dataset_title(given).removeprefix("<dask_tfrecord.").removesuffix(">"),
+        _HEADER,
+        _table(given),
+        notes,
+        more=_chunk_pictures(given),
+    )
 
 
 def _chunk_pictures(given: Rows) -> str:

@@ -216,7 +216,7 @@ def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLi
     """Yield the paths of a list; refuse what is no list of paths."""
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
         raise TypeError(
-            f"urlpath must be a path or a list of paths, such as 'train-*.tfrecord'; got {type(urlpath).__name__}"
+            f"urlpath must be a path or a list of paths; got {type(urlpath).__name__}: write 'train-*.tfrecord'"
         )
     if hasattr(urlpath, "read"):
         raise TypeError("urlpath must be a path or a list of paths; got an open file: pass its name")

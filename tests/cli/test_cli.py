@@ -639,7 +639,7 @@ INFO = {
     300: [rf"^{LONG} +FixedLenFeature +bytes +\(\) +256 of 256 +1 +text *$"],
 }
 PLAN = {
-    80: [r"^    <i8 +1,200 +1,200 +- +9\.38 kiB$", r"^    codecs blosc\(cname=lz4, clevel=5, shuffle=shuffle\)$"],
+    80: [r"^    int64 +1,200 +1,200 +- +9\.38 kiB$", r"^    codecs blosc\(cname=lz4, clevel=5, shuffle=shuffle\)$"],
     300: [r"^peak memory of a worker"],
 }
 

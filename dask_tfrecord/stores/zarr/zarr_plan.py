@@ -10,6 +10,7 @@ from functools import partial
 from html import escape
 from typing import Any, Unpack
 
+import numpy as np
 from dask.delayed import Delayed
 from dask.utils import format_bytes
 
@@ -362,7 +363,8 @@ def text_plan(plan: ZarrPlan, width: int | None = None, store: str | None = None
     rows = [_HEADER, *map(_cells, plan.arrays)]
     lines = [f"  {line}" for line in align_columns(rows, _RIGHT)]
     is_local = store is not None and TargetGroup.from_arguments(store, None, None).directory is not None
-    words = [_title(plan), *([] if is_local else [_requests(plan)]), *_memory(plan)]
+    title = f"<dask_tfrecord.ZarrPlan: {_title(plan)}>" if store is None else f"Zarr group: {_title(plan)}"
+    words = [title, *([] if is_local else [_requests(plan)]), *_memory(plan)]
     if width is not None and max(map(len, lines)) > width:
         lines = stack_columns(_HEADER, rows[1:], width, _LONG)
     if width is not None:
@@ -393,7 +395,7 @@ def _html_plan(plan: ZarrPlan) -> str:
     ]
     terms.append((f"peak of a worker, {_limit(plan)}", "", format_bytes(plan.memory.peak_nbytes)))
     return fragment(
-        f'<p class="dtf-title">Zarr group: {", ".join(_title_words(plan))}</p>',
+        f'<p class="dtf-title">Zarr group: {_title(plan)}</p>',
         table(header, cells, [len(header) - 1]).replace("<td", '<td class="dtf-short"'),
         *(f"<p>{escape(printable(note))}</p>" for note in notes),
         table(["memory", "", "bytes"], terms, [1, 2]),
@@ -401,17 +403,14 @@ def _html_plan(plan: ZarrPlan) -> str:
 
 
 def _title(plan: ZarrPlan) -> str:
-    return f"<dask_tfrecord.ZarrPlan: {', '.join(_title_words(plan))}>"
-
-
-def _title_words(plan: ZarrPlan) -> list[str]:
-    return [
+    words = [
         plural(plan.nrows, "row"),
         plural(len(plan.arrays), "array"),
         f"{'' if all(array.exact for array in plan.arrays) else 'about '}{format_bytes(plan.nbytes)} decoded",
         f"{plural(plan.nfiles, 'file')} in {plural(plan.write_units, 'write unit')} of up to "
         f"{plural(plan.unit_rows, 'row')}, by {plural(plan.tasks, 'task')}",
     ]
+    return ", ".join(words)
 
 
 def _limit(plan: ZarrPlan) -> str:
@@ -431,7 +430,7 @@ def _warnings(plan: ZarrPlan) -> list[str]:
 def _cells(array: ArrayPlan) -> tuple[str, ...]:
     return (
         printable(array.name),
-        array.dtype,
+        array.dtype if array.dtype == "string" else np.dtype(array.dtype).name,
         _shape(array.shape),
         printable(", ".join(array.dimensions)),
         _shape(array.chunks),
