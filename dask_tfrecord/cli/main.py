@@ -622,11 +622,11 @@ def to_zarr(
         raise click.UsageError(f"The last argument is the new store, and {plain(store)} is a file. Write {written}")
     layout = {name: given.pop(name) for name in options_of(ZarrOptions) if name in given}
     arguments = write_arguments(overwrite, **layout)
-    if append and (overwrite or planned or begin):
-        raise click.UsageError("--append adds rows to the store: give it without --overwrite, --plan and --begin.")
-    if add_columns and (append or overwrite or planned or begin):
+    if append and (overwrite or planned):
+        raise click.UsageError("--append adds rows to the store: give it without --overwrite and --plan.")
+    if add_columns and (append or overwrite or planned):
         raise click.UsageError(
-            "--add-columns adds columns to the store: give it without --append, --overwrite, --plan and --begin."
+            "--add-columns adds columns to the store: give it without --append, --overwrite and --plan."
         )
     if add_columns:
         arguments["mode"] = "a"

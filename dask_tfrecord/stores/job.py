@@ -157,7 +157,7 @@ class JobPlan:
     version: str
     # Number of parts; None if the first part that is written fixes it.
     parts: Positive | None
-    # Borders of the slices: tasks, and units of each kind.
+    # Borders of the slices: tasks, and units of each kind, which begin with the first one that is written.
     tasks: Annotated[list[Count], ASCENDING]
     units: list[Annotated[list[Count], ASCENDING]]
 
@@ -179,8 +179,8 @@ class JobPlan:
 
     @property
     def nunits(self) -> int:
-        """Number of all units."""
-        return sum(borders[-1] for borders in self.units)
+        """Number of all units that are written."""
+        return sum(borders[-1] - borders[0] for borders in self.units)
 
     def ranges(self, first: int, past: int) -> list[tuple[int, int]]:
         """Return the units of some slices: a range of each kind."""
@@ -270,6 +270,11 @@ class Job:
         Raises IncompleteStoreError if units differ from what was written; they count as missing then.
         """
         raise NotImplementedError
+
+    @property
+    def _added(self) -> str | None:
+        """Identity of what `finish` adds to an output that exists, by which the same job begun again finds it."""
+        return None
 
     def _changes_of_files(self, shards: Shards) -> list[str]:
         """Describe how files have changed since they were planned."""
@@ -405,7 +410,8 @@ class Job:
         elif self._is_complete():
             return
         # Parts refuse to write during other runs of the output; the identity in the token exempts this one.
-        with self._journal.owned(f"{self._identity}{uuid.uuid4().hex}", lambda: None):
+        token, added = f"{self._identity}{uuid.uuid4().hex}", self._added
+        with self._journal.owned(token, lambda: None, adds=added):
             try:
                 with add_path_to_errors(self._place):
                     run_uninterrupted(lambda: self._complete(plan))
@@ -416,6 +422,8 @@ class Job:
                 self._objects.drop(self._path(f"done-{plan.token}-{part}") for part in range(self.parts or 0))
                 self._refuse_missing()
                 raise
+            if added is not None:
+                self._journal.record_published(token, {added: 0}, {})
 
     def check_shards(self, shards: Shards) -> None:
         """Refuse files that have changed since they were planned; ignore files that are not in the plan."""

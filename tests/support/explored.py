@@ -135,7 +135,8 @@ def again(write: Write, place: str, simulation: Simulation, done: list[str], lef
         waiting = waiting if write.adds else []
         # A claim waits for the call that it answers; the next run removes temporary files and folders without a run.
         kept = [each for each in leftovers(place) if not each.endswith((".claim", ".partial", ".tmp"))]
-        kept = [each for each in kept if ".gone/" not in each]
+        # The shards of appended rows are part of the group.
+        kept = [each for each in kept if ".gone/" not in each and ".dask_tfrecord.appends/" not in each]
         if kept and len(simulation.actors) == 1:
             return f"rule 4: {name} again leaves {kept}"
     return f"rule 4: {waiting} are refused for ever" if waiting else None
@@ -470,6 +471,13 @@ def job_of_group(place: str, rows: list[int]) -> None:
     )
 
 
+def job_of_rows(place: str, rows: list[int]) -> None:
+    job = dtf.ZarrJob.begin(shards_of(rows[0]), f"{place}/s.zarr", parts=2, append_dim="record", chunks=4, resume=True)
+    for part in range(2):
+        job.write(part)
+    job.finish()
+
+
 # -- LeRobot
 
 
@@ -564,6 +572,7 @@ WRITES = {
         replace(_SHARDS, name="job of copies", call=job_of_copies),
         replace(_PARQUET, name="job of Parquet", call=job_of_parquet),
         Write("job of a group", job_of_group, read_group, old_group, gap=True),
+        replace(_ROWS, name="job of appended rows", call=job_of_rows),
         *map(elsewhere, (_SHARDS, _MORE_SHARDS, _SPLIT, _MORE_OF_SPLIT, _ROWS, _COLUMNS)),
     )
 }

@@ -18,6 +18,7 @@ from cases import COLUMNS
 from support.commands import run, shown
 from support.faults import Faults, Killed
 from support.few import mostly_slow, rising
+from support.numbered_shards import write_shards
 from support.store_round_trip import assert_same
 
 import dask_tfrecord as dtf
@@ -218,9 +219,54 @@ def test_the_command_appends_shards_that_the_store_does_not_hold(tmp_path: Path)
         shown("to-zarr", pattern, store, "--append")
         assert dtf.from_zarr(store)["x"].compute().tolist() == [*range(stop)]
         assert "nothing is left to append" in shown("to-zarr", pattern, store, "--append")
+    dtf.to_tfrecord({"x": np.arange(12, 17)}, tmp_path / "3.tfrecord")
+    shown("to-zarr", pattern, store, "--append", "--begin", "--parts", 2)
+    for step in ("--part=2/2", "--part=1/2", "--finish"):
+        assert dtf.from_zarr(store).nrows == 12
+        shown("to-zarr", store, step)
+    assert dtf.from_zarr(store)["x"].compute().tolist() == [*range(17)]
     dtf.to_tfrecord({"x": np.arange(7)}, tmp_path / "1.tfrecord", mode="w")
     changed = run("to-zarr", pattern, store, "--append")
     assert changed.exit_code
     assert "1.tfrecord" in changed.output
     assert "holds this shard with" in changed.output
     assert run("to-zarr", pattern, store, "--append", "--overwrite").exit_code == 2
+
+
+@pytest.mark.parametrize(("chunks", "parts"), [(3, 2), (4, 5), pytest.param(1, 3, marks=pytest.mark.slow)])
+def test_programs_that_append_write_the_bytes_of_one_call(chunks: int, parts: int, tmp_path: Path) -> None:
+    write_shards(tmp_path, 5, 7)
+    features = {"label": dtf.FixedLenFeature((), "int64"), "tokens": dtf.VarLenFeature("int64")}
+    ds, names = dtf.read_tfrecord(tmp_path, features), {"name": dtf.FixedLenFeature((), "bytes")}
+    more = dtf.read_tfrecord(tmp_path, names)
+    for store in ("one", "job"):
+        ds.rows[:20].to_zarr(tmp_path / store, append_dim="record", chunks=chunks)
+    for rows, options in (
+        (ds.rows[20:21], {"append_dim": "record"}),
+        (ds.rows[21:], {"append_dim": "record"}),
+        (more, {"mode": "a"}),
+    ):
+        rows.to_zarr(tmp_path / "one", **options)
+        job = dtf.ZarrJob.begin(rows, tmp_path / "job", parts=parts, **options)
+        before = dtf.from_zarr(tmp_path / "job")
+        for part in [*reversed(range(parts)), 0]:
+            dtf.ZarrJob.open(tmp_path / "job").write(part)
+        assert (before.nrows, list(before)) == (
+            dtf.from_zarr(tmp_path / "job").nrows,
+            list(dtf.from_zarr(tmp_path / "job")),
+        )
+        job.finish()
+        job.finish()
+        dtf.ZarrJob.open(tmp_path / "job").finish()
+        # Begun again with resume=True, it is there already.
+        dtf.ZarrJob.begin(rows, tmp_path / "job", parts=parts, resume=True, **options).write(0)
+    assert_like(tmp_path / "job", tmp_path / "one")
+    chunks_of = [
+        {
+            path.relative_to(tmp_path / store): path.read_bytes()
+            for path in (tmp_path / store).rglob("c/*")
+            if path.is_file()
+        }
+        for store in ("one", "job")
+    ]
+    assert chunks_of[0] == chunks_of[1]

@@ -131,7 +131,7 @@ def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf
 
 
 def test_credentials_and_options_of_other_calls_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
-    for option, said in {"append_dim": "to_zarr", "mode": "mode is"}.items():
+    for option, said in {"compute": "begin writes no row", "mode": "mode is"}.items():
         with pytest.raises(ValueError, match=said):
             begun(ds, tmp_path / "job", **{option: False})
     assert not (tmp_path / "job").exists()

@@ -166,7 +166,7 @@ class AddedRows:
     ) -> Publication:
         """Return what changes when the rows are published."""
         stored, layout = target.read_attributes(), planned.layout
-        arrays = target.stored_arrays(layout.arrays)
+        arrays = target.stored_arrays(each.name for each in layout.arrays)
         lengths = {each.name: (arrays[each.name].shape[0], each.shape[0], each.unit) for each in layout.arrays}
         now = self.request.fingerprint.to_attributes()
         attributes = {

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from dask_tfrecord.errors import IncompleteStoreError, ResumeError, redact_url
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
-from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.shards.shard import Shards, is_local
 from dask_tfrecord.stores.job import (
@@ -36,13 +35,11 @@ from dask_tfrecord.stores.job import (
     unpickled,
 )
 from dask_tfrecord.stores.journal import Journal
-from dask_tfrecord.stores.output import WriteWork, check_mode
+from dask_tfrecord.stores.output import WriteWork
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import task_name
-from dask_tfrecord.stores.zarr.additions import NewGroup
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
-    ConversionRequest,
     WriteTask,
     ZarrLayout,
     border_counts_for,
@@ -50,16 +47,16 @@ from dask_tfrecord.stores.zarr.layout import (
     plan_tasks,
     plan_units,
     row_tasks_of,
-    unit_kinds,
+    unit_ranges,
 )
-from dask_tfrecord.stores.zarr.publication import Publication
+from dask_tfrecord.stores.zarr.publication import Publication, identities, run_ids
 from dask_tfrecord.stores.zarr.run_folder import PARTS, RunFolder, find_run
 from dask_tfrecord.stores.zarr.store import GroupObjects, TargetGroup
 from dask_tfrecord.stores.zarr.write import (
     Finish,
-    GroupOutput,
     WriteContext,
-    open_target,
+    arrays_to_write,
+    group_output,
     session_of,
     write_units,
 )
@@ -120,7 +117,7 @@ class ZarrJob(Job):
         compute : bool, default True
             Must be True: `write` writes the rows.
         append_dim : str, optional
-            Must be None: `to_zarr` appends.
+            Name of the rows of a group that exists: they are appended to it.
 
         Returns
         -------
@@ -145,25 +142,23 @@ class ZarrJob(Job):
             raise ValueError("parts are written by several programs, and an Icechunk session belongs to one: to_zarr")
         options = complete(ZarrWriteOptions, options)
         check_begin(parts, options)
-        if options["append_dim"] is not None:
-            raise ValueError("a job writes a group of its own: to_zarr(…, append_dim=…) appends to one")
-        origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
-        target = open_target(store, origin, options)
-        request = ConversionRequest.from_arguments(arrays, options)
-        source = request.rows.counted_source
+        output = group_output(arrays, store, options)
+        source, target = output.request.rows.counted_source, output.target
         if source is None:
             raise ValueError(
                 "other programs cannot read rows that are in memory: write them by to_zarr, or to shards before"
             )
         options_of_source = source_options(source)
-        shared = pickled((source, request.schema), {"options": options_of_source})
-        mode = check_mode(options["mode"], "the group")
-        output = GroupOutput(target, NewGroup(request), mode=mode, resume=options["resume"])
+        # What can't be pickled is refused before the run begins, which may remove the group that it replaces.
+        pickled(source, {"options": options_of_source})
         with Run(output).begun():
             begun = output.unwritten()
             if begun is not None:
                 folder, publication, layout = begun
-                _write_plan(folder, layout, request.schema, parts, shared)
+                # Rows that are appended have the schema of the group now.
+                schema = output.request.schema
+                rows = pickled((source, schema), {"options": options_of_source})
+                _write_plan(folder, layout, schema, parts, rows)
                 return cls(target, publication.identity, options_of_source)
         return cls(target, str(target.read_attributes()["id"]), options_of_source)
 
@@ -221,7 +216,7 @@ class ZarrJob(Job):
         if self._found is not None and self._found[0].has_plan():
             return self._found
         self._found = find_run(self._target, self._identity)
-        if self._found is None and self._target.stored_attributes().get("id") != self._identity:
+        if self._found is None and self._identity not in run_ids(self._target.stored_attributes()):
             raise IncompleteStoreError(
                 "another conversion has replaced this group: call to_zarr again", self._target.location
             )
@@ -274,6 +269,11 @@ class ZarrJob(Job):
         finish.verify()
         finish.publish()
 
+    @property
+    def _added(self) -> str | None:
+        found = self._run()
+        return None if found is None else next(reversed(identities(found[1].attributes)), None)
+
     def _changes_of_files(self, shards: Shards) -> list[str]:
         found = self._run()
         fingerprint = self._target.read_attributes() if found is None else found[1].fingerprint
@@ -292,7 +292,7 @@ class ZarrJob(Job):
             # The part is empty, or other programs have written all of it.
             return
         source, schema = unpickled(shared, {"options": self._source_options})
-        arrays = target.new_arrays(publication.arrays)
+        arrays = arrays_to_write(target, publication)
         name, place = task_name(write_units, token), f"{target}, part {part + 1} of {parts}"
         common = target, folder, publication, schema, layout.nrows, layout.arrays, arrays, place, name
         context = dask.delayed(WriteContext(token, *common), name=f"tfrecord-writer-{token}", traverse=False)
@@ -324,9 +324,9 @@ def _batches(plan: JobPlan, number: int, layout: ZarrLayout, schema: Schema) -> 
 
 def _write_plan(folder: RunFolder, layout: ZarrLayout, schema: Schema, parts: int | None, rows: bytes) -> None:
     """Divide a layout, and store what parts read; the object of the plan comes last."""
-    kinds = [(0, count) for _, count in unit_kinds(layout)]
+    ranges = unit_ranges(layout, schema)
     plan = JobPlan.divide(
-        len(row_tasks_of(layout)) - 1, parts, lambda tasks: divide_units(layout, schema, tasks, kinds)
+        len(row_tasks_of(layout)) - 1, parts, lambda tasks: divide_units(layout, schema, tasks, ranges)
     )
     for number in range(plan.slices):
         counts = border_counts_for(layout, schema, plan.ranges(number, number + 1))

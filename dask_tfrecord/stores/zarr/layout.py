@@ -218,7 +218,7 @@ def plan_conversion(request: ConversionRequest, layout: ZarrLayout | None = None
     rechunks = rows.merged().rechunked
     read_nbytes = _held_nbytes(layout, row_tasks, sizes, workers.threads) + sum(each.held_nbytes for each in rechunks)
     shares_reads = row_tasks.source is not None
-    ntasks = len(row_tasks_of(layout)) - 1 - layout.first_row // _task_rows(layout) if shares_reads else layout.nunits
+    ntasks = len(row_tasks_of(layout)) - 1 if shares_reads else layout.nunits
     memory = MemoryBudget.from_units(workers, ntasks, _unit_nbytes(layout, sizes), read_nbytes, together=shares_reads)
     return Conversion(request, layout, created, sizes, ntasks, memory, workers.memory_limit, rechunks)
 
@@ -791,10 +791,8 @@ def plan_units(
 ) -> Iterator[WriteUnit]:
     """Yield the write units of a layout, rows first: all, or those in a range of each kind."""
     kinds, before = unit_kinds(layout), 0
-    entries = [_first_entry(layout, schema, kind) for kind, _ in kinds]
-    every = [(entry // _length(kind), count) for entry, (kind, count) in zip(entries, kinds, strict=True)]
-    for entry, (kind, count), (first, past) in zip(entries, kinds, ranges or every, strict=True):
-        numbers = np.arange(first, past)
+    for (kind, count), (first, past) in zip(kinds, ranges or unit_ranges(layout, schema), strict=True):
+        numbers, entry = np.arange(first, past), _first_entry(layout, schema, kind)
         borders = zip(*(each.tolist() for each in _unit_borders(layout, schema, kind, numbers)), strict=True)
         for index, (low, high) in zip(range(first, past), borders, strict=True):
             number, start = before + index, max(index * _length(kind), entry)
@@ -803,6 +801,11 @@ def plan_units(
             else:
                 yield _flat_unit(layout, number, kind, start, low, high)
         before += count
+
+
+def unit_ranges(layout: ZarrLayout, schema: Schema) -> list[tuple[int, int]]:
+    """Return which units of each kind are written: all but those that hold only rows before the first one read."""
+    return [(_first_entry(layout, schema, kind) // _length(kind), count) for kind, count in unit_kinds(layout)]
 
 
 def divide_units(
@@ -816,7 +819,8 @@ def divide_units(
     for (kind, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True):
         numbers = np.arange(first, past)
         if isinstance(kind, int):
-            ends = numbers * kind, np.minimum((numbers + 1) * kind, layout.nrows)
+            starts, stops = np.maximum(numbers * kind, layout.first_row), np.minimum((numbers + 1) * kind, layout.nrows)
+            ends = starts - layout.first_row, stops - layout.first_row
         else:
             low, high = _unit_borders(layout, schema, kind, numbers)
             ends = layout.border_counts.rows[low], layout.border_counts.rows[high]
@@ -872,16 +876,17 @@ def plan_tasks(layout: ZarrLayout, units: Sequence[WriteUnit], *, shares_reads: 
 
 
 def row_tasks_of(layout: ZarrLayout) -> NDArray[np.int64]:
-    """Cut rows into tasks; a unit belongs to the task that has its middle row."""
-    rows = _task_rows(layout)
-    return np.minimum(np.arange(max(1, math.ceil(layout.nrows / rows)) + 1) * rows, layout.nrows)
+    """Cut the rows that are read into tasks; a unit belongs to the task that has its middle row."""
+    rows, first = _task_rows(layout), layout.first_row
+    past = max(first // rows + 1, math.ceil(layout.nrows / rows))
+    return np.clip(np.arange(first // rows, past + 1) * rows, first, layout.nrows) - first
 
 
 def _task_number(layout: ZarrLayout, task_rows: int, first: Any, past: Any) -> Any:
     """Find the task for a unit that reads some rows, by the middle one, or for many units."""
     # A unit past the last row holds only the final split.
     last = max(layout.nrows - layout.first_row - 1, 0)
-    return (layout.first_row + np.minimum((first + past) // 2, last)) // task_rows
+    return (layout.first_row + np.minimum((first + past) // 2, last)) // task_rows - layout.first_row // task_rows
 
 
 def _task_rows(layout: ZarrLayout) -> int:

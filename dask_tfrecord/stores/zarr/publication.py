@@ -58,6 +58,12 @@ def identities(attributes: Mapping[str, Any]) -> list[str]:
     return [*(before if isinstance(before, list) else ()), str(last.get("fingerprint"))]
 
 
+def run_ids(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the identities of the run that created a group, and of the last one that added to it, or None."""
+    last = attributes.get(LAST)
+    return attributes.get("id"), last.get("id") if isinstance(last, Mapping) else None
+
+
 def last_run(identity: str, fingerprint: str, stored: Mapping[str, Any], unanswered: Collection[str]) -> dict[str, Any]:
     """Return the value of `LAST` for a run; `unanswered` has what earlier ones added whose callers were not told."""
     found = {"id": identity, "fingerprint": fingerprint}
@@ -96,9 +102,8 @@ class Publication:
 
     def is_published(self, attributes: Mapping[str, Any]) -> bool:
         """Return True if readers find it, by the attributes of the group."""
-        last = attributes.get(LAST)
-        found = attributes if self.kind == "group" else last
-        return isinstance(found, Mapping) and found.get("id") == self.identity
+        own, last = run_ids(attributes)
+        return bool(self.identity == (own if self.kind == "group" else last))
 
     def write(self, objects: GroupObjects) -> None:
         """Write the metadata, the group's last: in place, or to the folder of a group that waits."""

@@ -61,7 +61,6 @@ from dask_tfrecord.stores.zarr.compat import (
     run_sync,
     store_and_path,
 )
-from dask_tfrecord.stores.zarr.layout import ArraySpec
 
 _ATTRIBUTE = "dask_tfrecord"
 # Version of the layout and of the attributes. Version 1, whose attribute was named "format", has no groups. Before
@@ -282,17 +281,17 @@ class TargetGroup:
         except UnsupportedFormatError:
             return {}
 
-    def stored_arrays(self, specs: Iterable[ArraySpec]) -> dict[str, Any]:
+    def stored_arrays(self, names: Iterable[str]) -> dict[str, Any]:
         """Open arrays of the group; raise IncompleteStoreError if one does not exist."""
         arrays, group = {}, self.open("r+")
-        for spec in specs:
-            array = group.get(spec.name)
+        for name in names:
+            array = group.get(name)
             if not isinstance(array, zarr.Array):
                 raise IncompleteStoreError(
-                    f"{spec.name!r} is not an array of the group: " + OVERWRITE + " writes the group again",
+                    f"{name!r} is not an array of the group: " + OVERWRITE + " writes the group again",
                     self.location,
                 )
-            arrays[spec.name] = array
+            arrays[name] = array
         return arrays
 
     def new_arrays(self, documents: Mapping[str, Any]) -> dict[str, Any]:

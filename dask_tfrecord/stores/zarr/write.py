@@ -199,9 +199,14 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
     True
     """
     options = complete(ZarrWriteOptions, options)
+    output, compute = group_output(arrays, store, options), options["compute"]
+    return Run(output).write(partial(output.build, compute=compute), compute=compute)
+
+
+def group_output(arrays: Mapping[str, Any], store: Any, options: ZarrWriteOptions) -> GroupOutput:
+    """Check the arguments of `to_zarr` before any row is read: a new group, or an addition to one that exists."""
     origin = arrays.as_rows().origin if isinstance(arrays, HasRows) else {}
-    output, session = None, session_of(store)
-    append_dim, component = options["append_dim"], options["component"]
+    session, append_dim, component = session_of(store), options["append_dim"], options["component"]
     new = options.copy()
     new["mode"] = mode = "w-" if options["mode"] == "a" else options["mode"]
     if session is not None:
@@ -212,14 +217,11 @@ def to_zarr(arrays: Mapping[str, Any], store: Any, **options: Unpack[ZarrWriteOp
         )
         addition = _addition_to(target, arrays, session, options)
         if addition is not None:
-            output = _output(target, addition, session, mode="w-", resume=options["resume"])
-    if output is None:
-        target = open_target(store, origin, new) if session is None else TargetGroup(session.store, component, None)
-        request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
-        how: Kind | None = "rows" if append_dim is not None else "columns" if options["mode"] == "a" else None
-        output = _output(target, NewGroup(request, how), session, mode=mode, resume=options["resume"])
-    compute = options["compute"]
-    return Run(output).write(partial(output.build, compute=compute), compute=compute)
+            return _output(target, addition, session, mode="w-", resume=options["resume"])
+    target = open_target(store, origin, new) if session is None else TargetGroup(session.store, component, None)
+    request = ConversionRequest.from_arguments(arrays, new, grows=append_dim is not None)
+    how: Kind | None = "rows" if append_dim is not None else "columns" if options["mode"] == "a" else None
+    return _output(target, NewGroup(request, how), session, mode=mode, resume=options["resume"])
 
 
 def _addition_to(
@@ -273,8 +275,8 @@ class GroupOutput:
         resume: bool = False,
     ) -> None:
         self.token = uuid.uuid4().hex
-        self._target, self._addition, self._planned, self._mode, self._resume = target, addition, planned, mode, resume
-        self._request = addition.request
+        self.target, self._addition, self._planned, self._mode, self._resume = target, addition, planned, mode, resume
+        self.request = addition.request
         self._folder: RunFolder | None = None
         self._publication: Publication | None = None
         self._arrays: Mapping[str, Any] = {}
@@ -289,7 +291,7 @@ class GroupOutput:
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Own the group; a complete group that is resumed is not written to, and needs no owner."""
-        target, journal = self._target, self._target.journal()
+        target, journal = self.target, self.target.journal()
         complete = self._resume and target.stored_attributes().get("complete") and self._is_published()
         if complete and not {CHECKPOINT_FOLDER, CLAIM} & {*target.objects().children("")}:
             self._is_complete = True
@@ -309,17 +311,17 @@ class GroupOutput:
 
     def _is_published(self) -> bool:
         """Return True if an earlier call with the same rows and options is published."""
-        attributes = self._target.stored_attributes()
+        attributes = self.target.stored_attributes()
         if self._addition.kind != "group":
             return fingerprint_of(self._addition) in identities(attributes)
         return bool(attributes.get("complete")) and not self._differences(attributes)
 
     def _differences(self, attributes: Mapping[str, Any]) -> list[str]:
-        return Fingerprint.from_attributes(attributes).differences(self._request.fingerprint)
+        return Fingerprint.from_attributes(attributes).differences(self.request.fingerprint)
 
     def begin(self) -> bool:
         """Undo what a dead run left, or find the units that it has written; plan, and record the plan."""
-        target, is_group = self._target, self._addition.kind == "group"
+        target, is_group = self.target, self._addition.kind == "group"
         if self._is_complete:
             _log.info("%s: all is written already", target)
             return False
@@ -345,7 +347,7 @@ class GroupOutput:
 
     def _check_found(self) -> None:
         """Raise unless this run may continue, replace, or add to what is there; nothing is changed yet."""
-        target, is_group = self._target, self._addition.kind == "group"
+        target, is_group = self.target, self._addition.kind == "group"
         self._check_earlier()
         left = find_run(target) if self._resume else None
         if left is not None and not left[1].is_published(target.stored_attributes()):
@@ -353,11 +355,11 @@ class GroupOutput:
         elif is_group and not (self._resume and self._is_published()):
             if self._resume:
                 self._refuse_other(target.stored_attributes(), "group")
-            check_free(target, self._mode, self._request.rows.origin)
+            check_free(target, self._mode, self.request.rows.origin)
 
     def _take_over(self, folder: RunFolder) -> tuple[RunFolder, Publication] | None:
         """Take the folders of dead runs; return one with a plan that is neither published nor being written."""
-        target = self._target
+        target = self.target
         if self._mode == "w":
             folder.objects.drop([EARLIER_ADDITION])
         found = folder.take()
@@ -378,8 +380,8 @@ class GroupOutput:
 
     def _begin_new(self, folder: RunFolder, *, has_group: bool) -> bool:
         """Plan, and record the plan."""
-        target, addition = self._target, self._addition
-        self._request, layout = addition.checked(target)
+        target, addition = self.target, self._addition
+        self.request, layout = addition.checked(target)
         planned = self._plan(layout)
         # Planning may read all rows, and take long.
         if folder.is_in_directory or addition.kind != "group":
@@ -394,16 +396,16 @@ class GroupOutput:
         """Refuse to continue what an earlier version of this library began."""
         if self._mode == "w":
             return
-        attributes, began = self._target.stored_attributes(), ""
+        attributes, began = self.target.stored_attributes(), ""
         if attributes and not attributes.get("complete"):
             began = "write"
-        elif self._target.objects().get([EARLIER_ADDITION])[EARLIER_ADDITION] is not None:
+        elif self.target.objects().get([EARLIER_ADDITION])[EARLIER_ADDITION] is not None:
             began = f"add ({EARLIER_ADDITION}) to"
         if began:
             raise ResumeError(
                 f"an earlier version of dask_tfrecord began to {began} this group, and did not end: continue with that "
                 f"version, or write the group again with " + OVERWRITE,
-                self._target.location,
+                self.target.location,
             )
 
     def _refuse_other(self, fingerprint: Mapping[str, Any], kind: Kind) -> None:
@@ -423,12 +425,12 @@ class GroupOutput:
             f"cannot resume: inputs or options changed: {'; '.join(differences)}. "
             + ("Pass " + OVERWRITE if added == "group" else "Without " + RESUME)
             + advice,
-            self._target.location,
+            self.target.location,
         )
 
     def _record(self, folder: RunFolder, planned: Conversion, has_group: bool) -> None:
         """Record the plan; then remove the group that is replaced, where it cannot be moved away at the end."""
-        target = self._target
+        target = self.target
         publication = self._addition.publication(target, planned, self.token, self._unanswered)
         if publication.kind == "group" and has_group:
             staging = folder.staging if folder.is_in_directory else ""
@@ -441,14 +443,14 @@ class GroupOutput:
         """Open what a recorded run writes to."""
         layout = folder.layout() if self._planned is None or not self._planned.metadata else self._planned.layout
         if layout is None:
-            raise IncompleteStoreError("the plan of the run is not whole", self._target.location)
+            raise IncompleteStoreError("the plan of the run is not whole", self.target.location)
         # A plan that this run has just made needs no second layout of all columns.
-        if not self._is_new and not fits(layout, self._request.schema, publication.lengths):
+        if not self._is_new and not fits(layout, self.request.schema, publication.lengths):
             raise IncompleteStoreError(
                 "the plan of the interrupted run does not fit its columns: it was damaged. "
                 + OVERWRITE
                 + " starts over",
-                self._target.location,
+                self.target.location,
             )
         planned = self._plan(layout)
         planned.check_memory()
@@ -457,28 +459,25 @@ class GroupOutput:
             folder.remove_old_group()
         if publication.kind == "group":
             self._write_constants(folder.objects, publication.staging)
-        if publication.lengths:
-            self._arrays = self._target.stored_arrays(planned.layout.arrays)
-        else:
-            self._arrays = self._target.new_arrays(publication.arrays)
+        self._arrays = arrays_to_write(self.target, publication)
 
     def _write_constants(self, objects: GroupObjects, staging: str = "") -> None:
         """Write the chunks of coordinates without rows, which belong to no unit."""
-        for _, chunks in self._request.attributes.constant_arrays.values():
+        for _, chunks in self.request.attributes.constant_arrays.values():
             for key, value in chunks.items():
                 objects.put(f"{staging}{key}", value)
 
     def _plan(self, layout: ZarrLayout | None) -> Conversion:
         """Return the plan, made unless it is given, and announce rechunks; `layout` comes from an interrupted run."""
         if self._planned is None:
-            self._planned = plan_conversion(self._request, layout)
+            self._planned = plan_conversion(self.request, layout)
             for rechunk in self._planned.rechunks:
                 if rechunk.held_nbytes > limits().small_rechunk_nbytes:
                     warn_caller(str(rechunk), da.PerformanceWarning)
         elif layout is not None and layout.arrays != self._planned.layout.arrays:
             raise ResumeError(
                 "cannot resume: the interrupted conversion has another plan; to_zarr(…, resume=True) uses that plan",
-                self._target.location,
+                self.target.location,
             )
         return self._planned
 
@@ -487,10 +486,10 @@ class GroupOutput:
         assert publication is not None
         return WriteContext(
             self.token,
-            self._target,
+            self.target,
             self._folder,
             publication,
-            self._request.schema,
+            self.request.schema,
             layout.nrows,
             layout.arrays,
             self._arrays,
@@ -507,9 +506,9 @@ class GroupOutput:
         """Build tasks for the units that are not written, and describe their work."""
         folder, publication = self._folder, self._publication
         assert folder is not None and publication is not None
-        context = self._context(write_units, str(self._target))
+        context = self._context(write_units, str(self.target))
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
-        units = list(plan_units(self._layout, self._request.schema))
+        units = list(plan_units(self._layout, self.request.schema))
         completed = {} if self._is_new else folder.verified(publication.staging)
         self._nunits = len(units)
         self._written = tuple(completed.values())
@@ -528,8 +527,8 @@ class GroupOutput:
         last: tuple[Any, ...],
     ) -> tuple[Delayed, WriteWork]:
         """Build tasks for the units that are not completed, and describe their work."""
-        layout, schema = self._layout, self._request.schema
-        row_tasks = RowTasks(self._request.rows, self.token, schema)
+        layout, schema = self._layout, self.request.schema
+        row_tasks = RowTasks(self.request.rows, self.token, schema)
 
         def numbered(units: Sequence[WriteUnit]) -> list[WriteTask]:
             """Divide units into tasks with the numbers of their keys; rows in memory are read by one task per unit."""
@@ -563,7 +562,7 @@ class GroupOutput:
 
     def publish(self, reports: Any) -> None:
         """Show the run to readers."""
-        with add_path_to_errors(str(self._target)):
+        with add_path_to_errors(str(self.target)):
             self._finished().publish()
         # It has recorded them, or replaced what they added.
         self._unanswered = {}
@@ -574,7 +573,7 @@ class GroupOutput:
 
     def discard(self) -> None:
         """Remove what a failed run wrote; keep what can be resumed, is published, or belongs to another run."""
-        error, target, folder, publication = sys.exception(), self._target, self._folder, self._publication
+        error, target, folder, publication = sys.exception(), self.target, self._folder, self._publication
         if folder is None or target.journal().other_owner(self.token):
             return
         if publication is None:
@@ -633,6 +632,11 @@ class Finish:
         self.folder.publish(self.publication)
         folders = ["", *self.publication.arrays, *(f"{name}/c" for name in self.publication.arrays)]
         target.objects().drop(target.torn(folders))
+
+
+def arrays_to_write(target: TargetGroup, publication: Publication) -> Mapping[str, Any]:
+    """Open the arrays that a run writes to: the group's that grow, or new ones."""
+    return target.stored_arrays(publication.lengths) if publication.lengths else target.new_arrays(publication.arrays)
 
 
 def _finish(finish: Finish, reports: Sequence[UnitsReport]) -> None:
@@ -1068,9 +1072,9 @@ class _SessionOutput(GroupOutput):
 
     def begin(self) -> bool:
         """Write the metadata of what the commit will show."""
-        target, addition = self._target, self._addition
-        mode = check_free(target, self._mode, self._request.rows.origin) if addition.kind == "group" else None
-        self._request, layout = addition.checked(target)
+        target, addition = self.target, self._addition
+        mode = check_free(target, self._mode, self.request.rows.origin) if addition.kind == "group" else None
+        self.request, layout = addition.checked(target)
         planned = self._plan(layout)
         planned.check_memory()
 
@@ -1094,11 +1098,11 @@ class _SessionOutput(GroupOutput):
         """Build the tasks, and describe their work."""
         context = replace(
             self._context(_write_in_fork, f"Icechunk, branch {self._session.branch}"),
-            target=replace(self._target, store=None),
+            target=replace(self.target, store=None),
             fork=pickle.dumps(self._first.fork() if self._first is self._session else self._first),
         )
         shared = dask.delayed(context, name=f"tfrecord-writer-{self.token}", traverse=False)
-        units = list(plan_units(self._layout, self._request.schema))
+        units = list(plan_units(self._layout, self.request.schema))
         return self._tasks(_write_in_fork, context, shared, units, {}, (collect,))
 
     def verify(self, reports: Sequence[bytes]) -> None:
@@ -1109,21 +1113,21 @@ class _SessionOutput(GroupOutput):
             if self._first is not session:
                 session.merge(self._first)
             session.merge(*map(pickle.loads, reports))
-            _check_chunks(session, self._target.component, self._layout)
+            _check_chunks(session, self.target.component, self._layout)
 
-        with icechunk_errors(self._target):
+        with icechunk_errors(self.target):
             run_uninterrupted(merge)
 
     def publish(self, reports: Any) -> None:
         """Commit."""
         self._merged = True
-        layout, features = self._layout, plural(len(self._request.schema), "feature")
+        layout, features = self._layout, plural(len(self.request.schema), "feature")
         what = {
-            "group": f"Write {layout.nrows:,} records of {len(self._request.schema)} features",
+            "group": f"Write {layout.nrows:,} records of {len(self.request.schema)} features",
             "rows": f"Append {layout.nrows - layout.first_row:,} records of {features}",
             "columns": f"Add {features} of {layout.nrows:,} records",
         }
-        with icechunk_errors(self._target):
+        with icechunk_errors(self.target):
             self._session.commit(f"{what[self._addition.kind]} with dask_tfrecord")
 
     def discard(self) -> None:
@@ -1153,7 +1157,7 @@ def _write_in_fork(context: WriteContext, task: WriteTask, source: CountedRows) 
     fork = pickle.loads(context.fork)
     target = replace(context.target, store=fork.store)
     with icechunk_errors(target):
-        arrays = target.stored_arrays(context.specs)
+        arrays = target.stored_arrays(each.name for each in context.specs)
         write_units(replace(context, target=target, arrays=arrays), task, source)
         return pickle.dumps(fork)
 
