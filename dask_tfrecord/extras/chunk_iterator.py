@@ -17,10 +17,11 @@ from dask.base import get_scheduler
 from numpy.typing import NDArray
 
 from dask_tfrecord.rows.dask_private import active_client
-from dask_tfrecord.rows.graph import Chunk, read_chunk, step_key
+from dask_tfrecord.rows.graph import Chunk, read_chunk
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import AnySource
+from dask_tfrecord.rows.task_names import step_key
 
 Result = TypeVar("Result")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from dask.delayed import Delayed
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.rows.dask_private import active_client
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
+from dask_tfrecord.rows.task_names import label_key
 
 
 def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: Any) -> list[Any]:
@@ -21,7 +21,7 @@ def compute_with_progress(calls: Sequence[partial[Any]], label: str, *common: An
     Each function gets the values `common` as its first arguments. They are sent once to each worker.
     """
     active_client()
-    name = f"tfrecord:{label.lower().replace(' ', '-')}-{uuid.uuid4().hex}"
+    name = label_key(label)
     attempts, end = Attempts(), f"{name}-all"
     nodes = [dask.delayed(value, name=f"{name}-{number}", traverse=False) for number, value in enumerate(common)]
     keys = [node.key for node in nodes]

@@ -20,9 +20,10 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.calls import Attempts, raise_first
 from dask_tfrecord.rows.collection import row_numbers
 from dask_tfrecord.rows.engine import da, from_graph
-from dask_tfrecord.rows.graph import Chunk, step_key
+from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.memory import Workers
 from dask_tfrecord.rows.sources import CountedRows, RecordSource
+from dask_tfrecord.rows.task_names import step_key
 from dask_tfrecord.settings import limits
 
 

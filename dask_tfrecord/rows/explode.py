@@ -10,7 +10,7 @@ from itertools import pairwise, repeat
 from typing import Any, Literal
 
 import numpy as np
-from dask.base import normalize_token, tokenize
+from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
@@ -42,8 +42,6 @@ from dask_tfrecord.features.listed import is_padded
 from dask_tfrecord.features.schema import Schema, lengths_column, prefix_groups
 from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.collection import RowKey, RowNumbers, pick_rows, row_numbers
-from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows, DerivedRows, GrowingSpans, Outputs, RecordSource, join_into, parts
@@ -130,6 +128,11 @@ class Exploded(Step):
                 else f"row {place.rows[error.row]}"
             )
             raise FeatureError(f"{at}: feature {error.name!r} " + error.message) from None
+
+    def count(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.int64]:
+        """Count the rows that records are divided into, as an array of one number."""
+        rows = self.item_columns.rows(self.lengths(blocks, place))
+        return np.array([rows.stop if isinstance(rows, slice) else len(rows)])
 
     def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
         """Divide records into items."""
@@ -588,17 +591,5 @@ def _explode_counted(rows: Rows, source: CountedRows, item_columns: ItemColumns)
 
 def _count_chunks(rows: Rows, step: Exploded) -> tuple[float, ...]:
     """Count the rows that chunks that exist will have."""
-    chunks, option = rows.chunks(step.needs(tuple(step.schema))), (step, rows.sizes, files_of(rows.origin))
-    name = f"tfrecord:counting-items-{tokenize(chunks.name, option)}"
-    numbers = da.arange(rows.nchunks, chunks=1)
-    counts = block_array(_count_chunk, chunks, option, name, ((1,) * rows.nchunks,), np.dtype(np.int64), numbers)
-    return tuple(counts.compute().tolist())
-
-
-def _count_chunk(
-    chunk: Chunk, option: tuple[Exploded, tuple[float, ...], str], number: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Count the rows that a chunk will have as items or windows."""
-    step, sizes, files = option
-    rows = step.item_columns.rows(step.lengths(chunk.blocks, place_of_chunk(sizes, files, int(number[0]))))
-    return np.array([rows.stop if isinstance(rows, slice) else len(rows)])
+    names, each = step.needs(tuple(step.schema)), (1,) * rows.nchunks
+    return tuple(rows.compute_by_chunk(step.count, "Counting items", names, each, np.int64).tolist())

@@ -15,7 +15,6 @@ them from blockwise fusion.
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,7 @@ from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.objects import as_chunk
 from dask_tfrecord.rows.sources import AnySource, CountedRows, UncountedChunks
 from dask_tfrecord.rows.steps import Place
+from dask_tfrecord.rows.task_names import column_key, label_key, step_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,24 +92,9 @@ class LazyColumn:
         return array
 
 
-def column_key(step: str, column: str, token: str) -> str:
-    """Return a name of tasks that the dashboard of dask groups by step and column.
-
-    `dask.utils.key_split` takes the first word of a name whole. Words are divided by hyphens, and it ends a name before
-    the first of the others that is not of letters alone, or has eight and begins with one of a to f, like "counting".
-    """
-    return f"tfrecord:{step}:{printable(column).replace('-', chr(0x2010))}-{token}"
-
-
-def step_key(step: str, *identity: object) -> str:
-    """Return a name of tasks by what they do; without an identity, a name that no other tasks have."""
-    return f"tfrecord-{step}-{tokenize(*identity) if identity else uuid.uuid4().hex}"
-
-
 def shared(value: object, prefix: str) -> Delayed:
     """Return a graph node for an argument of many tasks, which is sent once per worker instead of with each task."""
-    key = f"tfrecord:{prefix}-{tokenize(value)}"
-    node: Delayed = dask.delayed(value, name=key, traverse=False)
+    node: Delayed = dask.delayed(value, name=label_key(prefix, value), traverse=False)
     return node
 
 

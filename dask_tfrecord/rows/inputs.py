@@ -41,8 +41,9 @@ from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.chunk_borders import joined_parts
 from dask_tfrecord.rows.dask_private import array_meta
 from dask_tfrecord.rows.engine import da, from_graph
-from dask_tfrecord.rows.graph import Chunk, shared, step_key
+from dask_tfrecord.rows.graph import Chunk, shared
 from dask_tfrecord.rows.rows import HasRows, Rows
+from dask_tfrecord.rows.task_names import step_key
 from dask_tfrecord.settings import limits
 
 # Most names in a warning.

@@ -14,10 +14,11 @@ from dask_tfrecord.blocks import RaggedBlock, pad_levels
 from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.graph import Chunk, block_array, column_key, locate_in_chunk
+from dask_tfrecord.rows.graph import Chunk, block_array, locate_in_chunk
 from dask_tfrecord.rows.objects import as_chunk
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import AnySource
+from dask_tfrecord.rows.task_names import column_key
 
 _INT = np.dtype(np.int64)
 

@@ -39,7 +39,6 @@ from dask_tfrecord.rows.graph import (
     Rechunked,
     block_array,
     chunk_array,
-    column_key,
     each_chunk,
     files_of,
     find_rechunked,
@@ -47,12 +46,12 @@ from dask_tfrecord.rows.graph import (
     place_of_chunk,
     read_chunk,
     shared,
-    step_key,
     without_empty_chunks,
 )
 from dask_tfrecord.rows.objects import as_chunk
 from dask_tfrecord.rows.sources import AnySource, CountedRows, RowChunks, UncountedChunks, UncountedSource
-from dask_tfrecord.rows.steps import Renamed, Step, StepChunks, StepRows
+from dask_tfrecord.rows.steps import Place, Renamed, Step, StepChunks, StepRows
+from dask_tfrecord.rows.task_names import column_key, label_key, step_key
 
 
 def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
@@ -65,6 +64,10 @@ class Assigned:
 
     feature: Feature
     array: da.Array
+
+
+# Function of the blocks of a chunk, and of where its rows are from.
+OfChunk = Callable[[Mapping[str, Block], Place], NDArray[Any]]
 
 
 class HasRows(ABC):
@@ -381,6 +384,16 @@ class Rows(HasRows):
             made = Rows.of_chunks(chunks, step.schema, sizes, step.origin(rows.origin), rows.rechunked)
         return replace(made, backend=self.backend)
 
+    def compute_by_chunk(
+        self, function: OfChunk, label: str, names: Sequence[str], sizes: Sequence[float], dtype: type
+    ) -> NDArray[Any]:
+        """Compute ``function(blocks, place)`` for every chunk of some columns, and join the arrays of `sizes`."""
+        chunks, option = self.chunks(names), (function, self.sizes, files_of(self.origin))
+        name, numbers = label_key(label, chunks.name, option), da.arange(self.nchunks, chunks=1)
+        arrays = block_array(_of_chunk, chunks, option, name, (tuple(sizes),), np.dtype(dtype), numbers)
+        joined: NDArray[Any] = arrays.compute()
+        return joined
+
     def _join(self, names: Sequence[str], added: Rows, schema: Schema) -> Rows:
         """Combine these columns with added ones, chunk by chunk."""
         assert added.blocks is not None
@@ -528,6 +541,12 @@ def _apply(chunk: Chunk, option: tuple[Step, tuple[float, ...], str], block_id: 
     step, sizes, files = option
     blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
     return Chunk(step.apply(blocks, tuple(step.schema), place_of_chunk(sizes, files, block_id[0])))
+
+
+def _of_chunk(chunk: Chunk, option: tuple[OfChunk, tuple[float, ...], str], number: NDArray[np.int64]) -> NDArray[Any]:
+    function, sizes, files = option
+    blocks = {name: frozen(block) for name, block in chunk.blocks.items()}
+    return function(blocks, place_of_chunk(sizes, files, int(number[0])))
 
 
 def _take(chunk: Chunk, index: NDArray[np.int64], schema: Schema) -> Chunk:

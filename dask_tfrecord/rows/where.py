@@ -9,13 +9,14 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, frozen, splits_of, take_rows, to_array
+from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, splits_of, take_rows, to_array
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.columns.decoder import Where
 from dask_tfrecord.columns.items import row_lengths
@@ -24,9 +25,7 @@ from dask_tfrecord.features import dtype_name
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.identity import function_parts
 from dask_tfrecord.markup import parse_time
-from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.functions import UserBlocks, note_rows_on_error, unknown_column
-from dask_tfrecord.rows.graph import Chunk, block_array, files_of, place_of_chunk, step_key
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.steps import Place, Step
 
@@ -348,17 +347,16 @@ class Filtered(Step):
 
     def where(self, place: Place) -> Where:
         """Return the tested columns and the mask."""
+        return self.tested, partial(self.test, place=place)
 
-        def mask(blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
-            with note_rows_on_error(place.describe, "where"):
-                return self.mask(blocks)
-
-        return self.tested, mask
+    def test(self, blocks: Mapping[str, Block], place: Place) -> NDArray[np.bool_]:
+        """Return the mask of the rows of a place."""
+        with note_rows_on_error(place.describe, "where"):
+            return self.mask(blocks)
 
     def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
         """Keep the rows for which the mask is true."""
-        tested, mask = self.where(place)
-        kept = np.flatnonzero(mask({name: blocks[name] for name in tested}))
+        kept = np.flatnonzero(self.test({name: blocks[name] for name in self.tested}, place))
         return {name: take_rows(blocks[name], kept) for name in names}
 
 
@@ -374,21 +372,7 @@ def filter_rows(rows: Rows, mask: Mask, tested: tuple[str, ...], *, count: bool 
     step = Filtered(mask, tested, rows.stored_schema)
     if not count or rows.borders is None:
         return replace(rows.apply(step), selected=rows.selected)
-    option = step, rows.sizes, files_of(rows.origin)
-    chunks = rows.chunks(tested)
-    name = step_key("mask", chunks.name, option)
-    numbers = da.arange(rows.nchunks, chunks=1)
-    kept = block_array(_mask, chunks, option, name, (rows.sizes,), np.dtype(bool), numbers)
-    return rows.select(kept.compute())
-
-
-def _mask(
-    chunk: Chunk, option: tuple[Filtered, tuple[float, ...], str], number: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return the mask of a chunk that exists."""
-    step, sizes, files = option
-    tested, mask = step.where(place_of_chunk(sizes, files, int(number[0])))
-    return mask({name: frozen(chunk.blocks[name]) for name in tested})
+    return rows.select(rows.compute_by_chunk(step.test, "mask", tested, rows.sizes, bool))
 
 
 # A token of a condition: white space, a word, text in quotes that are closed, or one other character. Each expression

@@ -34,6 +34,7 @@ from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import ChunkSource, CountedRows, GrowingSpans, probe_rows
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 
 # Items are counted at 8 borders in each unit of rows, but at most 16,384 in all, and at least once a unit.
@@ -53,12 +54,6 @@ class RowSizes:
 def _rows_of_chunks(chunks: Sequence[Chunk], borders: Sequence[int], schema: Schema) -> ChunkSource:
     """Return the rows of adjacent chunks, by their numbers in the data set."""
     return ChunkSource.of_all(schema, borders, lambda _, number: chunks[number][0])
-
-
-def task_name(step: Callable[..., Any], token: str) -> str:
-    """Return the name of the tasks of a step; their keys are ``(name, 0)``, ``(name, 1)`` and so on."""
-    # Dashboards group tasks by the words before the token, if these are letters only.
-    return f"tfrecord-{step.__name__.strip('_').replace('_', '-')}-{token}"
 
 
 def build_tasks(

@@ -32,9 +32,9 @@ from dask_tfrecord.errors import (
     printable,
     warn_caller,
 )
-from dask_tfrecord.extras.batches.choices import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.extras.batches.devices import batch_copier
 from dask_tfrecord.extras.batches.mixing import Batch, BatchMixer, Finish, Position, column_paddings
+from dask_tfrecord.extras.batches.mixture_order import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.extras.batches.row_order import RowOrder, Shuffle
 from dask_tfrecord.extras.batches.row_reader import RowReader, chunk_scheduler, images_of
 from dask_tfrecord.options import BatchOptions, complete

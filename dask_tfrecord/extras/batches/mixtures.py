@@ -13,8 +13,8 @@ from dask_tfrecord.advice import explain_arguments
 from dask_tfrecord.blocks import Block
 from dask_tfrecord.columns.conversions import same_form
 from dask_tfrecord.errors import SchemaError, UnknownFeatureError, near_misses, plural
-from dask_tfrecord.extras.batches.choices import ChainedReader, Choices
 from dask_tfrecord.extras.batches.iterator import BatchIterator
+from dask_tfrecord.extras.batches.mixture_order import ChainedReader, Choices
 from dask_tfrecord.extras.batches.row_reader import RowSequence
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.features.schema import Schema

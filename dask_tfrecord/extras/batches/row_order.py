@@ -40,9 +40,7 @@ class RowOrder:
             rows = permutation(self.nrows, self.seed, number)[slice(*self.span)]
             cuts = np.append(np.arange(0, len(rows), self.unit_rows), len(rows)) if len(rows) else np.zeros(1, np.int64)
             return EpochUnits(self, number, cuts[:-1], cuts[1:], rows)
-        units = len(self.borders) - 1
-        order = permutation(units, self.seed, number) if self.shuffle else np.arange(units)
-        starts, stops = self.borders[:-1][order], self.borders[1:][order]
+        starts, stops = self.ranges(self.borders, number)
         if self.span is not None:
             # Positions of the units in the stream; those at the ends of the shard are cut.
             ends = np.cumsum(stops - starts)
@@ -52,6 +50,12 @@ class RowOrder:
             kept = starts < stops
             starts, stops = starts[kept], stops[kept]
         return EpochUnits(self, number, starts, stops, None)
+
+    def ranges(self, borders: NDArray[np.int64], *entropy: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the ranges between borders begin and end, in the order that `entropy` and the seed give them."""
+        number = len(borders) - 1
+        order = permutation(number, self.seed, *entropy) if self.shuffle else np.arange(number)
+        return borders[:-1][order], borders[1:][order]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,8 +9,9 @@ from typing import Any
 from dask_tfrecord.errors import explain_missing
 from dask_tfrecord.extras.chunk_iterator import ChunkIterator
 from dask_tfrecord.rows.arrow import BatchMaker
-from dask_tfrecord.rows.graph import Chunk, step_key
+from dask_tfrecord.rows.graph import Chunk
 from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.task_names import step_key
 
 with explain_missing("Arrow, DataFrames and Parquet need", "pyarrow", "arrow"):
     import pyarrow as pa

@@ -18,10 +18,11 @@ from dask_tfrecord.features import Feature
 from dask_tfrecord.features.metadata.labels import Labels
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.graph import Chunk, LazyColumn, block_array, column_key
+from dask_tfrecord.rows.graph import Chunk, LazyColumn, block_array
 from dask_tfrecord.rows.objects import ObjectArray
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows
+from dask_tfrecord.rows.task_names import column_key
 from dask_tfrecord.stores.units import Levels, RowTasks, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.zarr.chunk_grid import RowGrid
 from dask_tfrecord.stores.zarr.layout import (

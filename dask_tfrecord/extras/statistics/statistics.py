@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +24,7 @@ from dask_tfrecord.messages import FeatureStatisticsList, metadata_text
 from dask_tfrecord.rows.graph import Chunk, shared
 from dask_tfrecord.rows.progress import ProgressBar, follow_tasks, report_progress
 from dask_tfrecord.rows.rows import Rows
+from dask_tfrecord.rows.task_names import label_key
 from dask_tfrecord.shards.streams import write_file
 
 # Summaries that one task merges.
@@ -50,7 +50,7 @@ def describe(rows: Rows) -> Statistics:
         return Statistics(rows.nrows or 0, ())
     features = dict(rows.schema)
     chunks = rows.chunks(names).to_delayed(optimize_graph=False).ravel()
-    name = f"tfrecord:describe-{uuid.uuid4().hex}"
+    name = label_key("describe")
     step, option = dask.delayed(_describe_chunk, pure=False), shared(features, "features")
     parts = [step(chunk, option, dask_key_name=(name, number)) for number, chunk in enumerate(chunks)]
     with ProgressBar("Describing", len(parts)) as bar, follow_tasks(name, lambda *_: bar.advance()):

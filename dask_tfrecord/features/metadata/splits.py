@@ -21,6 +21,7 @@ from dask_tfrecord.errors import SPLIT, Location, SchemaError, ShardNotFoundErro
 from dask_tfrecord.features.metadata.tfds_features import read_features_json
 from dask_tfrecord.features.metadata.tfds_writer import FEATURES_FILE, INFO, TEMPLATE, shard_name
 from dask_tfrecord.features.schema import Schema
+from dask_tfrecord.identity import file_key, is_within
 from dask_tfrecord.shards.listing import find_shards
 from dask_tfrecord.shards.remote import is_directory, join, list_directories, read_text
 from dask_tfrecord.shards.shard import Shards, is_local
@@ -415,9 +416,10 @@ def _without_split(
         if folder is None:
             raise
         return None, folder
-    if is_local(shards.paths[0]):
+    first, directory = shards.paths[0], os.fspath(urlpath)
+    if is_local(first):
         in_directory = is_directory(urlpath, storage_options)
     else:
         # Without a request to an object store.
-        in_directory = shards.paths[0].startswith(f"{os.fspath(urlpath).rstrip('/')}/")
+        in_directory = is_within(first, directory) and file_key(first) != file_key(directory)
     return shards, find_tfds(urlpath, storage_options) if in_directory else None

@@ -24,6 +24,7 @@ from dask_tfrecord.features.metadata.tfds_writer import TFDSMetadata, TFDSNames
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import CopyOptions, ParquetOptions, ShardOptions, TFRecordOptions, complete, with_options
 from dask_tfrecord.rows.progress import cancel_on_failure
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.shards.objects import Objects, directory_of, objects_in
 from dask_tfrecord.shards.shard import Shards
 from dask_tfrecord.stores.files.parquet import TEMPLATE, check_rows, plan_parquet
@@ -44,7 +45,6 @@ from dask_tfrecord.stores.job import (
 )
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork
-from dask_tfrecord.stores.units import task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.job import shard_options, source_options
 

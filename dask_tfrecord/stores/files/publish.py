@@ -52,6 +52,7 @@ from dask_tfrecord.features.metadata.tfds_writer import METADATA, TFDSMetadata
 from dask_tfrecord.options import AddingMode, Mode
 from dask_tfrecord.records.index import write_sidecars
 from dask_tfrecord.rows.progress import cancel_on_failure, is_cancelled, report_progress, while_running
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import find_shards, sidecar_path
 from dask_tfrecord.shards.objects import (
@@ -81,7 +82,7 @@ from dask_tfrecord.stores.output import (
     peak_memory,
 )
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.units import RowTasks, build_tasks, task_name
+from dask_tfrecord.stores.units import RowTasks, build_tasks
 
 _log = logging.getLogger(__name__)
 

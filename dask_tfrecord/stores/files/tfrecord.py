@@ -58,6 +58,7 @@ from dask_tfrecord.rows.partitions import RecordPartition, inspect_shards, recor
 from dask_tfrecord.rows.read import read_rows
 from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.rows.sources import CountedRows, GrowingSpans, RecordSource
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.compressions import has_access_points, normalize_compression, useless_index
 from dask_tfrecord.shards.listing import find_sidecars
@@ -67,7 +68,7 @@ from dask_tfrecord.shards.streams import ByteSink, indexing_library
 from dask_tfrecord.stores.files.publish import Files, FileWrite, ShardNames
 from dask_tfrecord.stores.files.samples import is_samples, with_empty_lists, write_blocks
 from dask_tfrecord.stores.output import ShardWriteReport, WriteWork, check_mode, check_number
-from dask_tfrecord.stores.units import RowTasks, check_group_lengths, task_name
+from dask_tfrecord.stores.units import RowTasks, check_group_lengths
 
 # Decoded bytes of the blocks that a task reads at once.
 _BLOCK_NBYTES = 2 << 20

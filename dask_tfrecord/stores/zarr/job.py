@@ -22,6 +22,7 @@ from dask_tfrecord.errors import IncompleteStoreError, ResumeError, redact_url
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import ZarrOptions, ZarrTargetOptions, ZarrWriteOptions, complete, with_options
 from dask_tfrecord.rows.sources import CountedRows
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.shards.shard import Shards, is_local
 from dask_tfrecord.stores.job import (
     PLAN,
@@ -37,7 +38,6 @@ from dask_tfrecord.stores.job import (
 from dask_tfrecord.stores.journal import Journal
 from dask_tfrecord.stores.output import WriteWork
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.units import task_name
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint
 from dask_tfrecord.stores.zarr.layout import (
     WriteTask,

@@ -60,20 +60,13 @@ from dask_tfrecord.rows.progress import (
 )
 from dask_tfrecord.rows.rows import HasRows
 from dask_tfrecord.rows.sources import CountedRows
+from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
-from dask_tfrecord.stores.units import (
-    Levels,
-    RowTasks,
-    check_group_lengths,
-    flatten_block,
-    is_flat,
-    shapes_of,
-    task_name,
-)
+from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, is_flat, shapes_of
 from dask_tfrecord.stores.zarr.additions import (
     AddedColumns,
     AddedRows,

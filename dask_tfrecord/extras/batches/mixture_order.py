@@ -142,10 +142,8 @@ class MixedOrder(RowOrder):
         """Return the rows of a data set in the order of an epoch."""
         if self.shuffle == "full":
             return Stream(permutation(int(borders[-1]), self.seed, epoch, part), None)
-        units = len(borders) - 1
-        order = permutation(units, self.seed, epoch, part) if self.shuffle else np.arange(units)
-        starts = borders[:-1][order]
-        return Stream(starts, np.cumsum(borders[1:][order] - starts))
+        starts, stops = self.ranges(borders, epoch, part)
+        return Stream(starts, np.cumsum(stops - starts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
