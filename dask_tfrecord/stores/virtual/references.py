@@ -115,7 +115,7 @@ class VirtualArray:
     def create_arguments(self) -> dict[str, Any]:
         """Return the arguments of `zarr.create_array`."""
         spec, inner = self.spec, tuple(max(1, size) for size in self.spec.shape[1:])
-        text = spec.dtype == "string"
+        text = spec.is_text
         chunks: Any = (int(self.edges[0]) if len(self.edges) else 1, *inner)
         if not is_regular(self.edges):
             chunks = [self.edges.tolist(), *([size] for size in inner)]

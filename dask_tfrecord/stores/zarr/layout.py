@@ -172,7 +172,7 @@ class ConversionRequest:
         default = getattr(schema[spec.feature], "default_value", None)
         if spec.part == "dense" and default is not None and not isinstance(default, tuple):
             return _checked(default, spec.dtype, spec.feature)
-        return "" if spec.dtype == "string" else np.zeros((), spec.dtype)[()]
+        return "" if spec.is_text else np.zeros((), spec.dtype)[()]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,7 +227,7 @@ def _unit_nbytes(layout: ZarrLayout, sizes: RowSizes) -> dict[str, tuple[int, bo
     """Return the decoded bytes of each kind of unit, and whether it is a shard."""
     units, names = {"rows": (0, False)}, {layout.grid.unit: "rows"}
     for spec in layout.arrays:
-        entry = spec.entry_nbytes(sizes.columns) + (STRING_NBYTES if spec.dtype == "string" else 0)
+        entry = spec.entry_nbytes(sizes.columns) + (STRING_NBYTES if spec.is_text else 0)
         name, entries = spec.name, spec.unit
         if spec.by_rows:
             stride = spec.unit // spec.rows if spec.part == "row_splits" else 1
@@ -414,6 +414,10 @@ def _check_taken(option: str, axes: Sequence[str], arrays: Sequence[ArraySpec]) 
             raise ValueError(f"{option}: {axis!r} is the first dimension of {along[axis].name!r}")
 
 
+# Zarr's data type of text, whose chunks vlen-utf8 encodes. Bytes are flat arrays of uint8 with the splits between them.
+TEXT = "string"
+
+
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
     """One array of the group."""
@@ -426,7 +430,7 @@ class ArraySpec:
     # "item_shapes".
     part: str
     shape: tuple[Count, ...]
-    # A NumPy dtype, or "string".
+    # A NumPy dtype, or `TEXT`.
     dtype: str
     # Length of a chunk along the first axis; other axes are whole.
     chunk: Positive
@@ -447,15 +451,25 @@ class ArraySpec:
         return self.part in _BY_ROWS
 
     @property
+    def is_text(self) -> bool:
+        """True if entries are texts."""
+        return self.dtype == TEXT
+
+    @property
+    def memory_dtype(self) -> np.dtype[Any]:
+        """The dtype of entries in memory."""
+        return np.dtypes.StringDType() if self.is_text else np.dtype(self.dtype)
+
+    @property
     def is_large(self) -> bool:
         """True for flat entries that are read to the memory of their unit, because copying a unit takes long."""
-        if self.by_rows or self.part != "values" or self.dtype == "string":
+        if self.by_rows or self.part != "values" or self.is_text:
             return False
         return self.unit * self.entry_nbytes({}) >= limits().read_nbytes // _UNITS_PER_READ
 
     def entry_nbytes(self, column_nbytes: Mapping[str, float]) -> float:
         """Return how many decoded bytes an entry along the first axis takes, from each feature's per row."""
-        if self.dtype == "string":
+        if self.is_text:
             return column_nbytes[self.feature]
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
@@ -568,7 +582,7 @@ def zarr_layout(
         if is_flat(feature):
             arrays += flat.arrays(feature_name)
             continue
-        dtype = "string" if feature.item_dtype.kind == "T" else feature.block_dtype.str
+        dtype = _stored_dtype(feature.block_dtype)
         shape = (nrows, *feature.block_shape)
         dimensions = (names.rows, *_axes(name, len(shape) - 1))
         grid_of_rows = overrides.rows.get(feature_name, (grid.chunk, grid.unit))
@@ -576,6 +590,11 @@ def zarr_layout(
         arrays.append(ArraySpec(name, feature_name, "dense", shape, dtype, *grid_of_rows, dimensions, rows))
     _check_groups(schema, arrays)
     return ZarrLayout(nrows, grid, tuple(_with_own_dimensions(arrays, names)), border_counts)
+
+
+def _stored_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the data type of Zarr for values of a dtype."""
+    return TEXT if dtype.kind == "T" else dtype.str
 
 
 def _with_own_dimensions(arrays: Sequence[ArraySpec], given: Dimensions) -> Iterator[ArraySpec]:
@@ -614,8 +633,7 @@ class _FlatLayout:
             shape = (length, *inner)
             return ArraySpec(f"{name}.{part}", feature_name, part, shape, dtype, *grid_of_array, dimensions, unit)
 
-        dtype, inner = ("|u1", ()) if feature.is_bytes else (feature.item_dtype.str, feature.item_shape)
-        dtype = "string" if feature.item_dtype.kind == "T" else dtype
+        dtype, inner = ("|u1", ()) if feature.is_bytes else (_stored_dtype(feature.item_dtype), feature.item_shape)
         if group is not None and len(levels.splits) == 1:
             if group not in self.items_grids:
                 self.items_grids[group] = self._items_grid(group)
@@ -1005,7 +1023,7 @@ def _default_compressors(spec: ArraySpec, schema: Schema) -> tuple[dict[str, Any
     Bits of numbers of a byte are alike, from pixel to pixel and base to base; text loses what its bytes have in common.
     zarr finds the size of items.
     """
-    text = spec.dtype == "string" or (spec.part == "values" and schema[spec.feature].is_bytes)
+    text = spec.is_text or (spec.part == "values" and schema[spec.feature].is_bytes)
     shuffle = "bitshuffle" if not text and np.dtype(spec.dtype).itemsize == 1 else "shuffle"
     return ({"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": shuffle}},)
 
@@ -1074,7 +1092,7 @@ def json_value(value: Any) -> Any:
 
 def _checked(value: Any, dtype: str, name: str) -> Any:
     """Convert a value to a dtype; only floats may be rounded."""
-    if dtype == "string":
+    if dtype == TEXT:
         if isinstance(value, str):
             return str(value)
     elif isinstance(value, bool | int | float | complex | np.generic):
@@ -1091,7 +1109,7 @@ def _checked(value: Any, dtype: str, name: str) -> Any:
                 rounded = bool(np.isnat(given)) or bool(cast.astype(given.dtype) == given and cast == given)
             if rounded or (wanted.kind not in "mM" and cast.item() == given.item()):
                 return cast[()]
-    kind = dtype if dtype == "string" else np.dtype(dtype).name
+    kind = dtype if dtype == TEXT else np.dtype(dtype).name
     example = f", for example np.{kind[:-4]}(0, 'ns')" if kind.endswith("[ns]") else ""
     raise ValueError(f"fill_values[{name!r}]: {value!r:.100} is not a value of dtype {kind}{example}")
 

@@ -187,7 +187,7 @@ def _check_arrays(target: TargetGroup, group: Any, schema: Schema, records: int)
         shape = spec.shape
         if not spec.by_rows or (array.shape != shape and array.shape[:1] == (grown().get(spec.name),)):
             shape = (*array.shape[:1], *spec.shape[1:])
-        dtype = array.dtype if spec.dtype == "string" else np.dtype(spec.dtype)
+        dtype = array.dtype if spec.is_text else spec.memory_dtype
         if (array.shape, array.dtype) != (shape, dtype):
             lengths = spec.shape if spec.by_rows else ("any length", *spec.shape[1:])
             raise IncompleteStoreError(

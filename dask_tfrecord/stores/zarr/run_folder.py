@@ -255,7 +255,7 @@ class RunFolder:
                 items = {name: arrays[f"items_{number}"] for number, name in enumerate(stored.flat)}
                 border_counts = BorderCounts(arrays["rows"], items, arrays["sizes"])
             for spec in stored.arrays:
-                _ = spec.dtype == "string" or np.dtype(spec.dtype)
+                _ = spec.memory_dtype
         except (ValueError, TypeError, KeyError, AttributeError, EOFError, OSError, MemoryError, BadZipFile) as error:
             raise IncompleteStoreError(
                 f"{path} can't be read ({error}): " + OVERWRITE + " starts over", self.target.location

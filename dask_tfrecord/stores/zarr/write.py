@@ -995,7 +995,7 @@ class _FlatEntries:
     def _memory(self) -> NDArray[Any]:
         """Return memory for the entries, and for those that follow in the last row of the unit."""
         if self._buffer is None:
-            length, dtype = self._stop - self._start, _dtype_of(self.spec)
+            length, dtype = self._stop - self._start, self.spec.memory_dtype
             follow = self.writer.unit.after[self.spec.feature][self._level] * self._stride - self._stop
             # Values of a long row belong to several units: they are decoded elsewhere.
             length += follow if self.spec.is_large and 0 < follow <= length else 0
@@ -1006,7 +1006,7 @@ class _FlatEntries:
         """Add entries, each increased by `more`."""
         past = start + len(entries)
         whole = start == self._start and past == self._stop
-        if whole and self._buffer is None and not more and entries.dtype == _dtype_of(self.spec):
+        if whole and self._buffer is None and not more and entries.dtype == self.spec.memory_dtype:
             self.writer.put(self.spec, start, past, entries)
             return
         memory = self._memory()
@@ -1019,10 +1019,6 @@ class _FlatEntries:
         if past == self._stop:
             self._buffer = None
             self.writer.put(self.spec, self._start, self._stop, memory[: self._stop - self._start])
-
-
-def _dtype_of(spec: ArraySpec) -> np.dtype[Any]:
-    return np.dtypes.StringDType() if spec.dtype == "string" else np.dtype(spec.dtype)
 
 
 def session_of(store: Any) -> Any:

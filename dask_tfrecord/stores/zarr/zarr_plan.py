@@ -180,7 +180,7 @@ class ZarrPlan:
                 spec.dimensions,
                 arguments["fill_value"],
                 int(spec.shape[0] * spec.entry_nbytes(conversion.sizes.columns)),
-                exact=spec.dtype != "string",
+                exact=not spec.is_text,
             )
             for spec, arguments in zip(layout.arrays, created.values(), strict=True)
         )
