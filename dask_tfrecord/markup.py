@@ -139,12 +139,12 @@ def parse_time(text: str, *, is_duration: bool) -> np.datetime64 | np.timedelta6
     """Parse a time as `time_text` formats it, or any part of one from the year on, to nanoseconds."""
     form, example = (_DURATION, "1.500s") if is_duration else (_TIME, "2001-09-09T01:46:40.500Z")
     try:
-        found = form.fullmatch(text)
-        if found is None:
+        match = form.fullmatch(text)
+        if match is None:
             raise ValueError
         if is_duration:
-            return np.timedelta64(int(found[1] + found[2] + (found[3] or "").ljust(9, "0")), "ns")
-        time = np.datetime64(found[1])
+            return np.timedelta64(int(match[1] + match[2] + (match[3] or "").ljust(9, "0")), "ns")
+        time = np.datetime64(match[1])
         nanoseconds: np.datetime64 = time.astype("M8[ns]")
         if nanoseconds.astype(time.dtype) != time:
             raise ValueError

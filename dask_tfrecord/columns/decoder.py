@@ -168,15 +168,15 @@ def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     features: Mapping[str, Any] = schema
     for name, feature in features.items():
         if schema.message_type is not None:
-            found = message_columns(schema.message_type, name, feature)
+            of_feature = message_columns(schema.message_type, name, feature)
         elif feature.is_message:
-            found = _columns_of_messages(name, feature, schema)
+            of_feature = _columns_of_messages(name, feature, schema)
         else:
-            found = feature.columns(name, schema.key_of(name), schema.scope_of(name))
+            of_feature = feature.columns(name, schema.key_of(name), schema.scope_of(name))
             if schema.scope_of(name) == "step":
-                specs = found[name].specs[:1]
-                found[f"{name}.lengths"] = ColumnDecoder(_COUNT, name, feature, specs, lengths, scope="step")
-        for label, column in found.items():
+                specs = of_feature[name].specs[:1]
+                of_feature[f"{name}.lengths"] = ColumnDecoder(_COUNT, name, feature, specs, lengths, scope="step")
+        for label, column in of_feature.items():
             if label in columns:
                 raise SchemaError(
                     f"the columns of features {columns[label].source!r} and {name!r} would both be {label!r}"
@@ -908,15 +908,15 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
         context, parts = record.context.features.feature, [item.features.feature for item in record.examples]
     else:
         context, parts = record.context.feature, [record.feature_lists.feature_list]
-    found = parts[refused.step if is_list else 0] if spec.steps else context
-    if spec.key in found and (is_list or not spec.steps):
+    nearby = parts[refused.step if is_list else 0] if spec.steps else context
+    if spec.key in nearby and (is_list or not spec.steps):
         return "; the key exists, but its value is empty"
-    if spec.steps and not is_list and not found:
+    if spec.steps and not is_list and not nearby:
         return "; the record lacks feature lists: read Examples without sequence_features"
     if spec.steps and spec.key in context:
         return "; it is a feature of the context: specify it in features"
     if not any(spec.key in part for part in parts):
-        return f"; if only some records have it, give it a default_value{near_misses(spec.key, sorted(found))}"
+        return f"; if only some records have it, give it a default_value{near_misses(spec.key, sorted(nearby))}"
     if is_list and spec.steps:
         return "; other items of the record have it: a default_value fills it"
     if is_list:

@@ -76,7 +76,7 @@ class Encoder:
 
     def keyed(self, blocks: Mapping[str, Block], location: Location) -> list[KeyedValues]:
         """Return the values of each key."""
-        found: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
+        by_key: dict[tuple[str, bool], tuple[KeyedValues, str]] = {}
         first: tuple[KeyedValues, str] | None = None
         for plan in self._plans:
             with locating(plan.name, location, plan.scope):
@@ -87,14 +87,14 @@ class Encoder:
                     assert made[0].row_splits is not None and other.row_splits is not None
                     check_items(made[0].row_splits, other.row_splits, name, "items have all keys")
             for keyed in made:
-                other, name = found.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
+                other, name = by_key.setdefault((keyed.key, keyed.steps), (keyed, plan.name))
                 if other is not keyed and not other.same(keyed):
                     raise SchemaError(
                         f"features {name!r} and {plan.name!r} share the key {keyed.key!r}, and their columns hold "
                         f"different values for it",
                         location,
                     )
-        return [keyed for keyed, _ in found.values()]
+        return [keyed for keyed, _ in by_key.values()]
 
     def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
         """Return the values of the keys of one feature."""
@@ -186,7 +186,7 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         read = None
     message = given.message if given.message != "Example" or read is None else read.message
     own = {*given, *(read or {})}
-    found: dict[str, tuple[Feature, bool]] = {}
+    records: dict[str, tuple[Feature, bool]] = {}
     used: dict[str, str] = {}
 
     def names_of(name: str, feature: Feature, steps: bool) -> tuple[str, ...] | None:
@@ -199,7 +199,7 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         names = names_of(name, feature, steps)
         if names is None or any(column in used for column in names):
             return False
-        found[name] = (feature, steps)
+        records[name] = (feature, steps)
         used.update(dict.fromkeys(names, name))
         return True
 
@@ -225,14 +225,14 @@ def record_schema(columns: Schema, read: Schema | None, given: Schema) -> Schema
         if name not in used:
             take(name, columns[name], steps=False)
     order = dict.fromkeys(used[column] for column in columns)
-    of_records = {name: found[name][0] for name in order if not found[name][1]}
-    of_steps = {split_item_name(name, message)[0]: found[name][0] for name in order if found[name][1]}
+    of_records = {name: records[name][0] for name in order if not records[name][1]}
+    of_steps = {split_item_name(name, message)[0]: records[name][0] for name in order if records[name][1]}
     classes = {**columns.classes, **given.classes}
     schema = Schema(
         of_records,
         sequence_features=of_steps if message == "SequenceExample" else None,
         example_features=of_steps if message == "ExampleListWithContext" else None,
-        classes={name: names for name, names in classes.items() if name in found},
+        classes={name: names for name, names in classes.items() if name in records},
     )
     grouping = given if given.groups else columns
     items = [name for name in schema if message == "ExampleListWithContext" and schema.has_steps(name)]

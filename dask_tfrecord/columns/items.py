@@ -196,22 +196,22 @@ class ItemColumns:
         """
 
         def items_at(wanted: Sequence[str], at: slice | NDArray[np.int64]) -> dict[str, Block]:
-            found: dict[str, Block] = {}
+            items: dict[str, Block] = {}
             if any(name not in self.group for name in wanted):
                 records: NDArray[np.int64] = np.repeat(np.arange(len(lengths)), lengths)[at]
             for name in wanted:
                 if name == RECORD and isinstance(first_record, np.ndarray):
-                    found[name] = first_record[records]
+                    items[name] = first_record[records]
                 elif name == RECORD:
-                    found[name] = first_record + records
+                    items[name] = first_record + records
                 elif name == self.number:
-                    found[name] = np.arange(int(lengths.sum()))[at] - splits_of(lengths)[records]
+                    items[name] = np.arange(int(lengths.sum()))[at] - splits_of(lengths)[records]
                 elif name in self.group:
                     block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), at)
-                    found[name] = decode(name, block, at) if decode and name in self.encoded else block
+                    items[name] = decode(name, block, at) if decode and name in self.encoded else block
                 else:
-                    found[name] = take_rows(blocks[name], records)
-            return found
+                    items[name] = take_rows(blocks[name], records)
+            return items
 
         window = self.window
         if window is None:

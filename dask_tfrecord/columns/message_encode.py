@@ -39,15 +39,15 @@ def message_schema(columns: Mapping[str, Feature | None], read: Schema | None, g
     """Choose the field for each column: the given one, the one that was read, or the field of the same name."""
     message, features = given.message_type, dict(given)
     assert message is not None
-    found = {label for name, feature in given.items() for label in _columns(message, name, feature)}
+    described = {label for name, feature in given.items() for label in _columns(message, name, feature)}
     known = {} if read is None or read.message_type is None else read
     for name, feature in known.items():
         labels = _columns(read.message_type, name, feature).keys()  # type: ignore[union-attr, arg-type]
-        if name not in features and not labels & found and labels & columns.keys():
+        if name not in features and not labels & described and labels & columns.keys():
             features[name] = feature
-            found |= labels
+            described |= labels
     for name in columns:
-        if name not in found:
+        if name not in described:
             features[name] = _feature_of_name(message, name, columns[name])
     return Schema(features, message=message)
 
@@ -120,19 +120,19 @@ class MessageEncoder:
     def payloads(self, blocks: Mapping[str, Block]) -> BytesBlock:
         """Return the messages of these rows; `RowError` names a row that can't be encoded."""
         native = self._native(blocks, lambda _: nullcontext(), None)
-        rows, buffer, found = len(next(iter(blocks.values()))), np.empty(1 << 16, np.uint8), list[bytes]()
-        while len(found) < rows:
-            written = native.encode(len(found), buffer)
+        rows, buffer, messages = len(next(iter(blocks.values()))), np.empty(1 << 16, np.uint8), list[bytes]()
+        while len(messages) < rows:
+            written = native.encode(len(messages), buffer)
             if not written.records:
                 if written.need > MAX_MESSAGE:
-                    raise RowError(len(found), f"would take {written.need:,} bytes, more than protobuf can")
+                    raise RowError(len(messages), f"would take {written.need:,} bytes, more than protobuf can")
                 buffer = np.empty(max(written.need, 2 * len(buffer)), np.uint8)
             framed, at = buffer[: written.nbytes].tobytes(), 0
             while at < len(framed):
                 length = int.from_bytes(framed[at : at + 8], "little")
-                found.append(framed[at + HEADER : at + HEADER + length])
+                messages.append(framed[at + HEADER : at + HEADER + length])
                 at += HEADER + length + FOOTER
-        return BytesBlock.of(found)
+        return BytesBlock.of(messages)
 
     def _native(
         self,

@@ -133,12 +133,12 @@ class FieldPath(NamedTuple):
     @property
     def groups(self) -> tuple[str, ...]:
         """Paths of the repeated messages on the way, the outermost first."""
-        found = [
+        repeated = [
             ".".join(filter(None, [self.prefix, *self.parts[: number + 1]]))
             for number, each in enumerate(self.fields)
             if is_repeated(each) and each.message_type is not None and not _is_value(each.message_type.full_name)
         ]
-        return (*self.outer, *found)
+        return (*self.outer, *repeated)
 
     @property
     def field(self) -> Any:
@@ -168,16 +168,16 @@ def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str
     if start.oneof is not None or (start.fields and (start.message is None or _is_value(start.message))):
         return {path: ProtoFeature(path)}
     descriptor = start.fields[-1].message_type if start.fields else message.descriptor
-    found: dict[str, ProtoFeature] = {}
+    leaves: dict[str, ProtoFeature] = {}
     for parts, is_message in _leaves(message.pool, descriptor, start.parts, (descriptor.full_name,), depth):
         leaf = ".".join(parts)
-        found[leaf] = ProtoFeature(leaf, values=_BYTES if is_message else None)
-        if len(found) > _MOST_COLUMNS:
+        leaves[leaf] = ProtoFeature(leaf, values=_BYTES if is_message else None)
+        if len(leaves) > _MOST_COLUMNS:
             raise SchemaError(
                 f"message {message.name} has more than {_MOST_COLUMNS:,} fields in fields: pick some with "
                 f'features={{"name": ProtoFeature("path.to.field")}}'
             )
-    return found
+    return leaves
 
 
 def _is_value(name: str) -> bool:
@@ -561,13 +561,13 @@ class MessageTables:
     def outputs(self, native: _native.MessageDecoder) -> list[KeyOutput]:
         """Take the outputs of a native decoder, with the row splits of each."""
         taken = {path: native.take_splits(index) for path, index in self.splits.items()}
-        found = []
+        outputs = []
         for number, spec in enumerate(self.specs):
             levels = [taken[path] for end in range(len(spec.path)) if (path := spec.path[: end + 1]) in taken]
             output = KeyOutput.from_native(native.take_output(number), spec)
             outer, row_splits = (tuple(levels[:-1]), levels[-1]) if levels else ((), None)
-            found.append(output._replace(outer=outer, row_splits=row_splits))
-        return found
+            outputs.append(output._replace(outer=outer, row_splits=row_splits))
+        return outputs
 
     def field(self, problem: _native.MessageProblem) -> str:
         """Return the path of the field that the decoder refused."""

@@ -110,11 +110,11 @@ class MessageSurvey:
 
     def report(self, searched: Sequence[str] = ()) -> Report:
         """Return the report on the survey of the shards `searched`."""
-        found = []
+        reported = []
         for name, feature in leaf_paths(self.message).items():
             each, counts = _Field.of(self.message, name, feature), self.counts.get(name, FeatureCounts())
             kinds = counts.kinds or {each.kind: KindCounts(Location(searched[0] if searched else ""))}
-            found.append(
+            reported.append(
                 FeatureReport(
                     name=name,
                     in_lists=False,
@@ -133,7 +133,7 @@ class MessageSurvey:
             self.records,
             0,
             len(self.shards),
-            tuple(found),
+            tuple(reported),
             message_type=self.message,
             unknown_records=self.unknown_records,
             unknown_fields=self.unknown_fields,
@@ -204,30 +204,32 @@ def _count_field(
 
 def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
     """Return the names of an enum, or the content that all bytes values have."""
-    found = None
+    suggestion = None
     if each.path.field is not None and each.path.field.enum_type is not None:
         names = list(enum_names(each.path.field).values())
-        found = Suggestion(joined(names, _MOST_NAMES), "dtf.TextFeature()", counts.present, "record")
+        suggestion = Suggestion(joined(names, _MOST_NAMES), "dtf.TextFeature()", counts.present, "record")
     elif each.kind == "bytes" and feature.values is None:
-        found = suggested_content(counts, _BYTES)
-    if found is None:
+        suggestion = suggested_content(counts, _BYTES)
+    if suggestion is None:
         return ()
     # A column can't hold rows of images of different shapes.
-    code = None if found.feature == "dtf.ImageFeature()" and each.path.rank else found.feature
-    return (replace(found, feature=None if code is None else f'dtf.ProtoFeature("{feature.path}", values={code})'),)
+    code = None if suggestion.feature == "dtf.ImageFeature()" and each.path.rank else suggestion.feature
+    return (
+        replace(suggestion, feature=None if code is None else f'dtf.ProtoFeature("{feature.path}", values={code})'),
+    )
 
 
 def survey_messages(records: Iterable[tuple[Location, bytes]], message: MessageType) -> MessageSurvey:
     """Survey records that are messages of a type."""
-    found = MessageSurvey(message)
+    counts = MessageSurvey(message)
     fields = {name: _Field.of(message, name, feature) for name, feature in leaf_paths(message).items()}
     specs = dict.fromkeys(chain.from_iterable(each.column.specs for each in fields.values()))
     specs |= dict.fromkeys(each.presence for each in fields.values() if each.presence is not None)
     tables = message_tables(message, tuple(specs))
     for _, of_shard in groupby(records, key=lambda record: record[0].file):
         for batch in _payload_batches(of_shard):
-            found.add(tables, fields, batch)
-    return found
+            counts.add(tables, fields, batch)
+    return counts
 
 
 def _payload_batches(records: Iterable[tuple[Location, bytes]]) -> Iterator[list[tuple[Location, bytes]]]:

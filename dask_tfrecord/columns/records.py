@@ -75,16 +75,16 @@ def renamed_records(columns: Schema, names: Mapping[str, str]) -> Schema | None:
     if read is None:
         return None
     new, decoders = {old: renamed for renamed, old in names.items()}, Decoder(read).decoders
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for name in read:
         made = [column for column, of in decoders.items() if of.source == name and of.assembler is not lengths]
         common = {new[column].removesuffix(column[len(name) :]) for column in made if column in new}
         apart = [column for column in made if column in new and new[column] != min(common) + column[len(name) :]]
         is_item = read.scope_of(name) == "item"
         if len(common) == 1 and not apart and (not is_item or min(common).startswith(f"{ITEMS}/")):
-            found.setdefault(common.pop(), name)
-    steps = [renamed for renamed, name in found.items() if read.has_steps(name)]
-    renamed = read.replaced({renamed: read[name] for renamed, name in found.items()}, steps=steps)
+            sources.setdefault(common.pop(), name)
+    steps = [renamed for renamed, name in sources.items() if read.has_steps(name)]
+    renamed = read.replaced({renamed: read[name] for renamed, name in sources.items()}, steps=steps)
     try:
         Decoder(renamed)
     except SchemaError:

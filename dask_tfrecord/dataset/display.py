@@ -77,16 +77,16 @@ def _content_hints(given: Rows) -> list[str]:
     if report is None:
         return []
     different: list[str] = report.different_shards()
-    found = [
+    hints = [
         (feature.name, suggestion)
         for feature in report.features
         for suggestion in feature.suggestions
         if schema.get(feature.name) == feature.feature and (suggestion.feature or "").startswith(_DECODED)
     ]
-    if not found:
+    if not hints:
         return different
-    held = joined([f"{name!r} holds {suggestion.what}" for name, suggestion in found], _MOST_HINTS)
-    spec = joined([f"{name!r}: {suggestion.feature}" for name, suggestion in found], _MOST_HINTS)
+    held = joined([f"{name!r} holds {suggestion.what}" for name, suggestion in hints], _MOST_HINTS)
+    spec = joined([f"{name!r}: {suggestion.feature}" for name, suggestion in hints], _MOST_HINTS)
     argument = f"{spec} in features=" if report.sequences else f"features={{**ds.schema, {spec}}}"
     return [f"hint: {held}; decode with {argument}", *different]
 

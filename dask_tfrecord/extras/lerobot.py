@@ -223,12 +223,12 @@ def _all_tasks(rows: Rows, task: str | None) -> list[str]:
     """Read the tasks of all frames; return each once, in the order of its first frame."""
     if task is None:
         return [""]
-    found: dict[str, None] = {}
+    tasks: dict[str, None] = {}
     with ProgressBar("Reading tasks", rows.nchunks) as bar, ChunkIterator(rows, [task], _tasks_of) as chunks:
         for texts_of_chunk in chunks:
-            found |= dict.fromkeys(texts_of_chunk)
+            tasks |= dict.fromkeys(texts_of_chunk)
             bar.advance()
-    return list(found)
+    return list(tasks)
 
 
 def _tasks_of(chunk: Chunk, _: int) -> list[str]:
@@ -261,20 +261,20 @@ class _Columns:
         if given is not None and (given.item_dtype.kind not in "OT" or given.item_shape or given.ragged_rank):
             raise SchemaError(f"to_lerobot: the task {task!r} is {given}; expected one text per frame")
         encoding = None if video is None else _checked_video_encoding(video)
-        found: dict[bool, dict[str, str]] = {False: {}, True: {}}
+        keys: dict[bool, dict[str, str]] = {False: {}, True: {}}
         for name, feature in schema.items():
             is_image = _is_image(feature)
             key = names.get(name, _default_name(name, is_image))
             if key is None or name in (task, episode):
                 continue
-            if not key or "/" in key or key in (*_COUNTERS, "task") or key in {**found[False], **found[True]}:
+            if not key or "/" in key or key in (*_COUNTERS, "task") or key in {**keys[False], **keys[True]}:
                 raise ValueError(
                     f"to_lerobot: column {name!r} would be named {key!r}, which is empty, reserved, has a '/' or is "
                     f"the name of another column: give another one by names={{{name!r}: …}}"
                 )
             _check_feature(name, feature, encoding if is_image else None)
-            found[is_image][key] = name
-        return cls(found[False], found[True], task, encoding)
+            keys[is_image][key] = name
+        return cls(keys[False], keys[True], task, encoding)
 
     @property
     def videos(self) -> tuple[str, ...]:
@@ -947,14 +947,14 @@ class _ImageStatistics:
         total = counts.sum(axis=1)
         mean = counts @ levels / total
         held = [np.flatnonzero(each) for each in counts]
-        found = {
+        statistics = {
             "min": levels[[each[0] for each in held]],
             "max": levels[[each[-1] for each in held]],
             "mean": mean,
             "std": np.sqrt((counts * np.square(levels - mean[:, None])).sum(axis=1) / total),
             **{name: levels[_levels_at(counts, part)] for name, part in _QUANTILES.items()},
         }
-        by_channel = {name: value[:, None, None] for name, value in found.items()}
+        by_channel = {name: value[:, None, None] for name, value in statistics.items()}
         return {**by_channel, "count": np.array([self._images], np.int64)}
 
 
@@ -981,12 +981,12 @@ def _statistic(values: NDArray[Any]) -> Statistic:
 def _read_statistics(path: str, storage_options: Mapping[str, Any]) -> dict[str, Statistic]:
     """Read the statistics of the episodes of a unit, stacked along a first axis."""
     table = _read_table(path, storage_options)
-    found: dict[str, Statistic] = {}
+    by_key: dict[str, Statistic] = {}
     for name in table.column_names:
         if name.startswith("stats/"):
             key, _, statistic = name.removeprefix("stats/").rpartition("/")
-            found.setdefault(key, {})[statistic] = np.array(table[name].to_pylist())
-    return found
+            by_key.setdefault(key, {})[statistic] = np.array(table[name].to_pylist())
+    return by_key
 
 
 def _merged_statistics(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, Statistic]:
@@ -997,15 +997,15 @@ def _merged_statistics(parts: Sequence[Mapping[str, Statistic]]) -> dict[str, St
         stacked = {name: np.concatenate([part[key][name] for part in parts]) for name in names}
         counts = stacked.pop("count")
         weights = counts.reshape(-1, *(1,) * (stacked["mean"].ndim - 1)) / counts.sum()
-        found = {name: (value * weights).sum(axis=0) for name, value in stacked.items()}
-        variances = np.square(stacked["std"]) + np.square(stacked["mean"] - found["mean"])
-        found |= {
+        joined = {name: (value * weights).sum(axis=0) for name, value in stacked.items()}
+        variances = np.square(stacked["std"]) + np.square(stacked["mean"] - joined["mean"])
+        joined |= {
             "min": stacked["min"].min(axis=0),
             "max": stacked["max"].max(axis=0),
             "std": np.sqrt((variances * weights).sum(axis=0)),
             "count": counts.sum(axis=0),
         }
-        merged[key] = found
+        merged[key] = joined
     return merged
 
 

@@ -725,23 +725,23 @@ def _decoded(value: bytes, most: int) -> tuple[_Reduced, int] | None:
 
     None for other bytes, for images that are damaged or have more than `most` pixels, and without Pillow.
     """
-    found = detect_image(value)
-    if found is None or _is_above_limit(found):
+    content = detect_image(value)
+    if content is None or _is_above_limit(content):
         return None
-    height, width, channels = found.shape
+    height, width, channels = content.shape
     try:
         pixels = check_shown(value, height or 0, width or 0)
         if pixels > most:
             return None
         library = simplejpeg_or_none()
         longer = max(height or 0, width or 0)
-        if found.format == "JPEG" and height and width and channels and library and longer > 2 * _IMAGE_SIDE:
+        if content.format == "JPEG" and height and width and channels and library and longer > 2 * _IMAGE_SIDE:
             # The decoder halves the sides while it decodes.
             least = {"min_height": height * _IMAGE_SIDE // longer, "min_width": width * _IMAGE_SIDE // longer}
             with suppress(ValueError):
                 scaled = library.decode_jpeg(value, {1: "GRAY", 3: "RGB"}[channels], **least)
                 return replace(_reduced_image(scaled), shape=(height, width, channels)), pixels
-        return _reduced_image(decode_image(value, ImageFeature(dtype=found.dtype))), pixels
+        return _reduced_image(decode_image(value, ImageFeature(dtype=content.dtype))), pixels
     except (ImageError, ImportError):
         return None
 

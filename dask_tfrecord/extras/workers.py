@@ -126,16 +126,16 @@ class WorkersReport:
         """Problems, each with its workers."""
         if not self.workers:
             return ("the cluster has no workers",)
-        found: dict[str, list[str]] = {}
+        workers_of: dict[str, list[str]] = {}
         for worker in self.workers:
             for problem in worker.problems:
-                found.setdefault(problem, []).append(worker.address)
+                workers_of.setdefault(problem, []).append(worker.address)
         for path, sights in self._sights().items():
             if len(sights) > 1:
                 text = "; ".join(f"{sight} on {_some_workers(workers)}" for sight, workers in sights.items())
-                found[f"workers find different content at {path}: {text}; tasks need a path that all share"] = []
+                workers_of[f"workers find different content at {path}: {text}; tasks need a path that all share"] = []
         lines = []
-        for problem, workers in found.items():
+        for problem, workers in workers_of.items():
             which = "all workers" if len(workers) == len(self.workers) else _some_workers(workers)
             lines.append(f"{problem} ({which})" if workers else problem)
         return tuple(lines)
@@ -158,12 +158,12 @@ class WorkersReport:
 
     def _sights(self) -> dict[str, dict[str, list[str]]]:
         """Return the workers by path and by what they found there."""
-        found: dict[str, dict[str, list[str]]] = {}
+        sights: dict[str, dict[str, list[str]]] = {}
         for worker in self.workers:
             for path in worker.paths:
                 if path.found is not None:
-                    found.setdefault(path.path, {}).setdefault(path.found, []).append(worker.address)
-        return found
+                    sights.setdefault(path.path, {}).setdefault(path.found, []).append(worker.address)
+        return sights
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the header and a row per worker, as texts."""

@@ -62,25 +62,25 @@ def _bfloat16(owner: str) -> np.dtype[Any]:
 
 def checked_dtype(dtype: Any, owner: str) -> str:
     """Check the dtype of arrays stored as bytes, and return its name, with the byte order if it is not native."""
-    found = numpy_dtype(dtype, owner)
-    if (found.kind not in "biufc" and found.name != "bfloat16") or found.hasobject:
-        raise SchemaError(f"{owner}: expected a numeric or bool dtype; got {found}")
+    parsed = numpy_dtype(dtype, owner)
+    if (parsed.kind not in "biufc" and parsed.name != "bfloat16") or parsed.hasobject:
+        raise SchemaError(f"{owner}: expected a numeric or bool dtype; got {parsed}")
     # The format of longdouble depends on the platform.
-    if found.itemsize > 8 * (1 + (found.kind == "c")):
-        raise SchemaError(f"{owner}: {found} is not portable; use float64 or complex128")
-    return found.name if found.isnative else found.str
+    if parsed.itemsize > 8 * (1 + (parsed.kind == "c")):
+        raise SchemaError(f"{owner}: {parsed} is not portable; use float64 or complex128")
+    return parsed.name if parsed.isnative else parsed.str
 
 
 def checked_decoded_dtype(dtype: Any, owner: str) -> str:
     """Check the dtype that a function returns: one for arrays in bytes, ``"text"``, or one in `TIMES`."""
     if dtype in (str, "str", "string", "text") or isinstance(dtype, np.dtypes.StringDType):
         return "text"
-    found = numpy_dtype(dtype, owner)
-    if found.kind in "mM":
-        return _checked_times(found, owner)
-    if found.kind not in "biufcV":
+    parsed = numpy_dtype(dtype, owner)
+    if parsed.kind in "mM":
+        return _checked_times(parsed, owner)
+    if parsed.kind not in "biufcV":
         raise SchemaError(
-            f"{owner}: expected a numeric or bool dtype, text (str) or times such as 'datetime64[s]'; got {found}"
+            f"{owner}: expected a numeric or bool dtype, text (str) or times such as 'datetime64[s]'; got {parsed}"
         )
     return checked_dtype(dtype, owner)
 

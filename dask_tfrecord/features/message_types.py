@@ -94,7 +94,7 @@ def _pool(descriptors: bytes) -> Any:
 def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Descriptor:
     """Find a message by its full name in serialized descriptors; an error lists similar names."""
     try:
-        found: Descriptor = _pool(descriptors).FindMessageTypeByName(name)
+        descriptor: Descriptor = _pool(descriptors).FindMessageTypeByName(name)
     except SchemaError as error:
         raise SchemaError(f"{owner}: {error.message}") from error
     except KeyError:
@@ -103,7 +103,7 @@ def _find(descriptors: bytes, name: str, owner: str = "the descriptors") -> Desc
         names = [f"{file.package}.{message.name}".lstrip(".") for file in files for message in file.message_type]
         told = f"no message {name!r}" if name else 'no name of a message, as in "file.desc:package.Message"'
         raise SchemaError(f"{owner}: {told}{near_misses(name, names)}") from None
-    return found
+    return descriptor
 
 
 def _message_of_file(given: str, owner: str) -> Descriptor:

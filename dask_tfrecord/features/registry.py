@@ -123,16 +123,16 @@ def class_digests(features: Iterable[Feature]) -> dict[str, str]:
 
     Schemas in files name the classes alone, which may be registered again with other code.
     """
-    found, pending = dict[str, str](), list[Any](features)
+    digests, pending = dict[str, str](), list[Any](features)
     while pending:
         value = pending.pop()
         if isinstance(value, tuple):
             pending += value
         elif isinstance(value, Feature) and _OWN.get(name := type(value).__name__) is not type(value):
             pending += value.arguments().values()
-            if name not in found:
-                found[name] = class_digest(type(value))
-    return dict(sorted(found.items()))
+            if name not in digests:
+                digests[name] = class_digest(type(value))
+    return dict(sorted(digests.items()))
 
 
 def feature_of_json(entry: dict[str, Any]) -> Feature:

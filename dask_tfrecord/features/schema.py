@@ -706,7 +706,7 @@ def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]
 
     Of several prefixes of the same features, the longest is returned. Row lengths are not compared.
     """
-    found: dict[tuple[str, ...], str] = {}
+    prefix_of: dict[tuple[str, ...], str] = {}
     for name in features:
         parts = name.split("/")
         for depth in range(1, len(parts)):
@@ -715,8 +715,8 @@ def prefix_groups(features: Mapping[str, Feature]) -> dict[str, tuple[str, ...]]
                 each for each, feature in features.items() if feature.ragged_rank and each.startswith(f"{prefix}/")
             )
             if below[1:]:
-                found[below] = max(found.get(below, ""), prefix, key=len)
-    return {prefix: below for below, prefix in found.items()}
+                prefix_of[below] = max(prefix_of.get(below, ""), prefix, key=len)
+    return {prefix: below for below, prefix in prefix_of.items()}
 
 
 def prefix_lines(features: Mapping[str, Feature]) -> list[str]:

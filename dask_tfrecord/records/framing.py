@@ -76,20 +76,20 @@ def _payload_error(window: Window, length: int, location: Location) -> CorruptRe
 
     window.advance(HEADER)
     size = window.shard.size if window.compression is None else None
-    found, crc = 0, 0
+    nbytes, crc = 0, 0
     # The size of an uncompressed file shows truncation without reading.
     if size is None or window.offset + length <= size:
-        while found < length and window.ensure():
-            part = min(length - found, window.end - window.begin)
+        while nbytes < length and window.ensure():
+            part = min(length - nbytes, window.end - window.begin)
             crc = crc32c.crc32c(window.view(0, part), crc)
             window.advance(part)
-            found += part
+            nbytes += part
     else:
-        found = size - window.offset
+        nbytes = size - window.offset
     advice = "The file was truncated, or is still being written"
-    if found < length:
+    if nbytes < length:
         expected = plural(length, "byte")
-        text = f"truncated payload: expected {expected}, found {found:,} before the end of the file. {advice}"
+        text = f"truncated payload: expected {expected}, found {nbytes:,} before the end of the file. {advice}"
         return CorruptRecordError(text + _REMEDY, location)
     have = window.fill(FOOTER)
     if have < FOOTER:

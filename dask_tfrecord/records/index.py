@@ -124,18 +124,18 @@ def grow_entries(
 
     Entries are at least `apart` bytes apart, by default a MiB; and as far as the bytes in view.
     """
-    found = Entries([first], [window.offset], 0, window.offset)
+    entries = Entries([first], [window.offset], 0, window.offset)
     count, apart = 0, limits().entry_nbytes if apart is None else apart
     for step in walk(window, first=first, stop=stop, check_crc=check_crc):
-        if step.offset - found.offsets[-1] >= apart:
-            found.records.append(step.first)
-            found.offsets.append(step.offset)
+        if step.offset - entries.offsets[-1] >= apart:
+            entries.records.append(step.first)
+            entries.offsets.append(step.offset)
             # The last record of a step may extend past the bytes in view: it is counted with the next step.
-            found.count, found.end = step.first - first, step.offset
-            yield found
+            entries.count, entries.end = step.first - first, step.offset
+            yield entries
         count = step.first + step.count - first
-    found.count, found.end = count, window.offset
-    yield found
+    entries.count, entries.end = count, window.offset
+    yield entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,24 +191,24 @@ def record_ends(window: Window) -> Iterator[tuple[NDArray[np.int64], NDArray[np.
         if len(ends) <= inside // HEADER:
             ends = np.empty(inside // HEADER + 1, np.int64)
         walked = _native.find_ends(window.buffer, window.begin, window.end, True, ends)
-        found = ends[: walked.records].copy()
+        passed = ends[: walked.records].copy()
         if walked.records:
             last = RecordsInView(count, walked.records, border)
             # The last record may extend past the bytes in view.
-            whole = found if found[-1] <= inside else found[:-1]
+            whole = passed if passed[-1] <= inside else passed[:-1]
             crcs = _record_crcs(window.buffer, window.begin + whole)
-            if not window.advance(int(found[-1]) - (0 if whole is found else FOOTER)):
+            if not window.advance(int(passed[-1]) - (0 if whole is passed else FOOTER)):
                 raise truncation_error(shard, border, count, walked.records)
-            if whole is not found:
+            if whole is not passed:
                 if not window.ensure(FOOTER):
                     raise truncation_error(shard, border, count, walked.records)
                 crcs = np.append(crcs, np.frombuffer(window.view(0, FOOTER), np.uint8)[None], axis=0)
                 window.advance(FOOTER)
-            yield found + border, crcs
+            yield passed + border, crcs
         count += walked.records
         if walked.stop is _native.Stop.FRAMING or not walked.records:
             raise _header_error(window, count, last)
-        _expect_headers(window, shard.size, skips=found[-1] >= walked.records * large)
+        _expect_headers(window, shard.size, skips=passed[-1] >= walked.records * large)
     if not window.exhausted:
         raise _header_error(window, count, last)
 
@@ -558,12 +558,12 @@ def find_entry(shard: Shard, split: ByteSplit, *, check_crc: bool = True) -> Spl
     stop = min(split.start + _SPLIT_BLOCK, shard.size)
     with Window(shard, split.start, block_size=_SPLIT_BLOCK, stop=stop) as window:
         end = min(split.stop, split.start + limits().search_decoding_nbytes)
-        found = _search_header(window, end)
-        if not found and end == split.stop:
+        is_found = _search_header(window, end)
+        if not is_found and end == split.stop:
             return None
         offset = window.offset
         is_long = check_crc and split.stop - offset >= limits().verified_nbytes
-        if found and (is_long or _headers_follow(window, split.stop)):
+        if is_found and (is_long or _headers_follow(window, split.stop)):
             return SplitEntry(offset, None)
     return find_entry_by_walk(shard, split)
 
@@ -719,13 +719,13 @@ def iterate_payloads(
         with closing(stream) as records:
             # Records after the run are read by other tasks, but a shard must end with its last record.
             while number != end or run.ends_shard:
-                found = next(records, None)
-                if found is None:
+                following = next(records, None)
+                if following is None:
                     break
                 if number == end:
                     raise _count_error("more bytes follow", run.shard, number)
                 if number >= run.first and (picked is None or number in picked):
-                    yield Location(run.shard.path, number, found[0]), found[1]
+                    yield Location(run.shard.path, number, following[0]), following[1]
                 number += 1
         if end is not None and number < end:
             raise _count_error(f"{plural(end - number, 'more record')} should follow", run.shard, number)

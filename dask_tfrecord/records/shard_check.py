@@ -469,9 +469,9 @@ def _accepted(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: boo
             plausible.append((stretch, leads, sure))
             following = stretch.start
             sure = following if leads else sure
-    found = [first]
+    accepted = [first]
     for stretch, leads, sure in reversed(plausible):
-        before = found[-1]
+        before = accepted[-1]
         linked = stretch.root == before.end
         if not (linked and stretch.sealed):
             if stretch.start < before.reach + _MAX_SHIFT and before.reach > end:
@@ -479,8 +479,8 @@ def _accepted(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: boo
             inserted = stretch.start < before.reach + _MAX_SHIFT and 0 < sure - before.reach <= _MAX_SHIFT
             if not leads and (inserted or (nested and not linked)):
                 continue
-        found.append(stretch)
-    return found
+        accepted.append(stretch)
+    return accepted
 
 
 def _lost_ranges(found: Sequence[_Stretch], tail: tuple[int, int], end: int, stream_error: str | None) -> list[Lost]:

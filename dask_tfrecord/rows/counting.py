@@ -108,12 +108,14 @@ def write_indexes(shards: Shards) -> list[tuple[dict[str, int], int]]:
 
 def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> tuple[Shards, list[ShardIndex]]:
     """Count the records of shards and find index entries; return the shards with their detected compression, too."""
-    access = [found is not None for found in find_sidecars(shards, ACCESS_SUFFIX)]
+    access = [index_files is not None for index_files in find_sidecars(shards, ACCESS_SUFFIX)]
     shards = replace(shards, access=tuple(access))
-    found = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
-    costs = [size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), found, strict=True)]
+    index_files = find_sidecars(shards, SUFFIX) if sidecars else [None] * len(shards)
+    costs = [
+        size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), index_files, strict=True)
+    ]
     groups = list(group_by_size(costs))
-    splits = _splits(shards, [side is None for side in found])
+    splits = _splits(shards, [side is None for side in index_files])
     apart = _entries_apart(shards)
     calls: list[partial[Any]] = []
     for group in groups:
@@ -121,7 +123,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             walk_split = partial(split_entries, _uncompressed(shards[group.start]), check_crc=check_crc, apart=apart)
             calls += [partial(walk_split, split) for split in splits[group.start]]
         else:
-            calls.append(partial(_count_one, shards[group], found[group], check_crc, apart))
+            calls.append(partial(_count_one, shards[group], index_files[group], check_crc, apart))
     began = time.monotonic()
     results = iter(compute_with_progress(calls, "Counting records"))
     indexes: list[ShardIndex] = []
@@ -133,11 +135,11 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             entries = [next(results) for _ in parts]
             indexes.append(join_entries(_uncompressed(shards[group.start]), parts, entries, check_crc=check_crc))
     if _log.isEnabledFor(logging.INFO):
-        cached = len(found) - found.count(None) - sum(each.stale is not None for each in indexes)
+        cached = len(index_files) - index_files.count(None) - sum(each.stale is not None for each in indexes)
         records, seconds = sum(each.count for each in indexes), time.monotonic() - began
         read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
-    if found.count(None) and time.monotonic() - began > limits().display_delay:
+    if index_files.count(None) and time.monotonic() - began > limits().display_delay:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
     _warn(indexes)
     return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
@@ -151,23 +153,23 @@ def index_entries_of_shards(
     A sidecar takes precedence over the count. A shard without a sidecar has one index entry, its start.
     """
     sidecars = find_sidecars(shards, SUFFIX)
-    found = [(number, side) for number, side in enumerate(sidecars) if side is not None]
+    numbered = [(number, side) for number, side in enumerate(sidecars) if side is not None]
     start = np.zeros(1, np.int64)
     known = zip(counts, shards.sizes.tolist(), strict=True)
     indexes = [ShardIndex(count, start, start, size, None) for count, size in known]
-    if not found:
+    if not numbered:
         return shards, indexes
     shards = replace(shards, access=tuple(side is not None for side in find_sidecars(shards, ACCESS_SUFFIX)))
     calls = []
-    for group in group_by_size([side.file.size for _, side in found]):
-        numbers, sides = zip(*found[group], strict=True)
+    for group in group_by_size([side.file.size for _, side in numbered]):
+        numbers, sides = zip(*numbered[group], strict=True)
         calls.append(
             partial(_count_one, [shards[number] for number in numbers], sides, check_crc, _entries_apart(shards))
         )
     counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
     _warn(counted)
     kinds = [shards.compression] * len(shards)
-    for (number, _), each in zip(found, counted, strict=True):
+    for (number, _), each in zip(numbered, counted, strict=True):
         indexes[number], kinds[number] = each, each.compression
     return shards.resolved(kinds, [index.access for index in indexes]), indexes
 

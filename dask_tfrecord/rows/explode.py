@@ -253,12 +253,12 @@ class ExplodedSource(DerivedRows):
 
     def cost(self, spans: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """Return the stored bytes of the records that hold ranges of items."""
-        found = np.zeros_like(spans)
+        records = np.zeros_like(spans)
         for number, (start, stop) in enumerate(spans.tolist()):
             items = row_numbers(self.rows[start:stop])
             if items.size:
-                found[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
-        return self.source.cost(found)
+                records[number] = self.counts.records_of(int(items.min()), int(items.max()) + 1)
+        return self.source.cost(records)
 
     def refine(self, borders: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
         """Add the source's borders to the borders between records."""
@@ -399,16 +399,16 @@ def length_error(error: LengthError, source: CountedRows, key: RowKey) -> Featur
 def read_lengths(source: CountedRows, item_columns: ItemColumns, start: int, stop: int) -> NDArray[Any]:
     """Return the items of the rows `start` to `stop` of a source, in the smallest dtype."""
     names = source.without_equal_lengths(tuple(dict.fromkeys(map(item_columns.lengths_of, item_columns.group))))
-    found: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    counted: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     spans = GrowingSpans(start, stop, limits().probe_rows, limits().read_nbytes)
     for blocks in source.measure().read_spans(names, spans):
         try:
-            found.append(item_columns.check_lengths(blocks, None))
+            counted.append(item_columns.check_lengths(blocks, None))
         except LengthError as error:
             raise length_error(error, source, slice(*spans.span)) from None
         # Sources that do not count without decoding hold the values of these rows.
         spans.adapt(sum(map(block_nbytes, blocks.values())))
-    lengths = np.concatenate(found)
+    lengths = np.concatenate(counted)
     return lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
 
 

@@ -250,14 +250,14 @@ def origin_title(origin: Mapping[str, Any]) -> str | None:
 
 def find_rechunked(arrays: Iterable[tuple[str, da.Array]], sizes: Sequence[float]) -> tuple[Rechunked, ...]:
     """Return the arrays whose chunks differ from `sizes` rows; unknown sizes count as equal."""
-    found = []
+    rechunked = []
     for name, array in arrays:
         after = (tuple(sizes), *((size,) for size in array.shape[1:]))
         rows = [size for size in array.chunks[0] if size]
         differ = not np.isnan(rows).any() and rows != [size for size in sizes if size]
         if differ or any(number > 1 for number in array.numblocks[1:]):
-            found.append(Rechunked(name, array.chunks, after, array.dtype.itemsize))
-    return tuple(found)
+            rechunked.append(Rechunked(name, array.chunks, after, array.dtype.itemsize))
+    return tuple(rechunked)
 
 
 def _chunks(chunks: tuple[tuple[int, ...], ...]) -> str:

@@ -237,15 +237,15 @@ def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], 
     If `exact`, columns have the features `forms`. Otherwise a dense array may stay dense, and a writer applies its
     features.
     """
-    found = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in given.items()}
+    columns = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in given.items()}
     if exact:
-        found |= _exactly(forms, found)
-    rows = {name: array.shape[0] for name, (_, array) in found.items()}
+        columns |= _exactly(forms, columns)
+    rows = {name: array.shape[0] for name, (_, array) in columns.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(_unequal_rows(rows))
-    sizes = _sizes([array for _, array in found.values()])
-    schema = Schema({name: feature for name, (feature, _) in found.items()})
-    arrays = {name: array for name, (_, array) in found.items()}
+    sizes = _sizes([array for _, array in columns.values()])
+    schema = Schema({name: feature for name, (feature, _) in columns.items()})
+    arrays = {name: array for name, (_, array) in columns.items()}
     if all(isinstance(array, np.ndarray) for array in arrays.values()):
         return Rows.in_memory(arrays, schema, sizes)
     return Rows.of_arrays({name: _cut(array, sizes) for name, array in arrays.items()}, schema, sizes, {})

@@ -89,17 +89,17 @@ def block_limit(most: int | None = None) -> MemoryLimit | None:
 @cache
 def _machine_memory() -> int | None:
     """Return the memory of the machine, or of its control group if lower."""
-    found = []
+    sizes = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _CGROUPS:
         try:
             text = Path(path).read_text("ascii").strip()
         except (OSError, ValueError):
             continue
         if text.isdecimal():
-            found.append(int(text))
-    return min(found, default=None)
+            sizes.append(int(text))
+    return min(sizes, default=None)
 
 
 @dataclass(frozen=True, slots=True)

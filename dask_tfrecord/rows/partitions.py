@@ -373,14 +373,14 @@ def inspect_shards(
         token = uuid.uuid4().hex
         partitions = [RecordPartition(tuple(runs_of(number)), f"{token}-{number}") for number in range(len(shards))]
     attempts = Attempts()
-    found: Sequence[Any] = [
+    surveys: Sequence[Any] = [
         dask.delayed(attempts.call, pure=False, traverse=False)(number, partial(_survey, part, take))
         for number, part in enumerate(partitions)
     ]
-    while len(found) > 1:
-        groups = (found[start : start + _MERGED] for start in range(0, len(found), _MERGED))
-        found = [dask.delayed(_merged_surveys, pure=False)(group) for group in groups]
-    (whole,) = dask.compute(*found) if found else (take([]),)
+    while len(surveys) > 1:
+        groups = (surveys[start : start + _MERGED] for start in range(0, len(surveys), _MERGED))
+        surveys = [dask.delayed(_merged_surveys, pure=False)(group) for group in groups]
+    (whole,) = dask.compute(*surveys) if surveys else (take([]),)
     raise_first([whole])
     return report(whole, shards.paths)
 

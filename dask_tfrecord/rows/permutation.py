@@ -56,10 +56,10 @@ _held_lock = threading.Lock()
 
 def shuffled(count: int, seed: int) -> Permutation:
     """Return the order of the first epoch of batches; equal ones share memory as long as one is in use."""
-    if (found := _held.get((count, seed))) is None:
-        found = permutation(count, seed, 0).astype(np.int64).view(Permutation)
-        found.flags.writeable = False
-        found.seed = seed
+    if (order := _held.get((count, seed))) is None:
+        order = permutation(count, seed, 0).astype(np.int64).view(Permutation)
+        order.flags.writeable = False
+        order.seed = seed
         with _held_lock:
-            found = _held.setdefault((count, seed), found)
-    return found
+            order = _held.setdefault((count, seed), order)
+    return order

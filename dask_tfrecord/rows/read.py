@@ -231,21 +231,23 @@ def read_rows(
         Filters.parse(filters)
     if partitioning is not None:
         urlpath = within_folders(urlpath, storage_options)
-    found = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
-    partitions = {} if partitioning is None else find_partitions(found.shards)
+    resolved = resolve_collection(urlpath, split, compression=compression, storage_options=storage_options)
+    partitions = {} if partitioning is None else find_partitions(resolved.shards)
     given = wanted_schema(features, sequence_features, example_features, message, storage_options)
     # Filters may test columns that are not read, and directories are columns too.
     whole = filters is not None or bool(partitions)
     picked = None if whole else columns
     if errors != "raise":
-        rows = _plan_chunks(_intact_source(found, given, picked, errors, fill_values), found, rows_or_bytes, partitions)
+        rows = _plan_chunks(
+            _intact_source(resolved, given, picked, errors, fill_values), resolved, rows_or_bytes, partitions
+        )
     else:
-        schema, known = _schema(found, given, picked, None), found.counts(counts)
+        schema, known = _schema(resolved, given, picked, None), resolved.counts(counts)
         if known is None:
-            rows = _open_uncounted(found, schema, check_crc, rows_or_bytes)
+            rows = _open_uncounted(resolved, schema, check_crc, rows_or_bytes)
         else:
-            source = _counted_source(found, schema, known, check_crc, is_given=known is counts)
-            rows = _plan_chunks(source, found, rows_or_bytes, partitions)
+            source = _counted_source(resolved, schema, known, check_crc, is_given=known is counts)
+            rows = _plan_chunks(source, resolved, rows_or_bytes, partitions)
     wanted = rows.names
     if columns is not None:
         assert rows.schema.records is not None

@@ -632,7 +632,7 @@ def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str
 
     If a value can't be decoded, probe the next rows; the read of its row raises the error.
     """
-    rows, found = 0, dict.fromkeys(names, 0)
+    rows, sizes = 0, dict.fromkeys(names, 0)
     cuts = [min(cut, source.nrows) for cut in _PROBE_CUTS]
     # Values of ragged rows are not decoded: small records may decode to large ones.
     measured = source.measure()
@@ -643,11 +643,11 @@ def probe_rows(source: CountedRows, names: Sequence[str]) -> tuple[int, dict[str
             [blocks] = measured.read_spans(names, [(start, stop)])
         except FeatureValueError:
             continue
-        found = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in found.items()}
+        sizes = {name: nbytes + block_nbytes(blocks[name]) for name, nbytes in sizes.items()}
         rows += stop - start
-        if sum(found.values()) >= _PROBE_NBYTES:
+        if sum(sizes.values()) >= _PROBE_NBYTES:
             break
-    return rows, found
+    return rows, sizes
 
 
 class GrowingSpans:

@@ -80,12 +80,12 @@ class Condition:
                 values = values.astype(object)
             # A Python float takes the dtype of the values, like 0.1 of float32.
             with np.errstate(over="ignore"):
-                found = _COMPARISONS[comparison](values, value)
+                holds = _COMPARISONS[comparison](values, value)
         elif values.dtype.kind in "OT":
-            found = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
+            holds = np.fromiter((value in self.value for value in values.ravel()), bool, values.size)
         else:
-            found = _is_in(values, self.value)
-        mask = np.asarray(found, bool).reshape(values.shape)
+            holds = _is_in(values, self.value)
+        mask = np.asarray(holds, bool).reshape(values.shape)
         return ~mask if comparison != self.comparison else mask
 
 
@@ -306,12 +306,12 @@ class UserMask:
         """Call the function, and check its result."""
         rows = len(next(iter(blocks.values())))
         try:
-            found = self.function(UserBlocks(blocks))
+            returned = self.function(UserBlocks(blocks))
         except KeyError as error:
             if unknown := unknown_column(error, tuple(blocks)):
                 error.add_note(f"where: {unknown}")
             raise
-        mask = np.asarray(host_array(found, "where: the mask"))
+        mask = np.asarray(host_array(returned, "where: the mask"))
         if mask.dtype != bool or mask.shape != (rows,):
             raise SchemaError(
                 f"where: expected a mask of the rows, which is a bool array of shape ({rows},); the function returned "
@@ -385,7 +385,7 @@ _PLAIN = re.compile(r"(?!(?:in|not|and|or)\Z)[^\W\d][\w/]*")
 
 def _tokens(text: str, unclosed: str = "") -> list[str]:
     """Divide a text into tokens, which joined are the text; quotes in `unclosed` are characters like others."""
-    found: list[str] = []
+    tokens: list[str] = []
     at = 0
     while at < len(text):
         quote = text[at]
@@ -394,9 +394,9 @@ def _tokens(text: str, unclosed: str = "") -> list[str]:
             match = _QUOTED[quote].match(text, at)
             # All later quotes of this kind are escaped from here on, so none of them is closed.
             unclosed += "" if match else quote
-        found.append(match[0] if match else quote)
-        at += len(found[-1])
-    return found
+        tokens.append(match[0] if match else quote)
+        at += len(tokens[-1])
+    return tokens
 
 
 def _after_space(tokens: Sequence[str], at: int) -> int:
@@ -436,13 +436,13 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
 def _parse_text(tokens: Sequence[str]) -> tuple[str, str, Any]:
     """Parse the tokens of one condition into column, operator and value."""
     tokens = tokens[_after_space(tokens, 0) :]
-    found = _quoted_column(tokens)
-    if found is None:
+    parsed = _quoted_column(tokens)
+    if parsed is None:
         # The name ends at the first operator after its first token, and quotes in it are a part of it.
         tokens = _tokens("".join(tokens), unclosed="'\"")
         at = next(place for place in range(1, len(tokens)) if _operator(tokens, place)[0])
-        found = "".join(tokens[:at]).rstrip(), at
-    column, at = found
+        parsed = "".join(tokens[:at]).rstrip(), at
+    column, at = parsed
     comparison, at = _operator(tokens, at)
     return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
 
@@ -620,12 +620,12 @@ def parse_expression(text: str, schema: Schema | None = None) -> Alternatives:
     ``all`` of a name. A name with an operator, a quote, " and " or " or ", or with spaces at its ends, is written like
     text of Python: ``'log-in' == 3``, ``len("a > b") > 0``. Errors know the columns of a schema.
     """
-    found = _alternatives(text)
-    if found is None:
+    alternatives = _alternatives(text)
+    if alternatives is None:
         quotes = "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\""
         advice = _advice(text.strip(), schema) or f"Conditions look like {_LIKE}. {quotes}"
         raise ValueError(f"{text!r:.200} is not a condition. " + advice)
-    return found
+    return alternatives
 
 
 def _alternatives(text: str) -> Alternatives | None:

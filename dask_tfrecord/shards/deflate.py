@@ -71,13 +71,13 @@ def inflated_value(value: memoryview, compression: str, most: int) -> tuple[byte
     for library in INFLATERS:
         inflate = library.decompressobj(_WBITS[compression.lower()])
         try:
-            found: bytes = inflate.decompress(value, most)
+            inflated: bytes = inflate.decompress(value, most)
         except library.error:
             continue
         if inflate.eof and not inflate.unused_data:
-            return found, True
-        if 0 < most <= len(found):
-            return found, False
+            return inflated, True
+        if 0 < most <= len(inflated):
+            return inflated, False
     return b"", False
 
 

@@ -156,20 +156,20 @@ def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
     Raises SchemaError if a shard lacks them, has other keys than the first one, or a key twice.
     """
     pairs = [_partition(path) for path in shards.paths]
-    for path, found in zip(shards.paths, pairs, strict=True):
-        if not found or list(found) != list(pairs[0]):
+    for path, parts in zip(shards.paths, pairs, strict=True):
+        if not parts or list(parts) != list(pairs[0]):
             wanted = ", ".join(f"{key}=…" for key in pairs[0]) or "KEY=VALUE, such as date=2024-01-31"
             raise SchemaError(
-                f"expected directories {wanted} in the path, found {', '.join(f'{key}=…' for key in found) or 'none'}; "
+                f"expected directories {wanted} in the path, found {', '.join(f'{key}=…' for key in parts) or 'none'}; "
                 f"leave out partitioning='hive', or choose the shards that have them",
                 Location(path),
             )
-    return {key: tuple(found[key] for found in pairs) for key in pairs[0]}
+    return {key: tuple(parts[key] for parts in pairs) for key in pairs[0]}
 
 
 def _partition(path: str) -> dict[str, str]:
     """Return the keys and values of the directories of a path, without the escapes that Spark writes."""
-    found: dict[str, str] = {}
+    partition: dict[str, str] = {}
     # User info and signatures of URLs also contain "=".
     for part in redact_url(path).split("/")[:-1]:
         escaped_key, is_pair, escaped = part.partition("=")
@@ -184,14 +184,14 @@ def _partition(path: str) -> dict[str, str]:
                 f"partitioning='hive', or rename it",
                 Location(path),
             ) from None
-        if key in found:
+        if key in partition:
             raise SchemaError(
                 f"the path has two directories {key}=…, which are one column; leave out partitioning='hive', or "
                 f"rename one of them",
                 Location(path),
             )
-        found[key] = value
-    return found
+        partition[key] = value
+    return partition
 
 
 def within_folders(
@@ -416,7 +416,7 @@ class _Search:
         Each folder that may hold some is listed, or an error is raised; `glob` and `walk` of fsspec leave out what
         cannot be listed. ``**`` does not follow links to folders, which may form cycles.
         """
-        found: dict[str, dict[str, Any]] = {}
+        matched: dict[str, dict[str, Any]] = {}
         listed: dict[str, dict[str, dict[str, Any]]] = {}
         skipped = _side_prefixes(pattern)
         parts = [part for part, following in pairwise([*pattern, ""]) if (part, following) != ("**", "**")]
@@ -429,7 +429,7 @@ class _Search:
                 if rest:
                     pending.append((path, rest, False))
                 elif (info := self.info(path)) is not None:
-                    found[path] = info
+                    matched[path] = info
                 continue
             if folder not in listed:
                 listed |= self._contents(folder, is_named, deep=part == "**")
@@ -440,7 +440,7 @@ class _Search:
                 if part != "**" and not (fnmatchcase(name, part) if self._is_glob(part) else name == part):
                     continue
                 if part != "**" and not rest:
-                    found[path] = info
+                    matched[path] = info
                 elif name.startswith(skipped) or (name == _LOST and part != _LOST):
                     continue
                 elif part == "**":
@@ -448,7 +448,7 @@ class _Search:
                         pending.append((path, [part, *rest], True))
                 elif self._is_folder(path, info):
                     pending.append((path, rest, True))
-        return found
+        return matched
 
     def _is_folder(self, path: str, info: Mapping[str, Any]) -> bool:
         """Return whether an entry of a listing is a folder or a link to one."""
@@ -602,18 +602,18 @@ def _template(fixed: list[str], variable: list[str]) -> tuple[list[str], re.Patt
 
 def _folders(root: str, objects: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the contents of a folder and of all folders below it, by the objects in them."""
-    found: dict[str, dict[str, dict[str, Any]]] = {root: {}}
+    folders: dict[str, dict[str, dict[str, Any]]] = {root: {}}
     for path, info in objects.items():
         *parts, name = path.removeprefix(root).strip("/").split("/")
         folder = root
         for part in parts:
             inside = f"{folder.rstrip('/')}/{part}"
-            found[folder].setdefault(part, {"name": inside, "size": 0, "type": "directory"})
-            found.setdefault(inside, {})
+            folders[folder].setdefault(part, {"name": inside, "size": 0, "type": "directory"})
+            folders.setdefault(inside, {})
             folder = inside
-        if name and (info["type"] != "directory" or name not in found[folder]):
-            found[folder][name] = info
-    return found
+        if name and (info["type"] != "directory" or name not in folders[folder]):
+            folders[folder][name] = info
+    return folders
 
 
 def _side_prefixes(pattern: Sequence[str]) -> tuple[str, ...]:
@@ -677,14 +677,14 @@ def find_sidecars(shards: Sequence[Shard], suffix: str) -> list[Sidecar | None]:
     paths = [sidecar_path(shard.path, suffix) for shard in shards]
     numbers = [number for number, path in enumerate(paths) if path is not None]
     numbers.sort(key=lambda number: split_name(str(paths[number]))[0])
-    found: list[Sidecar | None] = [None] * len(shards)
+    sidecars: list[Sidecar | None] = [None] * len(shards)
     for _, group in groupby(numbers, lambda number: split_name(str(paths[number]))[0]):
         together = list(group)
         find = _find_local if is_local(str(paths[together[0]])) else _find_remote
         files = find([shards[number] for number in together], [str(paths[number]) for number in together])
         for number, sidecar in zip(together, files, strict=False):
-            found[number] = sidecar
-    return found
+            sidecars[number] = sidecar
+    return sidecars
 
 
 def _find_local(shards: Sequence[Shard], paths: Sequence[str]) -> Iterator[Sidecar | None]:

@@ -46,13 +46,13 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Return up to `most` bytes of a response, and the properties of the object that they are from."""
         parts: list[bytes] = []
         with _plain_errors(path):
-            found = self.store.get(path, options=options)
-            for part in found.stream(min_chunk_size=_PART_NBYTES):
+            response = self.store.get(path, options=options)
+            for part in response.stream(min_chunk_size=_PART_NBYTES):
                 parts.append(bytes(part)[: int(min(most, len(part)))])
                 most -= len(parts[-1])
                 if most <= 0:
                     break
-            return b"".join(parts), _properties(found.meta)
+            return b"".join(parts), _properties(response.meta)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_options: Any) -> bytes:
         """Read an object, or a range of it."""

@@ -215,25 +215,25 @@ class DirectoryObjects:
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read files; None for a missing one."""
-        found: dict[str, bytes | None] = {}
+        values: dict[str, bytes | None] = {}
         for name in names:
             try:
-                found[name] = _read_file(f"{self.root}/{check_inside(name, self.root)}")
+                values[name] = _read_file(f"{self.root}/{check_inside(name, self.root)}")
             except FileNotFoundError:
-                found[name] = None
-        return found
+                values[name] = None
+        return values
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each file in bytes; None for a missing one."""
         names = [check_inside(name, self.root) for name in names]
         sizes = _native.file_sizes([os.fsencode(f"{self.root}/{name}") for name in names])
-        found: dict[str, int | None] = dict(zip(names, sizes, strict=True))
+        nbytes: dict[str, int | None] = dict(zip(names, sizes, strict=True))
         for name in (name for name, size in zip(names, sizes, strict=True) if size < 0):
             try:
-                found[name] = os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116
+                nbytes[name] = os.stat(f"{self.root}/{name}").st_size  # noqa: PTH116
             except FileNotFoundError:
-                found[name] = None
-        return found
+                nbytes[name] = None
+        return nbytes
 
     def names(self, below: str) -> list[str]:
         """List the names of all files below a path, or of the directory if it is empty; none behind a link."""
@@ -486,14 +486,14 @@ class UrlObjects:
 
     def get(self, names: Iterable[str]) -> dict[str, bytes | None]:
         """Read objects; None for a missing one."""
-        found: dict[str, bytes | None] = {}
+        values: dict[str, bytes | None] = {}
         for name in names:
             url, fs, path = self._locate(name)
             try:
-                found[name] = with_retries(partial(read_object, fs, path), url, "read the object")
+                values[name] = with_retries(partial(read_object, fs, path), url, "read the object")
             except (FileNotFoundError, NotADirectoryError):
-                found[name] = None
-        return found
+                values[name] = None
+        return values
 
     def drop(self, names: Iterable[str]) -> None:
         """Delete objects; a missing one is ignored."""
@@ -645,14 +645,14 @@ def check_files(
     wrong = []
     for path, written in expected.items():
         info = listed.get(directory_of(path), {}).get(path.rpartition("/")[2])
-        found = None if info is None else StoredFile(int(info.get("size") or 0), version_of(info))
-        if not _is_as_written(found, written) or (info is not None and info.get("islink")):
+        stored = None if info is None else StoredFile(int(info.get("size") or 0), version_of(info))
+        if not _is_as_written(stored, written) or (info is not None and info.get("islink")):
             # Few files are not listed, some file systems cannot list, and listings may describe a link, not its target.
-            found = file_identity(path, storage_options)
-        if _is_as_written(found, written) or (found is not None and owns(path)):
+            stored = file_identity(path, storage_options)
+        if _is_as_written(stored, written) or (stored is not None and owns(path)):
             continue
-        if found is None or found.size != written.size:
-            amount = "no file" if found is None else f"{found.size:,}"
+        if stored is None or stored.size != written.size:
+            amount = "no file" if stored is None else f"{stored.size:,}"
             wrong.append(f"{shown(path)} (expected {written.size:,} bytes, found {amount})")
         elif (checksum := _checksum(path, storage_options)) != written.checksum:
             wrong.append(f"{shown(path)} (expected checksum {written.checksum:08x}, found {checksum:08x})")
@@ -701,17 +701,17 @@ def remove_abandoned(
     listed = {}
     latest = time.time() - ABANDONED_AFTER
     for directory in dict.fromkeys(directories):
-        found = listed[directory] = list_files(directory, storage_options)
-        claims = [name for name in found if _CLAIM.fullmatch(name)]
+        files = listed[directory] = list_files(directory, storage_options)
+        claims = [name for name in files if _CLAIM.fullmatch(name)]
         old = [
             name
-            for name, info in found.items()
+            for name, info in files.items()
             if _is_leftover(name, info) and (_modified(info) < latest or _is_of_ended_process(name))
         ]
-        runs = [name for name, info in found.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
+        runs = [name for name, info in files.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
         live: set[str] = set()
         if runs:
-            young = [name for name in found if name not in old and (name in claims or _JOB.fullmatch(name))]
+            young = [name for name in files if name not in old and (name in claims or _JOB.fullmatch(name))]
             live = {_token(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
         for name in old:
             _remove_file(join(directory, name), storage_options)

@@ -88,14 +88,14 @@ def load(data: bytes, name: str, place: Location | None = None, *, max_nbytes: i
     if len(data) > max_nbytes:
         raise IncompleteStoreError(f"{name} has {len(data):,} bytes, expected at most {max_nbytes:,}", place)
     try:
-        found = json.loads(data, parse_constant=_refuse_constant)
+        document = json.loads(data, parse_constant=_refuse_constant)
         # Not all versions of Python limit the parser's recursion by the number of frames.
-        _check_depth(found)
+        _check_depth(document)
     except RecursionError:
         raise IncompleteStoreError(f"{name} has more than {_MAX_DEPTH} levels", place) from None
     except ValueError as error:
         raise IncompleteStoreError(f"{name} is not JSON ({error})", place) from None
-    return found
+    return document
 
 
 def load_mapping(data: bytes, name: str, place: Location | None = None) -> dict[str, Any]:
@@ -206,13 +206,13 @@ def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any
     if not isinstance(value, dict):
         reader.refuse(field, value, "a mapping")
     before = f"{field}." if field else ""
-    found = {}
+    fields = {}
     for name, own, may_be_missing in _fields(kind):
         if name in value:
-            found[name] = _as_kind(own, value[name], reader, f"{before}{name}")
+            fields[name] = _as_kind(own, value[name], reader, f"{before}{name}")
         elif not may_be_missing:
             raise IncompleteStoreError(f"{reader.name} has no {before}{name}", reader.place)
-    return kind(**found)
+    return kind(**fields)
 
 
 # Names of the types of JSON, for errors.

@@ -375,7 +375,7 @@ class Job:
         others = [part for part, record in enumerate(done.values()) if record is None]
         within = [each for part in others for each in plan.unit_ranges(part, parts)]
         numbers = self._written_units(within) if others else np.zeros(0, np.int64)
-        found = []
+        statuses = []
         for part, record in enumerate(done.values()):
             units, written = plan.count_written(part, parts, numbers)
             owner = max(writers.get(part, ()), key=lambda each: (not each.is_dead(), each.since), default=None)
@@ -388,8 +388,8 @@ class Job:
             elif owner is not None:
                 state = "interrupted" if owner.is_dead() else "running"
             place, since = ("", None) if owner is None else (owner.place, owner.since)
-            found.append(PartStatus(part, state, units, written, place, since))
-        return JobStatus(self._place, False, tuple(found))
+            statuses.append(PartStatus(part, state, units, written, place, since))
+        return JobStatus(self._place, False, tuple(statuses))
 
     def finish(self) -> None:
         """Verify all parts, and complete the output; do nothing if it is complete.
@@ -439,15 +439,15 @@ class Job:
         if self._is_written():
             return None
         path = self._path(PLAN)
-        found = self._objects.get([path])[path]
-        if found is None:
+        data = self._objects.get([path])[path]
+        if data is None:
             raise ResumeError(
                 "the conversion of this output is not divided into parts: "
                 + Spelled(f"{type(self).__name__}.begin(…, resume=True)", "--begin --resume")
                 + " with the same rows and options divides it, and keeps what is written",
                 self._journal.location,
             )
-        plan = parse(JobPlan, found, PLAN, self._journal.location)
+        plan = parse(JobPlan, data, PLAN, self._journal.location)
         if len(plan.tasks) < 2 or any(len(borders) != len(plan.tasks) for borders in plan.units):
             raise IncompleteStoreError(f"{PLAN}: units has other lengths than tasks", self._journal.location)
         return plan
@@ -464,12 +464,12 @@ class Job:
     def _fixed_parts(self, plan: JobPlan) -> int | None:
         """Return the number of parts that the first part has fixed."""
         path = self._path(f"number-{plan.token}")
-        found = self._objects.get([path])[path]
-        if found is not None and not (found.isdigit() and 0 < int(found[:_DIGITS]) <= _MOST_PARTS):
+        data = self._objects.get([path])[path]
+        if data is not None and not (data.isdigit() and 0 < int(data[:_DIGITS]) <= _MOST_PARTS):
             raise ResumeError(
                 "the number of parts of the job is damaged. " + RESUME + " begins it again", self._journal.location
             )
-        return None if found is None else int(found)
+        return None if data is None else int(data)
 
     def _fix_parts(self, plan: JobPlan, part: int, parts: int | None) -> int:
         """Return the number of parts; fix it if this part is the first one that is written."""

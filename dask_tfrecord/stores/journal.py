@@ -261,14 +261,14 @@ class Journal:
         for _ in range(_TRIES):
             if self.objects.create(self.name, owner.to_json()):
                 return None
-            found = self._read(self.name)
-            if found is None:
+            before = self._read(self.name)
+            if before is None:
                 continue
-            if not found.is_dead():
-                raise self._in_use(found)
-            if self._take_over(owner, self.name, found):
-                _log.info("%s: took over from process %d on %s", self.location, found.pid, found.host)
-                return found.token
+            if not before.is_dead():
+                raise self._in_use(before)
+            if self._take_over(owner, self.name, before):
+                _log.info("%s: took over from process %d on %s", self.location, before.pid, before.host)
+                return before.token
         raise StoreInUseError(f"several runs claim {self.what} at once: try again when they have ended", self.location)
 
     def _take_over(self, owner: Owner, name: str, dead: Owner) -> bool:
@@ -342,12 +342,12 @@ class Journal:
     def _release(self, owner: Owner, *, has_failed: bool) -> None:
         """Remove the owner if it is still this run; or leave a dead one that keeps what no caller was told."""
         try:
-            found = self._own_record(owner)
-            if found is not None and not has_failed:
-                found = replace(found, added={})
-            if found is not None and (found.added or found.unanswered):
-                self.objects.put(self.name, replace(found, machine="", beat=0.0).to_json())
-            elif found is not None:
+            record = self._own_record(owner)
+            if record is not None and not has_failed:
+                record = replace(record, added={})
+            if record is not None and (record.added or record.unanswered):
+                self.objects.put(self.name, replace(record, machine="", beat=0.0).to_json())
+            elif record is not None:
                 self.objects.drop([self.name])
         except NotADirectoryError:
             # There is a file where the output would be, and no claim.

@@ -450,14 +450,16 @@ class BatchIterator(Iterator[Batch]):
         if choices is not None and not choices.seed_given and then.get("mixture"):
             choices = choices.with_seed(then["mixture"]["seed"])
             now = {**now, "mixture": choices.options}
-        found = [
+        changes = [
             f"option {name} was {json.dumps(then.get(name))} and now is {json.dumps(now.get(name))}"
             for name in sorted({*then, *now})
             if then.get(name) != now.get(name)
         ]
-        found += [f"{_PARTS[part]} changed" for part in _PARTS if given["data"].get(part) != self._data[part]]
-        if found:
-            raise ResumeError(f"cannot resume: {'; '.join(found)}; start with a new iterator, or restore what changed")
+        changes += [f"{_PARTS[part]} changed" for part in _PARTS if given["data"].get(part) != self._data[part]]
+        if changes:
+            raise ResumeError(
+                f"cannot resume: {'; '.join(changes)}; start with a new iterator, or restore what changed"
+            )
         self.close()
         order = self._mixer.order
         if not self._seed_given and order.shuffle:
@@ -486,15 +488,15 @@ class BatchIterator(Iterator[Batch]):
     @cached_property
     def _data(self) -> dict[str, str]:
         """Digests that identify each data set, part by part."""
-        found = []
+        attributes_of_sets = []
         for rows in self._mixed:
             attributes = Fingerprint.from_rows(rows, rows.schema, {}).to_attributes()
             # The records that schema inference sampled do not affect the rows.
             attributes["schema"] = {**attributes["schema"], "sampling": None}
             attributes["source"] = canonical_source(attributes["source"])
-            found.append(attributes)
+            attributes_of_sets.append(attributes)
         borders = self._mixer.order.borders.tolist()
-        digests = {part: _digest_of([each[part] for each in found]) for part in _PARTS if part != "chunks"}
+        digests = {part: _digest_of([each[part] for each in attributes_of_sets]) for part in _PARTS if part != "chunks"}
         return {**digests, "chunks": _digest_of(borders)}
 
     def __getstate__(self) -> dict[str, Any]:

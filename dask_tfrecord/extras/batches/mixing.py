@@ -133,7 +133,7 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
         raise TypeError(
             f"pad is a mapping from columns to a length, None or Pad; got {pad!r:.100}: write pad={{'tokens': None}}"
         )
-    found = {}
+    paddings = {}
     for name, given in pad.items():
         if name not in schema:
             raise UnknownFeatureError(
@@ -149,8 +149,8 @@ def column_paddings(pad: Mapping[str, Any] | None, schema: Schema) -> dict[str, 
         if not isinstance(option.truncate, bool):
             raise TypeError(f"pad: truncate of {name!r} is True or False; got {option.truncate!r:.100}")
         value = padding_value(option.value, feature.item_dtype, name)
-        found[name] = ColumnPadding(name, lengths, value, option.truncate)
-    return found
+        paddings[name] = ColumnPadding(name, lengths, value, option.truncate)
+    return paddings
 
 
 def _padded_sizes(length: Any, name: str, axes: int) -> tuple[int | None, ...]:

@@ -135,7 +135,7 @@ class RowSequence:
         """Return rows in the order of their numbers, which are read in one pass."""
         numbers = np.array([self._number(index) for index in indices], np.int64)
         order = np.argsort(numbers, kind="stable")
-        found: list[dict[str, Any]] = [{} for _ in numbers]
+        rows: list[dict[str, Any]] = [{} for _ in numbers]
         # A row is copied out of a block, or keeps it in memory, so blocks are small.
         spans = GrowingSpans(0, len(numbers), self._first_rows, limits().read_nbytes)
         for start, stop in spans:
@@ -143,9 +143,9 @@ class RowSequence:
             blocks = self._reader.read_scattered(numbers[places])
             spans.adapt(sum(map(block_nbytes, blocks.values())))
             for place, row in zip(places.tolist(), self._rows(blocks, len(places)), strict=True):
-                found[place] = row
+                rows[place] = row
         self._first_rows = min(spans.rows, 1024)
-        return found
+        return rows
 
     def _rows(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of some blocks as dicts."""

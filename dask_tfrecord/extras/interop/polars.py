@@ -111,13 +111,13 @@ def _tree(expression: pl.Expr) -> Any:
 
 def _literals(expression: pl.Expr) -> dict[str, pl.Expr]:
     """Return the literals of an expression by their trees as text; a float that polars reads from JSON is inexact."""
-    found, left = {}, [expression]
+    literals, left = {}, [expression]
     while left:
         part = left.pop()
         if part.meta.is_literal():
-            found[json.dumps(_tree(part))] = part
+            literals[json.dumps(_tree(part))] = part
         left += part.meta.pop()
-    return found
+    return literals
 
 
 def _node(tree: Any) -> tuple[str, Any]:

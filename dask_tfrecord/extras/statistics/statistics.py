@@ -254,12 +254,16 @@ class Statistics(Mapping[str, ColumnStatistics]):
         """
         if not all(isinstance(each, ColumnStatistics) for each in other.values()):
             raise TypeError(f"compare takes Statistics: write other.describe(); got {other!r:.100}")
-        found = [Difference(name, "missing column", str(self[name].dtype), "") for name in self if name not in other]
+        differences = [
+            Difference(name, "missing column", str(self[name].dtype), "") for name in self if name not in other
+        ]
         for name in self:
             if name in other:
-                found += _differences(self[name], other[name], missing, mean, extent, distribution)
-        found += [Difference(name, "new column", "", str(other[name].dtype)) for name in other if name not in self]
-        return Drift(tuple(found))
+                differences += _differences(self[name], other[name], missing, mean, extent, distribution)
+        differences += [
+            Difference(name, "new column", "", str(other[name].dtype)) for name in other if name not in self
+        ]
+        return Drift(tuple(differences))
 
 
 def text_statistics(statistics: Statistics, width: int | None = None) -> str:

@@ -128,14 +128,14 @@ class Numbers:
             return parts[0]
         counts = np.stack([part.counts for part in parts])
         total, held = counts.sum(axis=0), counts > 0
-        found = np.stack([part.means for part in parts])
+        part_means = np.stack([part.means for part in parts])
         with np.errstate(all="ignore"):
-            means = np.where(held, found * (counts / total), 0).sum(axis=0)
+            means = np.where(held, part_means * (counts / total), 0).sum(axis=0)
             means[total == 0] = np.nan
             minima = np.fmin.reduce([part.minima for part in parts])
             maxima = np.fmax.reduce([part.maxima for part in parts])
             means = _within(means, minima, maxima)
-            shifts = np.where(held, counts * np.square(found - means), 0)
+            shifts = np.where(held, counts * np.square(part_means - means), 0)
             squares = np.where(held, np.stack([part.squares for part in parts]) + shifts, 0).sum(axis=0)
         points = np.concatenate([part.points for part in parts])
         order = np.argsort(points, kind="stable")

@@ -110,13 +110,13 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
 
 def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Column]:
     """Combine columns of sides to boxes: image/object/bbox/xmin, ymin, xmax and ymax."""
-    found: dict[str, dict[str, Column]] = {}
+    by_prefix: dict[str, dict[str, Column]] = {}
     for column in columns:
         match = _SIDE.fullmatch(column.name)
         if match and column.kind in ("sequence", "vector") and column.feature.item_dtype.kind in "iuf":
-            found.setdefault(match[1], {})[match[2]] = column
+            by_prefix.setdefault(match[1], {})[match[2]] = column
     names = {column.name for column in columns}
-    for prefix, sides in found.items():
+    for prefix, sides in by_prefix.items():
         if len(sides) < len(_SIDES) or not images:
             continue
         name = prefix.rstrip("/_.-") or "boxes"
@@ -255,12 +255,12 @@ def _shown_tensor(array: NDArray[Any]) -> dict[str, Any]:
 
 def _shown_images(row: Block) -> dict[str, Any]:
     """Count a row's images, and list their sizes as far as they are shown."""
-    found = _image_values(row)
+    images = _image_values(row)
     sizes: list[Any] = []
-    for value in found[:_IMAGES]:
+    for value in images[:_IMAGES]:
         content = detect_image(value) if isinstance(value, bytes) else value
         sizes.append([None, None] if content is None else content.shape[:2])
-    return {"count": len(found), "sizes": sizes}
+    return {"count": len(images), "sizes": sizes}
 
 
 def _image_values(row: Block) -> Sequence[Any]:
@@ -280,16 +280,16 @@ def image(row: Block, index: int, width: int) -> tuple[bytes, str]:
             value = averaged(value, max(1, value.shape[0] * width // value.shape[1]), width)
         pixels = value if value.dtype == np.uint8 and value.shape[2] in (1, 3, 4) else picture(value).pixels
         return encode_png(np.ascontiguousarray(pixels)), "image/png"
-    found = detect_image(value)
-    if found is None:
+    content = detect_image(value)
+    if content is None:
         raise ValueError("the bytes are no image")
-    height, wide = found.shape[0] or 0, found.shape[1] or 0
+    height, wide = content.shape[0] or 0, content.shape[1] or 0
     is_large = check_shown(value, height, wide) > _MANY_PIXELS
-    displayed = media_type(found.format)
+    displayed = media_type(content.format)
     if wide <= width and not is_large and len(value) <= _AS_STORED and displayed is not None:
         return value, displayed
     with _one_large if is_large else nullcontext():
-        return shrink_image(value, width), "image/jpeg" if found.format == "JPEG" else "image/png"
+        return shrink_image(value, width), "image/jpeg" if content.format == "JPEG" else "image/png"
 
 
 def record_json(blocks: Mapping[str, Block | str]) -> Any:

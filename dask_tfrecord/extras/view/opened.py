@@ -282,19 +282,19 @@ class Opened:
         """Return the block of rows that begins at row `first`, from the cache or in one pass over the shards."""
         known = self.known
         past = min(first + self._block_rows, known.rows)
-        found = {name: self.cache.get((self, name, first)) for name in names}
-        missing = tuple(name for name, parts in found.items() if parts is None)
+        cached = {name: self.cache.get((self, name, first)) for name in names}
+        missing = tuple(name for name, parts in cached.items() if parts is None)
         if missing and known.source is not None:
             with self._readers:
                 read = self.read_span(missing, first, past)
             for name in missing:
-                found[name] = tuple(
+                cached[name] = tuple(
                     (start - first, blocks if isinstance(blocks, str) else blocks[name]) for start, blocks in read
                 )
                 # A block at the end of the rows that are known will grow.
                 if known.counted or past - first == self._block_rows:
-                    self.cache.put((self, name, first), found[name] or ())
-        return {name: parts or () for name, parts in found.items()}
+                    self.cache.put((self, name, first), cached[name] or ())
+        return {name: parts or () for name, parts in cached.items()}
 
     def read_span(self, names: Sequence[str], start: int, stop: int) -> list[tuple[int, dict[str, Block] | str]]:
         """Read rows; rows that cannot be read are found by halves, and have an error in place of blocks."""
@@ -353,12 +353,12 @@ def open_path(
 
         return _open_where(rows_from_zarr(path), cache, name, _opening(f"from_zarr({redact_url(path)!r})"), where)
     known = wanted_schema(features, message=message)
-    found = resolve_collection(path, split, compression=compression, storage_options=None)
-    report, found_damage = _inspected_report(found.shards)
-    known = found.schema() if known is None else known
+    resolved = resolve_collection(path, split, compression=compression, storage_options=None)
+    report, found_damage = _inspected_report(resolved.shards)
+    known = resolved.schema() if known is None else known
     if known is None and isinstance(report, Report):
         try:
-            known = found.with_classes(report.schema)
+            known = resolved.with_classes(report.schema)
         except TFRecordError as error:
             report = describe_error(error)
     given = {"features": features, "message": message, "split": split}
@@ -369,13 +369,13 @@ def open_path(
     code = _opening(f"read_tfrecord({', '.join([repr(urls), *texts])})")
     # Lengths of the longest record, parts of a split, filters and the records that are intact need counted records.
     is_open = any(is_padded(each) and each.length is None for each in (known or {}).values())
-    if known is not None and (where or found.rows is not None or is_open or errors != "raise"):
+    if known is not None and (where or resolved.rows is not None or is_open or errors != "raise"):
         from dask_tfrecord.rows.read import read_rows
 
         rows = read_rows(path, known, split=split, compression=compression, errors=errors)
         return _open_where(rows, cache, name, code, where)
     viewed = None if known is None else _with_image_bytes(known)
-    return Opened(name, code, cache, viewed, found.shards, (report, found_damage))
+    return Opened(name, code, cache, viewed, resolved.shards, (report, found_damage))
 
 
 def _opening(code: str) -> str:

@@ -154,13 +154,13 @@ def _time(column: ColumnStatistics, nanoseconds: int) -> str:
 def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
     """Return frequent values, if some occur several times and all are short."""
     known = column.frequencies
-    found = [] if known is None or known.error else known.top(_TOP)
-    if not found or found[0][1] < 2 or any(len(value) > _LETTERS for value, _ in found):
+    frequent = [] if known is None or known.error else known.top(_TOP)
+    if not frequent or frequent[0][1] < 2 or any(len(value) > _LETTERS for value, _ in frequent):
         return []
-    labels, is_text = [value.decode("utf-8", "backslashreplace") for value, _ in found], column.dtype == "text"
+    labels, is_text = [value.decode("utf-8", "backslashreplace") for value, _ in frequent], column.dtype == "text"
     return [
         {"label": label, "count": count, "expression": _bar_condition(column, ("==", label if is_text else value))}
-        for label, (value, count) in zip(labels, found, strict=True)
+        for label, (value, count) in zip(labels, frequent, strict=True)
     ]
 
 

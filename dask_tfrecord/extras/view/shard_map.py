@@ -50,14 +50,14 @@ def shard_list(data: Opened) -> list[dict[str, Any]]:
     listed = []
     shards = data.shards
     for place in range(min(len(shards), _LISTED) if shards is not None else 0):
-        shard, (found, is_counted) = shard_of(data, place), data.known.report(place)
-        damage = data.damage.get(place, found if is_counted else None)
+        shard, (report, is_counted) = shard_of(data, place), data.known.report(place)
+        damage = data.damage.get(place, report if is_counted else None)
         listed.append(
             {
                 "name": shown_path(shard.path),
                 "size": shard.size,
-                "records": found.records if found is not None and is_counted else None,
-                "compression": None if found is None else found.compression,
+                "records": report.records if report is not None and is_counted else None,
+                "compression": None if report is None else report.compression,
                 "damage": None if damage is None else "; ".join(map(str, damage.lost[:5])) or None,
             }
         )

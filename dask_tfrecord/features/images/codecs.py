@@ -282,12 +282,14 @@ class JPEG(ImageFormat):
         if (fast or least) and simplejpeg_or_none() is None:
             option = "fast" if fast else "reduced"
             raise ImportError(f"{option}=True needs simplejpeg: pip install 'dask-tfrecord[image]'")
-        found = channels or min(header.components, 3)
+        decoded_channels = channels or min(header.components, 3)
         whole = (header.height, header.width)
         size = _reduced_size(whole, least) if least else whole
         if inks:
-            return EncodedImage("JPEG", *size, found, partial(_decode_inks, data, fast, header, size))
-        return EncodedImage("JPEG", *size, found, None, decode_into=partial(_decode_jpeg_into, data, fast, whole))
+            return EncodedImage("JPEG", *size, decoded_channels, partial(_decode_inks, data, fast, header, size))
+        return EncodedImage(
+            "JPEG", *size, decoded_channels, None, decode_into=partial(_decode_jpeg_into, data, fast, whole)
+        )
 
     def shown_pixels(self, data: bytes, pixels: int) -> tuple[int, int]:
         """Return the pixels of half of each side, if the decoder reduces the image; refuse very many scans."""

@@ -105,14 +105,14 @@ class PNG(ImageFormat):
         stream = b"".join(body for kind, body in chunks if kind == b"IDAT")
         if not stream:
             raise ImageError("a PNG image without pixels")
-        found = channels or header.channels or (3 if colours.key is None else 4)
-        is_stored = found == header.channels and header.depth >= 8 and not header.interlaced
+        decoded_channels = channels or header.channels or (3 if colours.key is None else 4)
+        is_stored = decoded_channels == header.channels and header.depth >= 8 and not header.interlaced
         return EncodedImage(
             self.name,
             header.height,
             header.width,
-            found,
-            partial(_decode_pixels, header, colours, stream, found),
+            decoded_channels,
+            partial(_decode_pixels, header, colours, stream, decoded_channels),
             factor_to_uint16=257,
             decode_into=partial(_fill_pixels, header, stream) if is_stored else None,
             depth=16 if header.depth == 16 else 8,

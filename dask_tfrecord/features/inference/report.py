@@ -82,19 +82,21 @@ def suggestions(counts: FeatureCounts, feature: Feature) -> tuple[Suggestion, ..
     low, high = counts.value_counts.extent()
     in_lists = bool(counts.steps.bins())
     optional = isinstance(feature, VarLenFeature) and low == high > 0 and not in_lists
-    found: list[Suggestion | None] = []
+    candidates: list[Suggestion | None] = []
     if kind == "bytes" and counts.sparse_tensors:
-        found.append(Suggestion("indices, values and shape of tf.io.serialize_sparse", None, _units(counts), "record"))
+        candidates.append(
+            Suggestion("indices, values and shape of tf.io.serialize_sparse", None, _units(counts), "record")
+        )
     elif kind == "bytes":
-        found.append(suggested_content(counts, feature, optional=optional and low == 1, in_lists=in_lists))
+        candidates.append(suggested_content(counts, feature, optional=optional and low == 1, in_lists=in_lists))
     elif counts.integers == {0, 1}:
-        found.append(_booleans(counts, feature, optional=optional))
+        candidates.append(_booleans(counts, feature, optional=optional))
     if optional:
         number = f"{plural(low, 'value')} in every record that sets it; choose a default"
-        found.append(Suggestion(number, _fixed_length(low, kind, default=True), _units(counts), "record"))
+        candidates.append(Suggestion(number, _fixed_length(low, kind, default=True), _units(counts), "record"))
     if isinstance(feature, VarLenFeature) and kind != "bytes" and not in_lists:
-        found.append(_row_guesses(counts, kind))
-    return tuple(suggestion for suggestion in found if suggestion is not None)
+        candidates.append(_row_guesses(counts, kind))
+    return tuple(suggestion for suggestion in candidates if suggestion is not None)
 
 
 # Items of arrays in bytes, by their size.
@@ -105,25 +107,25 @@ def _with_keys_together(features: Sequence[FeatureReport], survey: Survey) -> It
     """Add suggestions that several keys make: sizes next to bytes, and parts of ragged and sparse features of TFX."""
     names = {feature.name for feature in features}
     for each in features:
-        found = list(each.suggestions)
+        suggestions = list(each.suggestions)
         number = each.present
         plain = isinstance(each.feature, FixedLenFeature) and each.kind == "bytes" and not each.in_lists
-        if plain and all(known.feature is None for known in found) and (fits := survey.sizes.get(each.name)):
+        if plain and all(known.feature is None for known in suggestions) and (fits := survey.sizes.get(each.name)):
             keys, nbytes = min(fits)
             code = f'dtf.RawFeature({keys}, "{_ITEMS[nbytes]}")'
-            found = [Suggestion(f"arrays with sizes in {', '.join(keys)}", code, number, "value")]
+            suggestions = [Suggestion(f"arrays with sizes in {', '.join(keys)}", code, number, "value")]
         base, _, part = each.name.rpartition("$")
         if part == "ragged_values" and f"{base}$row_lengths_1" in names:
             levels = sorted(name for name in names if name.startswith(f"{base}$row_lengths_"))
             lengths = ", ".join(f'dtf.RaggedFeature.RowLengths("{name}")' for name in levels)
             code = f'dtf.RaggedFeature("{each.kind}", value_key="{each.name}", partitions=[{lengths}])'
-            found.insert(0, Suggestion(f"values of {base}", code, number, "record"))
+            suggestions.insert(0, Suggestion(f"values of {base}", code, number, "record"))
         if part == "sparse_values" and f"{base}$sparse_indices_0" in names:
             indices = sorted(name for name in names if name.startswith(f"{base}$sparse_indices_"))
             given = f'"{indices[0]}"' if len(indices) == 1 else str(indices)
             code = f'dtf.SparseFeature({given}, "{each.name}", "{each.kind}", {"…" if len(indices) == 1 else ["…"]})'
-            found.insert(0, Suggestion(f"values of {base}", code, number, "record"))
-        yield replace(each, suggestions=tuple(found)) if found != list(each.suggestions) else each
+            suggestions.insert(0, Suggestion(f"values of {base}", code, number, "record"))
+        yield replace(each, suggestions=tuple(suggestions)) if suggestions != list(each.suggestions) else each
 
 
 def _reads_both(counts: FeatureCounts, feature: Feature) -> Suggestion:

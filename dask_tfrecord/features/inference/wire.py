@@ -148,14 +148,14 @@ def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> 
             if len(groups) > max_groups:
                 raise NoMessageError
             continue
-        found = Span(number, wire_type, start, begin, end, end)
+        span = Span(number, wire_type, start, begin, end, end)
         if wire_type == _GROUP_END:
             if not groups or groups[-1].number != number:
                 raise NoMessageError
-            found = groups.pop()._replace(end=start, stop=end)
+            span = groups.pop()._replace(end=start, stop=end)
         # Fields inside a group are not fields of this message.
         if not groups:
-            yield found
+            yield span
     if groups:
         raise NoMessageError
 
@@ -189,13 +189,13 @@ def wire_fields(payload: bytes, limit: int = 10_000) -> WireField | None:
         is_group, top = node.span.wire_type == GROUP, node is root
         most_groups = _MAX_GROUPS if is_group else node.depth
         try:
-            found = list(spans(node.content, steps, None if top else most_groups))
+            fields = list(spans(node.content, steps, None if top else most_groups))
         except NoMessageError:
             continue
-        node.complete = (found[-1].stop if found else 0) == len(node.content)
+        node.complete = (fields[-1].stop if fields else 0) == len(node.content)
         children: list[_Node] = []
-        node.children = children if found or is_group or top else None
-        for span in found:
+        node.children = children if fields or is_group or top else None
+        for span in fields:
             path = f"{node.path}.{span.number}" if node.path else str(span.number)
             shifted = Span(*span[:2], *(node.span.begin + each for each in span[2:]))
             child = _Node(path, shifted, node.depth - 1, node.content[span.begin : span.end])
@@ -227,14 +227,14 @@ def _candidates(wire_type: int, content: memoryview, nfields: int | None) -> tup
         return (Candidate("group", plural(nfields or 0, "field")),)
     size, start = len(content), bytes(content[:_LOOKED_AT])
     text = text_of(start, is_cut=size > len(start))
-    found = [] if nfields is None and size else [Candidate("message", plural(nfields or 0, "field"))]
+    candidates = [] if nfields is None and size else [Candidate("message", plural(nfields or 0, "field"))]
     if text is not None:
         shown = f'"{printable(text[:_SHOWN])}"' + (f"… ({size:,} bytes)" if len(text) > _SHOWN else "")
         # A line feed is also the tag of a field, so only text without one comes before a message.
-        found.insert(0 if text.isprintable() else len(found), Candidate("text", shown))
-    found += _packed(start, size)
+        candidates.insert(0 if text.isprintable() else len(candidates), Candidate("text", shown))
+    candidates += _packed(start, size)
     return (
-        *found,
+        *candidates,
         Candidate("bytes", start[: _SHOWN // 3].hex(" ") + f"{' …' * (size > _SHOWN // 3)} ({plural(size, 'byte')})"),
     )
 
@@ -251,14 +251,14 @@ def text_of(value: bytes, *, is_cut: bool = False) -> str | None:
 
 def _integers(value: int) -> tuple[Candidate, ...]:
     """List what a varint may be, the likeliest first."""
-    found = [Candidate("int", str(value - (value >> 63 << 64)))]
+    candidates = [Candidate("int", str(value - (value >> 63 << 64)))]
     if value <= 1:
-        found.append(Candidate("bool", "true" if value else "false"))
+        candidates.append(Candidate("bool", "true" if value else "false"))
     if value <= _ENUM:
-        found.append(Candidate("enum", str(value)))
+        candidates.append(Candidate("enum", str(value)))
     if value >> 63:
-        found.append(Candidate("uint", str(value)))
-    return (*found, Candidate("sint", str((value >> 1) ^ -(value & 1))))
+        candidates.append(Candidate("uint", str(value)))
+    return (*candidates, Candidate("sint", str((value >> 1) ^ -(value & 1))))
 
 
 def _fixed_width(content: memoryview, integer: str, real: str, name: str, real_name: str) -> tuple[Candidate, ...]:

@@ -123,14 +123,14 @@ def find_tfds(urlpath: str | os.PathLike[str], storage_options: Mapping[str, Any
     text = read_text(join(directory, INFO), storage_options)
     if text is None:
         versions = [name for name in list_directories(directory, storage_options) if _VERSION.fullmatch(name)]
-        found = [(name, read_text(join(join(directory, name), INFO), storage_options)) for name in versions]
-        found = [(name, text) for name, text in found if text is not None]
-        if len(found) > 1:
-            names = ", ".join(name for name, _ in found)
+        described = [(name, read_text(join(join(directory, name), INFO), storage_options)) for name in versions]
+        described = [(name, text) for name, text in described if text is not None]
+        if len(described) > 1:
+            names = ", ".join(name for name, _ in described)
             raise SchemaError(f"several versions of a TFDS data set: open one of {names}", Location(directory))
-        if not found:
+        if not described:
             return None
-        directory, text = join(directory, found[0][0]), found[0][1]
+        directory, text = join(directory, described[0][0]), described[0][1]
     try:
         info = json.loads(text or "")
         if isinstance(info, dict) and isinstance(info.get("splits"), dict):
@@ -273,13 +273,13 @@ def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
     """Parse the text in brackets into a range of records; negative bounds count from the end."""
     wrong = SchemaError(f"split {spec!r}: [{text}] is not a slice: {_SYNTAX}")
     bounds = [_BOUND.fullmatch(bound) for bound in text.split(":")]
-    found = [bound for bound in bounds if bound is not None]
-    if len(found) != len(bounds) or not any(bound[0] for bound in found) or len(found) > 2:
+    parsed = [bound for bound in bounds if bound is not None]
+    if len(parsed) != len(bounds) or not any(bound[0] for bound in parsed) or len(parsed) > 2:
         raise wrong
-    unit, total = next((bound["unit"] for bound in found if bound["unit"]), ""), sum(counts)
+    unit, total = next((bound["unit"] for bound in parsed if bound["unit"]), ""), sum(counts)
     number = float if unit == "%" else int
     try:
-        values = [None if bound["value"] is None else number(bound["value"]) for bound in found]
+        values = [None if bound["value"] is None else number(bound["value"]) for bound in parsed]
     except ValueError:
         raise wrong from None
     start, stop = values[0], values[-1]
@@ -376,15 +376,17 @@ def resolve_collection(
     else:
         folder = find_tfds(urlpath, storage_options)
     if folder is None:
-        found = ""
+        problem = ""
         if is_directory(urlpath, storage_options):
             try:
                 find_shards(urlpath, compression=compression, storage_options=storage_options)
             except ShardNotFoundError as error:
-                found = f"; {error.message}"
+                problem = f"; {error.message}"
         raise ShardNotFoundError(
             f"split={split!r} requires a TFDS data set: expected a directory with a dataset_info.json in it or in its "
-            f"only version{found}. Without one, leave out " + SPLIT + ", and let the path name the files of the split",
+            f"only version{problem}. Without one, leave out "
+            + SPLIT
+            + ", and let the path name the files of the split",
             Location(str(urlpath)),
         )
     selection = folder.select(split or default)

@@ -456,8 +456,8 @@ class VirtualZarr:
         chunks = {name: each + shift for name, each in self.chunks.items()}
         arrays, before, created = [], {}, {}
         for array in self.arrays:
-            found: Any = group[array.name]
-            codec, edges = found.serializer, chunk_lengths(found)
+            stored: Any = group[array.name]
+            codec, edges = stored.serializer, chunk_lengths(stored)
             if replace(codec, chunks=b"") != array.codec:
                 raise SchemaError(f"array {array.name!r} has other options of the codec", target.location)
             name = codec.array_of_chunks
@@ -465,7 +465,7 @@ class VirtualZarr:
                 # Earlier versions stored them in the metadata of each array.
                 created[name] = np.concatenate([codec.chunks_in_metadata(), chunks.pop(name)])
             before[array.name] = len(edges)
-            spec = replace(array.spec, shape=(found.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
+            spec = replace(array.spec, shape=(stored.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
             arrays.append(replace(array, spec=spec, edges=np.append(edges, array.edges)))
         _check_grids(arrays, {})
         rows = np.append(_repeated(old["chunk_rows"]), _repeated(new["chunk_rows"]))
@@ -665,8 +665,11 @@ def _group_arrays(
 ) -> tuple[tuple[VirtualArray, ...], dict[str, StoredArray], dict[str, NDArray[np.uint64]]]:
     """Return the arrays of the columns, those in shards and those that are stored, and the chunks of the former."""
     columns, strings = decoder.columns, with_strings(decoder.columns)
-    found = [*measured, {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}]
-    levels = {name: [*map(np.concatenate, zip(*(each[name][0] for each in found), strict=True))] for name in found[-1]}
+    sizes_of_chunks = [*measured, {name: sizes_of(zero_rows(strings[name])) for name in flat_levels(strings)}]
+    levels = {
+        name: [*map(np.concatenate, zip(*(each[name][0] for each in sizes_of_chunks), strict=True))]
+        for name in sizes_of_chunks[-1]
+    }
     totals = {name: np.array([chunks.nrecords, *(each.sum() for each in levels[name])], np.int64) for name in levels}
     counts = BorderCounts(
         np.array([0, chunks.nrecords]),
@@ -683,7 +686,7 @@ def _group_arrays(
             stored[spec.name] = StoredArray(spec, splits_of(levels[name][level]), attributes)
             continue
         if spec.part.endswith("shapes"):
-            shapes = np.concatenate([each[name][1] for each in found])
+            shapes = np.concatenate([each[name][1] for each in sizes_of_chunks])
             stored[spec.name] = StoredArray(spec, shapes, attributes)
             continue
         edges = chunks.counts if spec.part == "dense" else np.array([each[name][2] for each in measured], np.int64)

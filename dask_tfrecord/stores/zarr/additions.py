@@ -292,12 +292,19 @@ def fingerprint_of(addition: Addition) -> str:
 
     Options are those of the group, or refused.
     """
-    kind, found = addition.kind, addition.request.fingerprint
+    kind, fingerprint = addition.kind, addition.request.fingerprint
     if isinstance(addition, NewGroup) and addition.added is not None:
         kind = addition.added
     # The same columns may be rows, or columns.
     return digest(
-        [kind, canonical_source(found.source), found.records, found.rows, found.functions, dict(found.classes)]
+        [
+            kind,
+            canonical_source(fingerprint.source),
+            fingerprint.records,
+            fingerprint.rows,
+            fingerprint.functions,
+            dict(fingerprint.classes),
+        ]
     )
 
 
@@ -413,28 +420,28 @@ def files_of_group(target: TargetGroup) -> Iterator[tuple[str, tuple[int, Any]]]
 def shards_to_append(target: TargetGroup, shards: Shards) -> list[str]:
     """Return the paths of the shards that a group does not hold; raise ShardChangedError for one that has changed."""
     held = {file_key(file): facts for file, facts in files_of_group(target)}
-    now, found = shards_origin(shards), dict[tuple[Any, ...], str]()
+    now, paths = shards_origin(shards), dict[tuple[Any, ...], str]()
     for path, file, size, version in zip(shards.paths, now["files"], now["sizes"], now["versions"], strict=True):
         key = file_key(file)
         if key not in held:
-            found.setdefault(key, path)
+            paths.setdefault(key, path)
         elif held[key] != (size, version):
             raise ShardChangedError(
                 f"the store {target} holds this shard with {plural(held[key][0], 'byte')} of another time, and now it "
                 f"has {plural(size, 'byte')}: convert all shards again, or give the new ones only",
                 Location(file),
             )
-    return list(found.values())
+    return list(paths.values())
 
 
 def _items(target: TargetGroup, group: Any, schema: Schema, rows: int) -> dict[str, list[int]]:
     """Count a group's items at each level, by its last splits."""
-    found: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     for feature, levels in flat_levels(schema).items():
-        items = found[feature] = [rows]
+        items = counts[feature] = [rows]
         for part, stride in zip(levels.splits, levels.strides, strict=True):
             name = splits_name(feature, schema) if len(items) == 1 else f"{array_name(feature)}.{part}"
             at = items[-1] * stride
             last: NDArray[Any] = target.read_entries(group[name], Location(f"{target}/{name}"), at, at + 1)
             items.append(int(last[0]))
-    return found
+    return counts

@@ -67,15 +67,15 @@ class Fingerprint:
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any]) -> Fingerprint:
         """Read a fingerprint from attributes; an older version wrote fewer of them."""
-        found = checked(cls, attributes, "the record of a conversion")
-        sources = checked(_Files, found.source, "the record of a conversion: source")
+        fingerprint = checked(cls, attributes, "the record of a conversion")
+        sources = checked(_Files, fingerprint.source, "the record of a conversion: source")
         if not len(sources.files) == len(sources.sizes) == len(sources.versions):
             raise IncompleteStoreError("the record of a conversion has other numbers of files, sizes and versions")
-        for schema in (found.schema, found.source.get("schema") or {}):
+        for schema in (fingerprint.schema, fingerprint.source.get("schema") or {}):
             for feature in checked(_Features, schema, "the record of a conversion: schema").features:
                 if not isinstance(feature.get("name"), str) or not isinstance(feature.get("class"), str):
                     raise IncompleteStoreError(f"the record of a conversion has a feature {feature!s:.60}")
-        return found
+        return fingerprint
 
     def to_attributes(self) -> dict[str, Any]:
         """Return the attributes of the group."""
@@ -100,25 +100,25 @@ class Fingerprint:
 
     def differences(self, now: Fingerprint) -> list[str]:
         """Describe how the inputs and options of another fingerprint differ from these."""
-        found = [*_files(self.source, now.source), *schema_differences(self.schema, now.schema)]
-        if not found and self.records != now.records:
-            found.append(f"the number of records was {self.records:,} and now is {now.records:,}")
-        found += [
+        differences = [*_files(self.source, now.source), *schema_differences(self.schema, now.schema)]
+        if not differences and self.records != now.records:
+            differences.append(f"the number of records was {self.records:,} and now is {now.records:,}")
+        differences += [
             f"{name} was {json.dumps(self.options.get(name))} and now is {json.dumps(now.options.get(name))}"
             for name in sorted({*self.options, *now.options})
             if self.options.get(name) != now.options.get(name)
         ]
-        found += _functions(self.functions, now.functions)
-        found += [
+        differences += _functions(self.functions, now.functions)
+        differences += [
             f"the code of feature class {name} has changed"
             for name, code in now.classes.items()
             if self.classes.get(name, code) != code
         ]
-        if not found and self.rows != now.rows:
-            found.append(
+        if not differences and self.rows != now.rows:
+            differences.append(
                 "other rows are read, or in another way: rows[…], errors=, check_crc=, or assigned or kept arrays"
             )
-        return found
+        return differences
 
 
 def canonical_source(source: Mapping[str, Any]) -> dict[str, Any]:

@@ -261,15 +261,15 @@ def group_attributes(request: ConversionRequest, layout: ZarrLayout, identity: s
 def _images_of_one_size(rows: Rows) -> tuple[str, ...]:
     """Return the columns whose rows are images of one size that can be read as bytes; refuse a data set without one."""
     known = {} if rows.source is None else rows.source.images
-    found = tuple(
+    images = tuple(
         name for name in rows.names if name in known and not known[name].ragged_rank and not known[name].count
     )
-    if not found:
+    if not images:
         raise ValueError(
             "encoded_images=True keeps the bytes of images that are read from shards, one of one size in each row: "
             "ImageFeature((height, width, channels)); there is none"
         )
-    return found
+    return images
 
 
 def _with_groups(schema: Schema, groups: Mapping[str, str | Sequence[str]]) -> Schema:
@@ -492,16 +492,18 @@ class ZarrLayout:
 
     def splits_attributes(self, schema: Schema) -> dict[str, dict[str, Any]]:
         """Return attributes of splits, by array: the dimension that they divide, and the group that they belong to."""
-        found: dict[str, dict[str, Any]] = {}
+        attributes: dict[str, dict[str, Any]] = {}
         for array in self.arrays:
             if array.group is not None:
-                found.setdefault(array.name, {}).update(group=array.group, features=list(schema.groups[array.group]))
+                attributes.setdefault(array.name, {}).update(
+                    group=array.group, features=list(schema.groups[array.group])
+                )
             if array.part == "values":
                 last = Levels.from_feature(schema[array.feature]).splits[-1]
                 own = f"{array.name.removesuffix('values')}{last}"
                 name = splits_name(array.feature, schema) if last == "row_splits" else own
-                found.setdefault(name, {})["divides"] = array.dimensions[0]
-        return found
+                attributes.setdefault(name, {})["divides"] = array.dimensions[0]
+        return attributes
 
     @property
     def nbytes(self) -> int:
@@ -756,13 +758,13 @@ def fits(layout: ZarrLayout, schema: Schema, lengths: Mapping[str, tuple[int, in
 
 def features_by_rows(arrays: Iterable[ArraySpec], schema: Schema) -> dict[int, frozenset[str]]:
     """List which features each kind of unit reads: its arrays', and whole groups."""
-    found: dict[int, set[str]] = {}
+    names_of: dict[int, set[str]] = {}
     for spec in arrays:
         if spec.by_rows:
-            found.setdefault(spec.rows, set()).update(
+            names_of.setdefault(spec.rows, set()).update(
                 (spec.feature,) if spec.group is None else schema.groups[spec.group]
             )
-    return {rows: frozenset(names) for rows, names in found.items()}
+    return {rows: frozenset(names) for rows, names in names_of.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -833,7 +835,7 @@ def divide_units(
 
     Units are those in a range of each kind; `layout` needs the counts of their rows only.
     """
-    found, task_rows = [], _task_rows(layout)
+    tasks, task_rows = [], _task_rows(layout)
     for (kind, _), (first, past) in zip(unit_kinds(layout), ranges, strict=True):
         numbers = np.arange(first, past)
         if isinstance(kind, int):
@@ -842,8 +844,8 @@ def divide_units(
         else:
             low, high = _unit_borders(layout, schema, kind, numbers)
             ends = layout.border_counts.rows[low], layout.border_counts.rows[high]
-        found.append(first + np.searchsorted(_task_number(layout, task_rows, *ends), borders))
-    return np.array(found)
+        tasks.append(first + np.searchsorted(_task_number(layout, task_rows, *ends), borders))
+    return np.array(tasks)
 
 
 def border_counts_for(layout: ZarrLayout, schema: Schema, ranges: Sequence[tuple[int, int]]) -> BorderCounts:
