@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dask_tfrecord.extras.batches.mixing import Pad as Pad
     from dask_tfrecord.extras.batches.mixtures import sample_from_datasets as sample_from_datasets
     from dask_tfrecord.extras.lerobot import to_lerobot as to_lerobot
-    from dask_tfrecord.extras.samples import sample_data as sample_data
+    from dask_tfrecord.extras.sample_data import sample_data as sample_data
     from dask_tfrecord.extras.workers import check_workers as check_workers
     from dask_tfrecord.extras.workers import show_versions as show_versions
     from dask_tfrecord.features import FixedLenFeature as FixedLenFeature
@@ -80,7 +80,7 @@ _PUBLIC = {
     "dataset.reading": ("read_tfrecord",),
     "dataset.reading_zarr": ("from_zarr",),
     "errors": ("CorruptRecordError", "FeatureError", "SchemaError", "TFRecordError"),
-    "extras.samples": ("sample_data",),
+    "extras.sample_data": ("sample_data",),
     "features": (
         *("FixedLenFeature", "FixedLenSequenceFeature", "FloatImageFeature"),
         *("FunctionFeature", "ImageFeature", "ProtoFeature"),

@@ -270,7 +270,7 @@ def index(pattern: str | list[str], compression: str | None, threads: int) -> No
     with show_immediately(), computing(threads):
         written = write_indexes(find_shards(pattern, compression=compression))
     seconds = time.perf_counter() - start
-    files, records = sum(len(each) for each, _ in written), sum(count for _, count in written)
+    files, records = sum(len(each.files) for each in written), sum(each.records for each in written)
     click.echo(f"Wrote {plural(files, 'file')}: index of {plural(records, 'record')} in {seconds:.1f} s")
 
 

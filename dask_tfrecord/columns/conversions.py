@@ -39,8 +39,8 @@ from dask_tfrecord.features import (
     dtype_name,
 )
 from dask_tfrecord.features.dtypes import TIMES
+from dask_tfrecord.features.keyed_values import in_levels, refuse_values
 from dask_tfrecord.features.listed import is_padded
-from dask_tfrecord.features.written import in_levels, refuse_values
 
 
 def feature_of(array: Any, owner: str) -> Feature:

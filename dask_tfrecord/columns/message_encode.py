@@ -25,10 +25,10 @@ from dask_tfrecord.features import Encoded, Feature, FixedLenFeature, ProtoFeatu
 from dask_tfrecord.features.base import ColumnDecoder
 from dask_tfrecord.features.encoded import deflated
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, fixed
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.message_types import MessageType, is_map, is_utf8
 from dask_tfrecord.features.schema import Schema
-from dask_tfrecord.features.written import KeyedValues, fixed
 from dask_tfrecord.records.window import FOOTER, HEADER
 
 # Bytes of a message that protobuf reads.

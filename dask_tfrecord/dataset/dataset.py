@@ -42,7 +42,7 @@ from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.explode import explode_rows, step_window
 from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
 from dask_tfrecord.rows.permutation import shuffled
-from dask_tfrecord.rows.ragged import padded_column, ragged_column
+from dask_tfrecord.rows.ragged_arrays import padded_column, ragged_column
 from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.rows.where import (
     Filters,

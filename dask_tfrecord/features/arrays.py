@@ -25,12 +25,12 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import checked_decoded_dtype, checked_shape, values_dtype
 from dask_tfrecord.features.encoded import EncodedArray, checked_count, iter_arrays, iter_values
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, flat
 from dask_tfrecord.features.keys import Decoded
 from dask_tfrecord.features.listed import FixedLenFeature
 from dask_tfrecord.features.raw import RawFeature
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.text import TextFeature
-from dask_tfrecord.features.written import KeyedValues, flat
 
 
 class ArrayFeature(EncodedArray):

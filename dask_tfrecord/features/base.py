@@ -13,9 +13,9 @@ import numpy as np
 from dask_tfrecord.blocks import Block, MemoryLimit, RaggedBlock, as_row_error
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, check_lengths, fixed, in_rows
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry
-from dask_tfrecord.features.written import KeyedValues, check_lengths, fixed, in_rows
 
 
 class Feature(ABC):

@@ -16,8 +16,8 @@ from dask_tfrecord.blocks import ArraysBlock, Block, BytesBlock, RaggedBlock, as
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, in_levels
 from dask_tfrecord.features.keys import KeySpec, Scope
-from dask_tfrecord.features.written import KeyedValues, in_levels
 from dask_tfrecord.shards.compressions import find_compression
 
 

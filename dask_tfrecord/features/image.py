@@ -26,9 +26,9 @@ from dask_tfrecord.features.dtypes import Shape, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, iter_arrays, iter_values
 from dask_tfrecord.features.images.codecs import ImageError
 from dask_tfrecord.features.images.pixels import ImageEncoding, decode_image, encode_image, image_shape, resize_advice
+from dask_tfrecord.features.keyed_values import KeyedValues, fixed
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry, shape_entry
-from dask_tfrecord.features.written import KeyedValues, fixed
 
 IMAGE_DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
 

@@ -35,11 +35,11 @@ from dask_tfrecord.features.dtypes import (
     values_dtype,
 )
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, check_lengths
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key, values_in_rows
 from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, tensor_entry, values_entry
-from dask_tfrecord.features.written import KeyedValues, check_lengths
 
 
 class Listed(Feature):

@@ -16,6 +16,7 @@ from dask_tfrecord.features.base import Feature, of_this_library
 from dask_tfrecord.features.dtypes import checked_mixed, checked_parsed_dtype, numpy_dtype, values_dtype
 from dask_tfrecord.features.encoded import Encoded
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, in_rows
 from dask_tfrecord.features.keys import Decoded, KeyOutput, KeySpec, Scope, number_content, ragged_key
 from dask_tfrecord.features.listed import Listed
 from dask_tfrecord.features.row_partitions import (
@@ -30,7 +31,6 @@ from dask_tfrecord.features.row_partitions import (
     ValueRowIds,
 )
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, values_entry
-from dask_tfrecord.features.written import KeyedValues, in_rows
 
 
 def _check_values(values: Any, dtype: str) -> None:

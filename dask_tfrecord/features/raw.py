@@ -32,11 +32,11 @@ from dask_tfrecord.features.encoded import (
     iter_values,
 )
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, flat
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.size_keys import check_size_keys, keyed_sizes, shapes_of_keys, size_specs, sizes_and_keys
 from dask_tfrecord.features.tensor import TensorFeature
 from dask_tfrecord.features.tfds_entries import Entry, sequence_entry, tensor_entry
-from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.shards.deflate import inflated_value
 
 

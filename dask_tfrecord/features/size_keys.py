@@ -12,8 +12,8 @@ from dask_tfrecord._native import ValueLayout
 from dask_tfrecord.blocks import ArraysBlock, RaggedBlock, RowError, first_true
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import checked_key
+from dask_tfrecord.features.keyed_values import KeyedValues
 from dask_tfrecord.features.keys import KeyOutput, KeySpec
-from dask_tfrecord.features.written import KeyedValues
 
 
 def sizes_and_keys(shape: Any, size_keys: Sequence[str], owner: str) -> tuple[Any, tuple[str, ...]]:

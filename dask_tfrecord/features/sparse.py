@@ -15,9 +15,9 @@ from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.base import ColumnDecoder, Feature, checked_key
 from dask_tfrecord.features.dtypes import Shape, checked_parsed_dtype, checked_shape
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, in_rows
 from dask_tfrecord.features.keys import Assemble, Decoded, KeyOutput, KeySpec, Scope, ragged_key
 from dask_tfrecord.features.listed import FixedLenFeature, Listed, VarLenFeature
-from dask_tfrecord.features.written import KeyedValues, in_rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -25,8 +25,8 @@ from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.dtypes import Shape, checked_dtype, checked_shape, numpy_dtype
 from dask_tfrecord.features.encoded import Encoded, EncodedArray, checked_count
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, flat
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
-from dask_tfrecord.features.written import KeyedValues, flat
 from dask_tfrecord.messages import Dim, TensorProto, TensorShapeProto, varint_bytes
 
 

@@ -16,9 +16,9 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.features.base import Feature
 from dask_tfrecord.features.encoded import Encoded, checked_count, iter_values
 from dask_tfrecord.features.images.pixels import ImageEncoding
+from dask_tfrecord.features.keyed_values import KeyedValues, fixed
 from dask_tfrecord.features.keys import Decoded, KeySpec, Scope
 from dask_tfrecord.features.tfds_entries import Entry, class_entry, sequence_entry
-from dask_tfrecord.features.written import KeyedValues, fixed
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -460,10 +461,15 @@ def _parse_lines(text: bytes) -> Iterator[NDArray[np.int64]]:
         yield numbers.reshape(-1, 2)
 
 
-def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
-    """Write the index file of a shard next to it, and its access points if it is gzip.
+class WrittenIndex(NamedTuple):
+    """Sidecars that were written for a shard."""
 
-    Return the bytes of each file by its path, and the number of records.
+    files: dict[str, int]  # bytes of each file, by its path
+    records: int  # of the shard
+
+
+def write_sidecars(shard: Shard) -> WrittenIndex:
+    """Write the index file of a shard next to it, and its access points if it is gzip.
 
     The shard is read completely, and the CRC of every length is checked. Each file appears when it is complete. Raises
     CorruptRecordError if the shard is damaged, and TFRecordError if it is zlib or on a web server.
@@ -487,7 +493,7 @@ def write_sidecars(shard: Shard) -> tuple[dict[str, int], int]:
             files = {path: nbytes}
             if window.compression is not None:
                 files[access] = write_access_points(shard, access)
-    return files, count
+    return WrittenIndex(files, count)
 
 
 def _index_lines(window: Window, step: RecordsInView) -> bytes:

@@ -289,35 +289,40 @@ class RecordState(IntEnum):
     TRUNCATED = 3
 
 
-def walk_states(
-    shard: Shard, offset: int, skipped: int, check: Callable[[], ShardReport]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, length with framing, and state of each record from `offset` on, damaged ones included.
+class StoredRecord(NamedTuple):
+    """Where a record is in the decompressed stream, and how it is damaged."""
+
+    offset: int
+    nbytes: int  # with framing; 0 if it is unknown
+    state: RecordState
+
+
+def walk_states(shard: Shard, offset: int, skipped: int, check: Callable[[], ShardReport]) -> Iterator[StoredRecord]:
+    """Yield each record from `offset` on, damaged ones included.
 
     The payloads of the first `skipped` records are not checked. `check` returns the report of `check_shard`, which
     finds the next record after a damaged length.
     """
     while True:
         with Window(shard, offset, stop=shard.size) as window:
-            while (found := record_state(window, is_skipped=skipped > 0)) is not None:
-                if found[2] in (RecordState.LENGTH, RecordState.TRUNCATED):
+            while (record := record_at(window, is_skipped=skipped > 0)) is not None:
+                if record.state in (RecordState.LENGTH, RecordState.TRUNCATED):
                     break
                 skipped -= 1
-                yield found
-        if found is None:
+                yield record
+        if record is None:
             return
-        begin, size, state = found
         report = check()
-        following = report.starts[report.starts > begin]
-        if state == RecordState.TRUNCATED or not following.size:
-            yield begin, max(size, report.nbytes - begin), state
+        following = report.starts[report.starts > record.offset]
+        if record.state == RecordState.TRUNCATED or not following.size:
+            yield record._replace(nbytes=max(record.nbytes, report.nbytes - record.offset))
             return
         offset = int(following[0])
-        yield begin, offset - begin, state
+        yield record._replace(nbytes=offset - record.offset)
 
 
-def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int, int] | None:
-    """Return offset, length with framing, and state of the record at a window, and move the window past it.
+def record_at(window: Window, *, is_skipped: bool = False) -> StoredRecord | None:
+    """Check the record at a window, and move the window past it.
 
     A damaged length is 0; the length of a truncated record is the number of bytes that are left.
     Payloads of more than 8 MiB are not checked, and none if it `is_skipped`. At the end, return None.
@@ -327,25 +332,25 @@ def record_state(window: Window, *, is_skipped: bool = False) -> tuple[int, int,
         if not window.ensure(1):
             return None
         if not window.ensure(HEADER):
-            return begin, window.end - window.begin, RecordState.TRUNCATED
+            return StoredRecord(begin, window.end - window.begin, RecordState.TRUNCATED)
         length = int.from_bytes(window.view(0, 8), "little")
         if not crc_holds(window, 0, 8):
-            return begin, 0, RecordState.LENGTH
+            return StoredRecord(begin, 0, RecordState.LENGTH)
         size = HEADER + length + FOOTER
         if window.compression is None and begin + size > window.shard.size:
-            return begin, window.shard.size - begin, RecordState.TRUNCATED
+            return StoredRecord(begin, window.shard.size - begin, RecordState.TRUNCATED)
         state = RecordState.INTACT
         if length <= _CHECKED and not is_skipped:
             if not window.ensure(size):
-                return begin, window.end - window.begin, RecordState.TRUNCATED
+                return StoredRecord(begin, window.end - window.begin, RecordState.TRUNCATED)
             if not crc_holds(window, HEADER, HEADER + length):
                 state = RecordState.PAYLOAD
         if not window.advance(size):
-            return begin, window.offset - begin, RecordState.TRUNCATED
-        return begin, size, state
+            return StoredRecord(begin, window.offset - begin, RecordState.TRUNCATED)
+        return StoredRecord(begin, size, state)
     except CorruptRecordError:
         # A compressed stream that ends early.
-        return begin, 0, RecordState.TRUNCATED
+        return StoredRecord(begin, 0, RecordState.TRUNCATED)
 
 
 def crc_holds(window: Window, begin: int, end: int) -> bool:

@@ -21,6 +21,7 @@ from dask_tfrecord.records.index import (
     SUFFIX,
     ByteSplit,
     ShardIndex,
+    WrittenIndex,
     begins_with_header,
     even_splits,
     index_shard,
@@ -93,15 +94,15 @@ def build_index(
     ['train-00000-of-00002.tfrecord.idx', 'train-00001-of-00002.tfrecord.idx']
     """
     shards = find_shards(urlpath, compression=compression, storage_options=storage_options)
-    return tuple(redact_url(path) for files, _ in write_indexes(shards) for path in files)
+    return tuple(redact_url(path) for written in write_indexes(shards) for path in written.files)
 
 
-def write_indexes(shards: Shards) -> list[tuple[dict[str, int], int]]:
+def write_indexes(shards: Shards) -> list[WrittenIndex]:
     """Write the sidecars of listed shards as `write_sidecars` does; see `build_index`."""
     calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
-    written: list[tuple[dict[str, int], int]] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
-    sizes = {path: StoredFile(size) for files, _ in written for path, size in files.items()}
+    written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
+    sizes = {path: StoredFile(size) for each in written for path, size in each.files.items()}
     check_files(sizes, shards.storage_options)
     return written
 
@@ -220,7 +221,7 @@ def _entries_apart(shards: Shards) -> int:
     return min(limits().entry_nbytes, max(_LEAST_APART, int(shards.sizes.sum()) // _MOST_CLOSE))
 
 
-def _write(shards: Shards) -> list[tuple[dict[str, int], int]]:
+def _write(shards: Shards) -> list[WrittenIndex]:
     return [write_sidecars(shard) for shard in shards]
 
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from dask_tfrecord.blocks import Block, block_nbytes, splits_of
 from dask_tfrecord.errors import Location, plural, printable
 from dask_tfrecord.rows.engine import da
-from dask_tfrecord.rows.objects import as_chunk
+from dask_tfrecord.rows.object_array import as_chunk
 from dask_tfrecord.rows.sources import AnySource, CountedRows, UncountedChunks
 from dask_tfrecord.rows.steps import Place
 from dask_tfrecord.rows.task_names import column_key, label_key, step_key

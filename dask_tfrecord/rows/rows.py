@@ -48,7 +48,7 @@ from dask_tfrecord.rows.graph import (
     shared,
     without_empty_chunks,
 )
-from dask_tfrecord.rows.objects import as_chunk
+from dask_tfrecord.rows.object_array import as_chunk
 from dask_tfrecord.rows.sources import AnySource, CountedRows, RowChunks, UncountedChunks, UncountedSource
 from dask_tfrecord.rows.steps import Place, Renamed, Step, StepChunks, StepRows
 from dask_tfrecord.rows.task_names import column_key, label_key, step_key

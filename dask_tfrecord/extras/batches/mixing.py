@@ -39,7 +39,7 @@ from dask_tfrecord.features.images.codecs import ImageError
 from dask_tfrecord.features.images.pixels import decode_image
 from dask_tfrecord.features.schema import Schema, unset_advice
 from dask_tfrecord.rows.functions import UserBlocks
-from dask_tfrecord.rows.ragged import check_ragged, padding_value
+from dask_tfrecord.rows.ragged_arrays import check_ragged, padding_value
 
 Batch = dict[str, Any]
 # Waits for the images of a batch, and returns it.

@@ -19,7 +19,7 @@ from dask_tfrecord.features.metadata.labels import Labels
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, LazyColumn, block_array
-from dask_tfrecord.rows.objects import ObjectArray
+from dask_tfrecord.rows.object_array import ObjectArray
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import CountedRows
 from dask_tfrecord.rows.task_names import column_key

@@ -12,7 +12,14 @@ import numpy as np
 from dask_tfrecord.errors import TFRecordError, joined, plural, printable, redact_url
 from dask_tfrecord.extras.view.opened import Opened
 from dask_tfrecord.features.inference.payload_type import detect_payload_type, is_probably_text, parse_record
-from dask_tfrecord.records.shard_check import RecordState, ShardReport, check_shard, record_state, walk_states
+from dask_tfrecord.records.shard_check import (
+    RecordState,
+    ShardReport,
+    StoredRecord,
+    check_shard,
+    record_at,
+    walk_states,
+)
 from dask_tfrecord.records.window import FOOTER, HEADER, Window
 from dask_tfrecord.shards.shard import Shard
 
@@ -81,17 +88,17 @@ def shard_map(data: Opened, number: int, start: int, stop: int) -> dict[str, Any
         at = max(0, int(np.searchsorted(known.entry_records, start, side="right")) - 1)
         if not known.lost:
             record, offset = int(known.entry_records[at]), int(known.entry_offsets[at])
-    cells: list[tuple[int, int, int]] = []
+    cells: list[StoredRecord] = []
     nbytes = 0
     for cell in walk_states(shard, offset, start - record, partial(damage_of, data, number)):
         if record >= stop or (nbytes > _MAP_NBYTES and cells):
             break
         if record >= start:
             cells.append(cell)
-            nbytes += cell[1]
+            nbytes += cell.nbytes
         record += 1
     report = data.damage.get(number)
-    if report is None and any(state for _, _, state in cells):
+    if report is None and any(cell.state for cell in cells):
         report = damage_of(data, number)
     offsets, lengths, states = (list(column) for column in zip(*cells, strict=True)) if cells else ([], [], [])
     return {
@@ -123,11 +130,10 @@ def record_bytes(data: Opened, number: int, offset: int) -> dict[str, Any]:
         text = bytes(window.view(0, min(left, _HEX_NBYTES, HEADER + length + FOOTER))).hex()
         is_parsed = length <= min(_PARSED_NBYTES, left - HEADER)
         payload = bytes(window.view(HEADER, HEADER + length)) if is_parsed else b""
-        found = record_state(window)
-    assert found is not None
-    _, size, state = found
-    fields = _record_fields(payload) if state in (RecordState.INTACT, RecordState.PAYLOAD) else []
-    return {"offset": offset, "length": size or None, "state": state, "hex": text, "fields": fields}
+        stored = record_at(window)
+    assert stored is not None
+    fields = _record_fields(payload) if stored.state in (RecordState.INTACT, RecordState.PAYLOAD) else []
+    return {"offset": offset, "length": stored.nbytes or None, "state": stored.state, "hex": text, "fields": fields}
 
 
 def _record_fields(payload: bytes) -> list[dict[str, Any]]:

@@ -992,7 +992,9 @@ class Files:
         for attempt in reversed(range(_INDEX_ATTEMPTS)):
             shard = find_shards(place, compression=self.compression, storage_options=options)[0]
             try:
-                return tuple((path + name.removeprefix(place), size) for name, size in write_sidecars(shard)[0].items())
+                return tuple(
+                    (path + name.removeprefix(place), size) for name, size in write_sidecars(shard).files.items()
+                )
             except ShardChangedError:
                 # A concurrent copy of the same task has written the shard a second time.
                 if not attempt:

@@ -22,7 +22,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes
-from dask_tfrecord.columns.encode import Encoder, RecordStream, record_schema
+from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_feature, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.columns.records import written_schema
 from dask_tfrecord.errors import (
@@ -44,7 +44,6 @@ from dask_tfrecord.features.inference.payload_type import parse_record, payload_
 from dask_tfrecord.features.metadata.labels import SUFFIX, read_labels
 from dask_tfrecord.features.metadata.splits import resolve_collection
 from dask_tfrecord.features.metadata.tfds_writer import TFDSMetadata, TFDSNames, tfds_groups
-from dask_tfrecord.features.of_arrays import listed_feature
 from dask_tfrecord.features.schema import Schema, schema_from_arguments
 from dask_tfrecord.identity import file_key
 from dask_tfrecord.options import CopyOptions, ShardOptions, TFRecordOptions, complete, with_options

@@ -15,7 +15,7 @@ from dask_tfrecord.errors import FeatureError, SchemaError
 from dask_tfrecord.features import Feature
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.graph import Chunk, block_array, locate_in_chunk
-from dask_tfrecord.rows.objects import as_chunk
+from dask_tfrecord.rows.object_array import as_chunk
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import AnySource
 from dask_tfrecord.rows.task_names import column_key
