@@ -292,7 +292,7 @@ def plan_shards(shards: int, features: int, chunks: str) -> dict[str, Any]:
     before = reset_peak()
     began = time.process_time()
     collection = Collection.from_indexes(files.resolved([None] * shards, [False] * shards), indexes)
-    source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
+    source = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=True)
     if chunks == "shard":
         borders = distinct(collection.starts)
     elif chunks == "record":

@@ -7,7 +7,7 @@ band, by protocol 5), and `sys.getsizeof`, which dask calls, returns their size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
@@ -53,6 +53,10 @@ class Layout(Protocol):
     @property
     def is_dense(self) -> bool:
         """Blocks are arrays of numbers."""
+
+
+# Arrays of columns by name.
+Arrays = Mapping[str, NDArray[Any]]
 
 
 class _Buffers:
@@ -302,7 +306,8 @@ def gather_rows(blocks: Sequence[Any], owners: NDArray[np.int64] | None, index: 
         values, splits = _gather_values(inner, outer, owners, index)
     else:
         splits = gather_splits(outer, owners, index)
-        starts, lengths = _gather_items([each[:-1] for each in outer], owners, index), np.diff(splits)
+        starts = _gather_items([each[:-1] for each in outer], owners, index)
+        lengths = np.diff(splits)
         items = np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
         values = gather_rows(inner, None if owners is None else np.repeat(owners, lengths), items)
     if isinstance(first, ArraysBlock):
@@ -446,7 +451,8 @@ def _gather_values(
     index: NDArray[np.int64],
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Copy the values of rows, and return them with their splits."""
-    index, splits = np.ascontiguousarray(index, np.int64), [np.ascontiguousarray(each, np.int64) for each in splits]
+    index = np.ascontiguousarray(index, np.int64)
+    splits = [np.ascontiguousarray(each, np.int64) for each in splits]
     taken, first = gather_splits(splits, owners, index), values[0]
     if first.size and not any(first.strides):
         # All items share the memory of one.

@@ -51,7 +51,8 @@ def feature_of(array: Any, owner: str) -> Feature:
     if isinstance(array, RaggedBlock):
         values, rank = array.flat_values, array.ragged_rank
         kind, name = ("", "bytes") if isinstance(values, BytesBlock) else (values.dtype.kind, values.dtype.name)
-        inner, levels = values.shape[1:], tuple(RowLengths(str(level)) for level in range(rank - 1))
+        inner = values.shape[1:]
+        levels = tuple(RowLengths(str(level)) for level in range(rank - 1))
         if 0 in inner and rank == 1 and kind != "T":
             return TensorFeature(inner, name, count=-1)
         if not kind or kind in "biuf" or name in ("bfloat16", *TIMES):

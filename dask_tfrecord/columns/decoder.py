@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dask_tfrecord import _native
 from dask_tfrecord._native import Content, Fault, Kind, Stop, ValueLayout
-from dask_tfrecord.blocks import Block, MemoryLimit, RowError, RowLimitError, allocating
+from dask_tfrecord.blocks import Arrays, Block, MemoryLimit, RowError, RowLimitError, allocating
 from dask_tfrecord.columns.message_fields import MessageTables, columns_in_bytes, message_columns, message_tables
 from dask_tfrecord.errors import (
     FEATURES,
@@ -279,7 +279,7 @@ def decode(
     *,
     rows: int | None,
     check_crc: bool = True,
-    out: Mapping[str, NDArray[Any]] | None = None,
+    out: Arrays | None = None,
     limit: MemoryLimit | None = None,
     where: Where | None = None,
 ) -> dict[str, Block]:
@@ -314,9 +314,7 @@ class _Shards:
         self._reader: _Reader | None = None
         self._file: StoredStream | None = None
 
-    def decode(
-        self, job: _DecodeJob, runs: Iterable[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]
-    ) -> dict[str, Block]:
+    def decode(self, job: _DecodeJob, runs: Iterable[RecordRange], rows: int | None, out: Arrays) -> dict[str, Block]:
         """Decode the runs of a chunk."""
         runs = list(runs)
         with activity("decode"):
@@ -486,7 +484,7 @@ class _DecodeJob:
         self._dense, self._specs = keys.dense, keys.native
         self._options = check_crc, keys.closed
 
-    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Arrays) -> None:
         """Prepare to decode the next chunk."""
         self.rows, self.out = rows, out
         self.offered: dict[int, NDArray[Any]] = {}
@@ -635,7 +633,7 @@ class _FilteredJob(_DecodeJob):
         tested, self.mask = where
         self.tested = _DecodeJob(decoder, tested, check_crc, limit)
 
-    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+    def begin(self, runs: Sequence[RecordRange], rows: int | None, out: Arrays) -> None:
         """Prepare to decode the next chunk."""
         super().begin(runs, rows, out)
         # Records that are kept: for each window, the number of its record range and the numbers of the records.
@@ -905,7 +903,8 @@ def _found_keys(spec: KeySpec, refused: _native.Problem, payload: bytes, *, is_l
         # The decoder does not validate features that are not requested.
         return "; another part of the record is damaged"
     if is_list:
-        context, parts = record.context.features.feature, [item.features.feature for item in record.examples]
+        context = record.context.features.feature
+        parts = [item.features.feature for item in record.examples]
     else:
         context, parts = record.context.feature, [record.feature_lists.feature_list]
     nearby = parts[refused.step if is_list else 0] if spec.steps else context

@@ -20,7 +20,7 @@ from dask_tfrecord.blocks import Block, RowError, first_true
 from dask_tfrecord.columns.conversions import as_read, check_column
 from dask_tfrecord.columns.decoder import Decoder
 from dask_tfrecord.errors import FeatureError, Location, SchemaError, UnknownFeatureError, near_misses, plural
-from dask_tfrecord.features import Feature, FixedLenFeature, RawFeature, TensorFeature, VarLenFeature
+from dask_tfrecord.features import Feature, FixedLenFeature
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.keyed_values import KeyedValues
 from dask_tfrecord.features.keys import MESSAGES, Scope
@@ -259,41 +259,3 @@ def column_forms(features: Mapping[str, Any] | None) -> dict[str, Feature]:
             # Object arrays hold rows without padding.
             forms[name] = feature.unpadded()
     return forms
-
-
-def listed_feature(name: str, feature: Feature) -> Feature:
-    """Choose the feature that lists the values of array `name`; its column is `feature`.
-
-    Integers and bool are listed as int64, float16 and bfloat16 as float32.
-    """
-    dtype, shape = feature.item_dtype, feature.row_shape
-    if dtype.name == "float64":
-        rounded, kept = f"FixedLenFeature({shape}, 'float32')", f"RawFeature({shape}, 'float64')"
-        if feature.ragged_rank > 1:
-            rounded, kept = "RaggedFeature('float32', partitions=…)", "a sequence feature VarLenFeature('float64')"
-        elif isinstance(feature, TensorFeature):
-            rounded, kept = repr(replace(feature, dtype="float32")), repr(feature)
-        elif feature.ragged_rank:
-            rounded = repr(VarLenFeature("float32", shape=shape))
-        raise SchemaError(
-            f"array {name!r} is of float64, and an Example lists float32: specify features={{{name!r}: {rounded}}} to "
-            f"round it, or {{{name!r}: {kept}}} to keep it"
-        )
-    if dtype.kind == "c":
-        raise SchemaError(
-            f"array {name!r} is of {dtype}, which an Example cannot list: specify RawFeature(shape, {dtype.name!r}) or "
-            f"TensorFeature(shape, {dtype.name!r}) in features="
-        )
-    if feature.own_shapes or isinstance(feature, TensorFeature):
-        raise SchemaError(
-            f"array {name!r} has rows of different shapes, which an Example cannot list: specify TensorFeature or "
-            f"ImageFeature in features="
-        )
-    if isinstance(feature, VarLenFeature) and feature.ragged_rank > 1:
-        raise SchemaError(
-            f"array {name!r} has nested rows, which an Example cannot list: specify RaggedFeature with partitions in "
-            f"features=, or VarLenFeature in sequence_features="
-        )
-    if not isinstance(feature, RawFeature):
-        return feature
-    return VarLenFeature(dtype, shape=shape) if feature.ragged_rank else FixedLenFeature(shape, dtype)

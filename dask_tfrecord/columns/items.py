@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
+    Arrays,
     ArraysBlock,
     Block,
     BytesBlock,
@@ -234,7 +235,7 @@ class ItemColumns:
             made[MASK] = inside
         return {name: made[name] for name in names}
 
-    def flat_outputs(self, out: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def flat_outputs(self, out: Arrays) -> dict[str, NDArray[Any]]:
         """Choose arrays in `out` that flat ragged values may be decoded into."""
         return {
             name: array

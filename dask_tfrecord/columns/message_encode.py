@@ -120,7 +120,9 @@ class MessageEncoder:
     def payloads(self, blocks: Mapping[str, Block]) -> BytesBlock:
         """Return the messages of these rows; `RowError` names a row that can't be encoded."""
         native = self._native(blocks, lambda _: nullcontext(), None)
-        rows, buffer, messages = len(next(iter(blocks.values()))), np.empty(1 << 16, np.uint8), list[bytes]()
+        rows = len(next(iter(blocks.values())))
+        buffer = np.empty(1 << 16, np.uint8)
+        messages = list[bytes]()
         while len(messages) < rows:
             written = native.encode(len(messages), buffer)
             if not written.records:

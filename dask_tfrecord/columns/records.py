@@ -74,7 +74,8 @@ def renamed_records(columns: Schema, names: Mapping[str, str]) -> Schema | None:
     read = columns.records
     if read is None:
         return None
-    new, decoders = {old: renamed for renamed, old in names.items()}, Decoder(read).decoders
+    new = {old: renamed for renamed, old in names.items()}
+    decoders = Decoder(read).decoders
     sources: dict[str, str] = {}
     for name in read:
         made = [column for column, of in decoders.items() if of.source == name and of.assembler is not lengths]

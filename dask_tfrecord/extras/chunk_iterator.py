@@ -58,7 +58,8 @@ def _iterate_chunks(
     if client is not None:
         yield from _from_cluster(client, rows, names, step, number)
         return
-    source, chunks = rows.source, [] if rows.source is not None else rows.chunks(names).to_delayed().ravel()
+    source = rows.source
+    chunks = [] if rows.source is not None else rows.chunks(names).to_delayed().ravel()
 
     def read(number: int) -> Result:
         if source is not None:
@@ -82,7 +83,9 @@ def _from_cluster(
     client: Any, rows: Rows, names: tuple[str, ...], step: Callable[[Chunk, int], Result], number: int
 ) -> Iterator[Result]:
     """Compute chunks on a cluster, a few ahead of the caller, and yield them in order."""
-    name, futures, reader = step_key("read-ahead"), deque[Any](), []
+    name = step_key("read-ahead")
+    futures = deque[Any]()
+    reader = []
     if rows.source is not None:
         # A task of its own, so that the source is sent once.
         read = partial(_read_step, rows.source, (names, rows.borders), step)

@@ -785,7 +785,8 @@ def _displayed_range(dtype: np.dtype[Any], images: Sequence[_Reduced]) -> tuple[
     if dtype.kind == "b":
         return 0, 1
     extents = [image.extent for image in images if image.extent is not None]
-    low, high = min((low for low, _ in extents), default=0), max((high for _, high in extents), default=1)
+    low = min((low for low, _ in extents), default=0)
+    high = max((high for _, high in extents), default=1)
     if dtype.kind in "iu":
         # 8 bits in a wider type; 16 bits of a camera rarely use the whole range.
         return (0, 255) if low >= 0 and high <= 255 else (min(low, 0), high)

@@ -66,7 +66,10 @@ def _draw_shapes(first: int) -> Iterator[bytes]:
         shape, (color, rgb) = _SHAPES[number % 3], [*_COLORS.items()][number % 4]
         half = int(rng.integers(6, 11))
         column, row = rng.integers(half, SIZE - half, 2)
-        left, right, top, bottom = column - half, column + half, row - half, row + half
+        left = column - half
+        right = column + half
+        top = row - half
+        bottom = row + half
         dx, dy = abs(x - column), y - top
         inside = {
             "circle": dx**2 + (y - row) ** 2 <= half**2,

@@ -112,6 +112,7 @@ class ImageFeature(Encoded):
         ) -> None: ...
 
     def __post_init__(self) -> None:
+        """Check the arguments, and complete the shape by what is known of decoded images."""
         dtype = numpy_dtype(self.dtype, "ImageFeature").name
         if dtype not in IMAGE_DTYPES:
             raise SchemaError(f"ImageFeature: expected dtype {', '.join(IMAGE_DTYPES)}; got {self.dtype!r}")
@@ -119,22 +120,25 @@ class ImageFeature(Encoded):
             raise SchemaError(
                 f"ImageFeature: expected channels 0 (those of the file), 1, 3 or 4; got {self.channels!r}"
             )
-        size = None if self.size is None else checked_shape(self.size, "ImageFeature")
+        size = self._checked_size()
+        shape = self._decoded_shape(size)
+        options = {name: bool(getattr(self, name)) for name in ("fast", "reduced", "antialias")}
+        self._set(
+            shape=None if shape == (-1, -1, -1) else shape,
+            dtype=dtype,
+            size=size,
+            channels=int(self.channels),
+            **options,
+        )
+
+    def _decoded_shape(self, size: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Return the shape of the images of a record, -1 for what is open; refuse one that contradicts the size."""
         shape = (-1, -1, -1) if self.shape is None else checked_shape(self.shape, "ImageFeature", open_sizes=4)
         if len(shape) not in (3, 4) or (len(shape) == 4 and shape[0] == 0):
             raise SchemaError(
                 f"ImageFeature: expected shape (height, width, channels), or (count, height, width, channels) for "
                 f"several images per record, -1 for any number; got {shape}"
             )
-        if size is not None and (len(size) != 2 or 0 in size):
-            advice = f": write size=({size[0]}, {size[0]})" if len(size) == 1 and size[0] else ""
-            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {self.size}{advice}")
-        if self.reduced and size is None:
-            raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
-        if self.method not in IMAGE_METHODS:
-            raise SchemaError(f"ImageFeature: expected method {', '.join(IMAGE_METHODS)}; got {self.method!r:.100}")
-        if size is None and (self.method, self.antialias) != ("bilinear", False):
-            raise SchemaError("ImageFeature: method and antialias resize images; pass size=")
         *images, height, width, bands = shape
         decoded = (*(size or (height, width)), self.channels or bands)
         given = (height, width, bands)
@@ -145,10 +149,21 @@ class ImageFeature(Encoded):
             )
         if images and images[0] > 0 and -1 in decoded:
             raise SchemaError(f"ImageFeature: a fixed number of images per record needs a known shape; got {shape}")
-        shape = (*images, *decoded)
-        open_shape = None if shape == (-1, -1, -1) else shape
-        options = {name: bool(getattr(self, name)) for name in ("fast", "reduced", "antialias")}
-        self._set(shape=open_shape, dtype=dtype, size=size, channels=int(self.channels), **options)
+        return (*images, *decoded)
+
+    def _checked_size(self) -> tuple[int, ...] | None:
+        """Return the size that images are resized to, if any; refuse options of resizing without it."""
+        size = None if self.size is None else checked_shape(self.size, "ImageFeature")
+        if size is not None and (len(size) != 2 or 0 in size):
+            advice = f": write size=({size[0]}, {size[0]})" if len(size) == 1 and size[0] else ""
+            raise SchemaError(f"ImageFeature: expected size (height, width), both positive; got {self.size}{advice}")
+        if self.reduced and size is None:
+            raise SchemaError("ImageFeature: reduced=True needs the size to which images are resized; pass size=")
+        if self.method not in IMAGE_METHODS:
+            raise SchemaError(f"ImageFeature: expected method {', '.join(IMAGE_METHODS)}; got {self.method!r:.100}")
+        if size is None and (self.method, self.antialias) != ("bilinear", False):
+            raise SchemaError("ImageFeature: method and antialias resize images; pass size=")
+        return size
 
     @property
     def item_dtype(self) -> np.dtype[Any]:

@@ -29,7 +29,11 @@ KINDS = {"bytes": Kind.BYTES, "float32": Kind.FLOATS, "int64": Kind.INT64}
 
 @dataclass(frozen=True, slots=True)
 class KeySpec:
-    """Kind and layout of the values under one key of a record, a feature list or an item."""
+    """Kind and layout of the values under one key of a record, a feature list or an item.
+
+    `Column.close` in `native/columns.hpp` decides what becomes of a record that lacks the key: its default value, a
+    ragged row without values, or an error.
+    """
 
     key: str
     dtype: str  # of the values after casting; "bytes" for everything that is stored as bytes

@@ -185,7 +185,9 @@ class RawFeature(EncodedArray):
 
     def _inflated(self, compression: str, decoded: Decoded) -> Decoded:
         """Return the decompressed bytes values."""
-        files, limit, is_open = decoded.keys[0].encoded(), decoded.limit, -1 in self.shape
+        files = decoded.keys[0].encoded()
+        limit = decoded.limit
+        is_open = -1 in self.shape
         inflated, size = [], 0
         for number, file in enumerate(iter_values(files)):
             # One byte more than accepted, to find values that are too long; 0 for any number.

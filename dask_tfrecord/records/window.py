@@ -117,6 +117,7 @@ class Window:
     ) -> _native.Walk:
         """Feed a decoder at most `limit` records, and move forward past those that it accepts.
 
+        `Framing.next` in `native/framing.hpp` compares both CRCs of a record before the decoder sees its payload.
         They are the records in view, and, as far as the native core can read them itself, those that follow: about
         16 MiB until the next check for an interruption. Reading will probably stop at the offset `stop`; the last
         record begins at the offset `last` at most.

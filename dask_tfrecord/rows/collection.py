@@ -194,7 +194,10 @@ class Collection:
         ends: NDArray[np.int64],
     ) -> RecordRange:
         """Return a run of records whose bytes are known."""
-        first, begin, end, spans = int(records[0]), int(begins[0]), int(ends[-1]), (begins, ends)
+        first = int(records[0])
+        begin = int(begins[0])
+        end = int(ends[-1])
+        spans = (begins, ends)
         total = int(self.starts[number + 1] - self.starts[number]) if self.counts_given else None
         return RecordRange(shard, first, len(records), first, begin, end, False, None, records, total, spans=spans)
 

@@ -13,7 +13,17 @@ import dask.threaded
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, RaggedBlock, allocating, concatenate, rows_of, to_array, write_rows, zero_rows
+from dask_tfrecord.blocks import (
+    Arrays,
+    Block,
+    RaggedBlock,
+    allocating,
+    concatenate,
+    rows_of,
+    to_array,
+    write_rows,
+    zero_rows,
+)
 from dask_tfrecord.columns.conversions import host_array
 from dask_tfrecord.errors import SchemaError, plural
 from dask_tfrecord.features.schema import Schema
@@ -114,7 +124,7 @@ class _ReadIntoResults:
 
     source: CountedRows
     borders: NDArray[np.int64]  # first row of each read, and the number of rows
-    results: Mapping[str, NDArray[Any]]
+    results: Arrays
     order: NDArray[np.int64] | None  # row of a result for each row of the source; None if they are the same
     written: Mapping[str, list[int]]  # rows that were written, by column
     attempts: Attempts = field(default_factory=Attempts)

@@ -137,7 +137,8 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
             indexes.append(join_entries(_uncompressed(shards[group.start]), parts, entries, check_crc=check_crc))
     if _log.isEnabledFor(logging.INFO):
         cached = len(index_files) - index_files.count(None) - sum(each.stale is not None for each in indexes)
-        records, seconds = sum(each.count for each in indexes), time.monotonic() - began
+        records = sum(each.count for each in indexes)
+        seconds = time.monotonic() - began
         read = plural(records, "record"), plural(len(shards), "shard"), cached, plural(len(calls), "task"), seconds
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if index_files.count(None) and time.monotonic() - began > limits().display_delay:

@@ -14,6 +14,7 @@ from dask.base import normalize_token
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import (
+    Arrays,
     Block,
     BytesBlock,
     RowError,
@@ -270,9 +271,7 @@ class ExplodedSource(DerivedRows):
         before = counts.splits(first, past)[records - first] - rows.start
         return union(borders, before[(before > borders[0]) & (before < borders[-1])])
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read items; only the records that hold them are decoded."""
         counts = self.counts
         items = pick_rows(self.rows, key)
@@ -347,7 +346,7 @@ class ExplodedSource(DerivedRows):
         lengths: NDArray[np.int64],
         picked: slice | NDArray[np.int64],
         first_record: int | NDArray[np.int64],
-        out: Mapping[str, NDArray[Any]] | None = None,
+        out: Arrays | None = None,
     ) -> dict[str, Block]:
         """Divide records into items, and decode images of items that are read as bytes."""
         decode = partial(self._decode_images, out or {}, lengths, first_record)
@@ -355,7 +354,7 @@ class ExplodedSource(DerivedRows):
 
     def _decode_images(
         self,
-        out: Mapping[str, NDArray[Any]],
+        out: Arrays,
         lengths: NDArray[np.int64],
         first_record: int | NDArray[np.int64],
         name: str,

@@ -364,7 +364,10 @@ def _of_pandas(series: Any, owner: str) -> NDArray[Any]:
 def _of_dask(array: Any, owner: str) -> da.Array:
     """Return the array of another library's dask collection."""
     try:
-        graph, name, chunks, meta = array.__dask_graph__(), array.name, array.chunks, array_meta(array)
+        graph = array.__dask_graph__()
+        name = array.name
+        chunks = array.chunks
+        meta = array_meta(array)
         known = (name, *(0 for _ in chunks)) in set(graph)
     except (AttributeError, TypeError):
         known = False
@@ -519,7 +522,8 @@ def _rows_feature(rows: list[Any], owner: str) -> Feature:
         if made.dtype.kind == "f" and isinstance(row, list | tuple):
             _refuse_rounded(row, owner)
     some = [array for array in arrays if array.size]
-    dtypes, inner = {array.dtype for array in some}, {array.shape[1:] for array in some}
+    dtypes = {array.dtype for array in some}
+    inner = {array.shape[1:] for array in some}
     if dtypes == {np.dtype("int64"), np.dtype("float64")} and not any(isinstance(row, np.ndarray) for row in rows):
         dtypes = {np.dtype("float64")}
     if len(dtypes) == 1 and len({array.ndim for array in some}) == 1 and some[0].ndim:

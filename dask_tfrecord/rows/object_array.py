@@ -52,7 +52,8 @@ class ObjectArray(np.ndarray[Any, Any]):
         """Return the error about a function of rows that differ in length or shape; no text if it is called."""
         if method != "reduce":
             return ""
-        name, done = repr(self.column) if self.column else "name", reduction_name() or _REDUCTIONS.get(ufunc, "sum")
+        name = repr(self.column) if self.column else "name"
+        done = reduction_name() or _REDUCTIONS.get(ufunc, "sum")
         return (
             f"cannot compute the {done} of rows that differ in length or shape. For the values of all rows, write "
             f"`values, *row_splits = ds.ragged({name}); values.{done}().compute()`; for one number per row, write "

@@ -65,7 +65,7 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
     # A sample of the records needs no rows.
     from dask_tfrecord.rows.read import checked_chunks, chunk_size
 
-    wanted = checked_chunks(chunks, True)
+    wanted = checked_chunks(chunks, counted=True)
     size = chunk_size()
     partitions = _runs(shards, wanted, size, check_crc)
     token = tokenize(shards, wanted, size, len(partitions))
@@ -359,16 +359,20 @@ def inspect_shards(
     shards: Shards, sample: int | None, message: MessageType | None = None, runs_of: RunsOf | None = None
 ) -> Report:
     """Report on listed shards, or on the runs of each of them; see `inspect_records`."""
-    take: Callable[[Records], Any] = survey
-    report: Callable[..., Report] = Report.from_survey
-    if message is not None:
-        from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
+    if message is None:
+        return Report.from_survey(_survey_shards(shards, sample, survey, runs_of), shards.paths)
+    from dask_tfrecord.columns.message_survey import MessageSurvey, survey_messages
 
-        take, report = partial(survey_messages, message=message), MessageSurvey.report
+    take = partial(survey_messages, message=message)
+    return MessageSurvey.report(_survey_shards(shards, sample, take, runs_of), shards.paths)
+
+
+def _survey_shards(shards: Shards, sample: int | None, take: Callable[[Records], Any], runs_of: RunsOf | None) -> Any:
+    """Take a survey of the first records of some shards, or of all records in parallel, merged in groups."""
     if sample is not None:
-        return report(survey_sample(shards, sample, take, runs_of), shards.paths)
+        return survey_sample(shards, sample, take, runs_of)
     if runs_of is None:
-        partitions = record_partitions(shards, "auto", True)
+        partitions = record_partitions(shards, "auto", check_crc=True)
     else:
         token = uuid.uuid4().hex
         partitions = [RecordPartition(tuple(runs_of(number)), f"{token}-{number}") for number in range(len(shards))]
@@ -382,7 +386,7 @@ def inspect_shards(
         surveys = [dask.delayed(_merged_surveys, pure=False)(group) for group in groups]
     (whole,) = dask.compute(*surveys) if surveys else (take([]),)
     raise_first([whole])
-    return report(whole, shards.paths)
+    return whole
 
 
 def _survey(part: RecordPartition, take: Callable[[Records], Any]) -> Any:

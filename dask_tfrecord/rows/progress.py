@@ -77,7 +77,8 @@ class ProgressBar:
         self.shown = False
         self._label, self._total, self._before, self._line = label, total, before, line
         delay = _display_delay.get()
-        self._delay, self._final_text = limits().display_delay if delay is None else delay, ""
+        self._delay = limits().display_delay if delay is None else delay
+        self._final_text = ""
         self._over = threading.Event()
         self._display: TerminalDisplay | None = None
         self._thread: threading.Thread | None = None

@@ -290,8 +290,8 @@ def _intact_source(
     """Check all records, and return the intact ones, with rows for the lost ones if they are filled."""
     collection, reports = intact_records(found.shards)
     warn_of_damage(collection.shards, reports, errors)
-    schema = _count_lengths(collection, _schema(found, given, columns, collection), True)
-    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), True)
+    schema = _count_lengths(collection, _schema(found, given, columns, collection), check_crc=True)
+    records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=True)
     source = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
     found.check(source.collection.counts)
     return source
@@ -311,7 +311,7 @@ def _counted_source(
     found.check(collection.counts)
     _warn_of_examples(collection, schema)
     schema = _count_lengths(collection, schema, check_crc)
-    return RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc)
+    return RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=check_crc)
 
 
 def _first_records(collection: Collection) -> list[Any]:

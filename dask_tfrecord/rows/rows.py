@@ -275,7 +275,8 @@ class Rows(HasRows):
 
     def _taken(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Make the arrays of stored columns, which share one task per chunk."""
-        chunks, features = self.chunks(names), {name: self.stored_schema[name] for name in names}
+        chunks = self.chunks(names)
+        features = {name: self.stored_schema[name] for name in names}
         return {
             name: block_array(
                 partial(_view, name),

@@ -20,7 +20,7 @@ import numpy as np
 from dask.base import normalize_token, tokenize
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
+from dask_tfrecord.blocks import Arrays, Block, block_nbytes, concatenate, rows_of, take_rows, zero_rows
 from dask_tfrecord.columns.decoder import Decoder, Where, decode, decode_blocks, locate_record, size_decoder
 from dask_tfrecord.errors import (
     CorruptRecordError,
@@ -137,9 +137,7 @@ class CountedRows(Source, ABC):
         return 0 if self.inner is None else self.inner.most_items
 
     @abstractmethod
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows of some columns in one pass, chosen by a slice, ints or a mask.
 
         Arrays of `out` are filled and returned for dense columns.
@@ -362,9 +360,7 @@ class ChunkSource(CountedRows):
         """Return a source of the selected rows."""
         return replace(self, rows=pick_rows(self.rows, key))
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows, from the chunks that contain them alone."""
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
@@ -404,7 +400,7 @@ class RecordSource(CountedRows):
 
     @classmethod
     def from_collection(
-        cls, collection: Collection, decoder: Decoder, rows: RowNumbers, check_crc: bool
+        cls, collection: Collection, decoder: Decoder, rows: RowNumbers, *, check_crc: bool
     ) -> RecordSource:
         """Create a source and its token."""
         # Index entries follow from the shards; counts may come from the user.
@@ -481,7 +477,7 @@ class RecordSource(CountedRows):
                 sequence_features=schema.sequence_features,
                 example_features=schema.example_features,
             )
-        source = RecordSource.from_collection(self.collection, Decoder(features), self.rows, self.check_crc)
+        source = RecordSource.from_collection(self.collection, Decoder(features), self.rows, check_crc=self.check_crc)
         return replace(source, most_nbytes=self.most_nbytes)
 
     def with_memory_limit(self, nbytes: int) -> RecordSource:
@@ -490,7 +486,9 @@ class RecordSource(CountedRows):
 
     def select(self, key: RowKey) -> RecordSource:
         """Return a source of the selected rows."""
-        return RecordSource.from_collection(self.collection, self.decoder, pick_rows(self.rows, key), self.check_crc)
+        return RecordSource.from_collection(
+            self.collection, self.decoder, pick_rows(self.rows, key), check_crc=self.check_crc
+        )
 
     def describe(self, key: RowKey) -> str:
         """Return the files and records of rows as text, for errors."""
@@ -509,9 +507,7 @@ class RecordSource(CountedRows):
         """Return the stored bytes of ranges of rows, estimated between index entries."""
         return self.collection.stored_nbytes(self.rows, spans)
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows of some columns; only those records are decoded."""
         rows = pick_rows(self.rows, key)
         ascending: RowNumbers = rows
@@ -601,7 +597,7 @@ def describe_rows(collection: Collection, rows: RowNumbers, noun: str) -> str:
     return f"{some}{path}: {noun} {start}" if start == stop else f"{some}{path}: {noun}s {start} to {stop}"
 
 
-def join_into(parts: Sequence[dict[str, Block]], out: Mapping[str, NDArray[Any]] | None) -> dict[str, Block]:
+def join_into(parts: Sequence[dict[str, Block]], out: Arrays | None) -> dict[str, Block]:
     """Concatenate parts of rows, in the output arrays for dense columns."""
     joined: dict[str, Block] = {}
     for name, block in parts[0].items():

@@ -20,7 +20,7 @@ import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block
+from dask_tfrecord.blocks import Arrays, Block
 from dask_tfrecord.columns.decoder import Where
 from dask_tfrecord.errors import Location, SchemaError
 from dask_tfrecord.features import TextFeature
@@ -116,7 +116,7 @@ class Partitioned(Step):
     """
 
     starts: NDArray[np.int64]  # first row of each shard, and the number of rows
-    texts: Mapping[str, NDArray[Any]]  # text of each shard, by column
+    texts: Arrays  # text of each shard, by column
     schema: Schema
 
     @classmethod
@@ -241,9 +241,7 @@ class StepRows(_Stepped, SameRows):
         unchanged = self.step.unchanged
         return {unchanged[name]: array for name, array in out.items() if name in unchanged} if out else None
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows and apply the step."""
         needed = self.step.needs(names)
         # Columns without a need are made without opening a shard.

@@ -18,7 +18,7 @@ import numpy as np
 from dask.base import normalize_token
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, block_nbytes, concatenate, splits_of, take_rows, union
+from dask_tfrecord.blocks import Arrays, Block, block_nbytes, concatenate, splits_of, take_rows, union
 from dask_tfrecord.columns.conversions import conform
 from dask_tfrecord.columns.decoder import Decoder, rows_of_no_fields
 from dask_tfrecord.errors import FeatureValueError, Location, SchemaError, UnknownFeatureError, near_misses, plural
@@ -307,9 +307,7 @@ class FilledSource(CountedRows):
         """Return the stored bytes of ranges of rows, estimated between index entries."""
         return self.collection.stored_nbytes(self.rows, spans)
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read the intact records among some rows and fill the others."""
         rows = row_numbers(pick_rows(self.rows, key))
         lost_before = np.searchsorted(self.lost, rows)
@@ -325,7 +323,7 @@ def _read_filled(
     rows: NDArray[np.int64],
     lost: NDArray[np.int64],
     fillers: Mapping[str, Block],
-    out: Mapping[str, NDArray[Any]] | None,
+    out: Arrays | None,
 ) -> dict[str, Block]:
     """Read some rows of a source, with fill values at some of their positions, which ascend, instead of its rows."""
     if not len(lost):
@@ -362,9 +360,7 @@ class ToleratedSource(SameRows):
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}
         return replace(self, source=self.source.select(key), refused=refused)
 
-    def read(
-        self, names: Sequence[str], key: RowKey, out: Mapping[str, NDArray[Any]] | None = None
-    ) -> dict[str, Block]:
+    def read(self, names: Sequence[str], key: RowKey, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows; columns with refused values among them are read without those rows, and filled."""
         picks = pick_rows(range(self.nrows), key)
         refused = {name: _positions(each, picks) for name, each in self.refused.items()}

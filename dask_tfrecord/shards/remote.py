@@ -121,7 +121,9 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
     limit.
     """
     stopped = stopped or threading.Event()
-    started, limit, attempts = time.monotonic(), time_limit(), read_count("storage.attempts")
+    started = time.monotonic()
+    limit = time_limit()
+    attempts = read_count("storage.attempts")
     for attempt in range(1, attempts + 1):
         token = _DEADLINE.set(started + limit)
         try:
@@ -381,7 +383,8 @@ def store_url(url: str, storage_options: Mapping[str, Any] | None) -> str:
 def file_system(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Open a URL's file system for `with_retries`: short timeouts, no retries by the client.
 
-    The options of chained URLs are passed on unchanged. Errors contain no credentials.
+    Every read passes here, on workers too, with the `storage_options` that its shards carry. The options of chained
+    URLs are passed on unchanged. Errors contain no credentials.
     """
     options = dict(storage_options or {})
     protocol = "" if "::" in url else url.partition("://")[0]

@@ -331,7 +331,9 @@ class RangeReader:
             start = int(starts[first])
             data = np.frombuffer(self._fetch(start, int(stops[past - 1])), np.uint8)
             for index in order[first:past].tolist():
-                begin, end, piece = int(begins[index]) - start, int(ends[index]) - start, int(pieces[index])
+                begin = int(begins[index]) - start
+                end = int(ends[index]) - start
+                piece = int(pieces[index])
                 out[piece : piece + end - begin] = data[begin:end]
 
         requests = list(pairwise(cuts))

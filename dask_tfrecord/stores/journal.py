@@ -83,7 +83,9 @@ class Owner:
     @classmethod
     def of_this_process(cls, token: str, adds: str | None = None) -> Owner:
         """Describe a run of this process."""
-        now, pid, started = time.time(), os.getpid(), process.process_start(os.getpid()) or ""
+        now = time.time()
+        pid = os.getpid()
+        started = process.process_start(os.getpid()) or ""
         return cls(token, process.machine(), platform.node(), pid, started, now, now, adds=adds)
 
     @classmethod
@@ -157,7 +159,9 @@ class Journal:
         recorded, and `cleanup` removes the directories that were made in vain, after the release. It is not called if
         another run owns the output, which needs them.
         """
-        owner, ended, rewriting = Owner.of_this_process(token, adds), threading.Event(), threading.Lock()
+        owner = Owner.of_this_process(token, adds)
+        ended = threading.Event()
+        rewriting = threading.Lock()
         failed = True
         beats = threading.Thread(target=self._beat, args=(owner, ended, rewriting), name="owner", daemon=True)
 

@@ -159,7 +159,9 @@ def collect_summaries() -> Iterator[list[WriteSummary]]:
 @contextmanager
 def show_progress(work: WriteWork) -> Iterator[None]:
     """Display the progress of a write within the context, and its summary, in terminals and notebooks; log it."""
-    began, place, left = time.monotonic(), redact_url(work.location), work.units - len(work.completed)
+    began = time.monotonic()
+    place = redact_url(work.location)
+    left = work.units - len(work.completed)
     _log.info("%s: writing %s, %d of them were written before", place, plural(work.units, "unit"), len(work.completed))
     collector = _collector.get()
     if collector is None and not is_displayed():

@@ -90,7 +90,9 @@ class RowTasks:
     """
 
     def __init__(self, rows: Rows, token: str, schema: Schema | None = None) -> None:
-        self.rows, self.schema, self.token = rows, rows.schema if schema is None else schema, token
+        self.rows = rows
+        self.schema = rows.schema if schema is None else schema
+        self.token = token
         self.source = rows.counted_source
         self.borders = np.asarray(rows.borders)
         # Input of the tasks: existing chunks, or a node with the source.
@@ -177,7 +179,9 @@ class RowTasks:
             for nbytes in (each.row_nbytes() if each.splits else (sizes[name],))
             if name not in shared_splits
         ]
-        read, source, rows = sum(sizes.values()), self.source, max(self.source.nrows, 1) if self.source else 1
+        read = sum(sizes.values())
+        source = self.source
+        rows = max(self.source.nrows, 1) if self.source else 1
         while source is not None and source.inner is not None:
             inputs = source.inner.schema.select(source.columns)
             source = source.inner
@@ -232,7 +236,8 @@ def count_items(
         spans = GrowingSpans(*rows, first_rows, limits().write_unit_nbytes, most_rows)
     else:
         # Few spans: each costs as much Python as counting a MiB takes. Inner rows may be any number.
-        nbytes, is_nested = limits().write_unit_nbytes // 4, any(len(each.splits) > 1 for each in levels.values())
+        nbytes = limits().write_unit_nbytes // 4
+        is_nested = any(len(each.splits) > 1 for each in levels.values())
         # Bytes values of a row of the shape (0,) have no splits.
         splits_nbytes = max(8.0, sum(each.row_nbytes()[0] for each in levels.values()))
         spans = GrowingSpans(*rows, most_rows if is_nested else max(1, int(nbytes / splits_nbytes)), nbytes)

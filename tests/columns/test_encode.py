@@ -16,8 +16,9 @@ from oracle import messages, read_payloads
 
 import dask_tfrecord as dtf
 from dask_tfrecord.blocks import RaggedBlock
-from dask_tfrecord.columns.encode import Encoder, listed_feature
+from dask_tfrecord.columns.encode import Encoder
 from dask_tfrecord.errors import FeatureError, SchemaError
+from dask_tfrecord.features.default_feature import listed_feature
 from dask_tfrecord.features.images.pixels import decode_image
 from dask_tfrecord.features.schema import Schema
 

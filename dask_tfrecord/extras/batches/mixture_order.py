@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, concatenate, splits_of, union, zero_rows
+from dask_tfrecord.blocks import Arrays, Block, concatenate, splits_of, union, zero_rows
 from dask_tfrecord.extras.batches.row_order import EpochUnits, RowOrder, ascending_rows
 from dask_tfrecord.extras.batches.row_reader import RowReader
 from dask_tfrecord.rows.permutation import CHOICES, permutation, random_bits
@@ -171,7 +171,7 @@ class ChainedReader(RowReader):
         self._starts = splits_of([rows.nrows or 0 for rows in mixed])
         self.names, self.schema = mixed[0].names, mixed[0].schema
 
-    def read(self, key: Any, scheduler: Any = None, out: Mapping[str, NDArray[Any]] | None = None) -> dict[str, Block]:
+    def read(self, key: Any, scheduler: Any = None, out: Arrays | None = None) -> dict[str, Block]:
         """Read rows by ascending numbers."""
         cuts = np.searchsorted(key, self._starts)
         parts = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import dask
@@ -14,7 +14,7 @@ import numpy as np
 from dask.base import get_scheduler
 from numpy.typing import NDArray
 
-from dask_tfrecord.blocks import Block, block_nbytes, take_rows, to_array
+from dask_tfrecord.blocks import Arrays, Block, block_nbytes, take_rows, to_array
 from dask_tfrecord.errors import SchemaError, plural, printable
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.rows.sources import GrowingSpans, RecordSource, UncountedChunks, join_into
@@ -39,7 +39,7 @@ class RowReader:
         self,
         key: int | slice | NDArray[np.int64],
         scheduler: Any = None,
-        out: Mapping[str, NDArray[Any]] | None = None,
+        out: Arrays | None = None,
     ) -> dict[str, Block]:
         """Read rows, which may share memory with chunks that are kept.
 

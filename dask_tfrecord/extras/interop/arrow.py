@@ -76,7 +76,8 @@ def to_dataframe(rows: Rows) -> Any:
     if borders is not None and borders[-1]:
         # Divisions ascend, so chunks without rows do not become partitions.
         kept = [number for number, size in enumerate(rows.sizes) if size]
-        chunks, starts = [chunks[number] for number in kept], [int(borders[number]) for number in kept]
+        chunks = [chunks[number] for number in kept]
+        starts = [int(borders[number]) for number in kept]
         divisions = (*starts, int(borders[-1]) - 1)
     # A persisted data set has the names of the lazy one, and dask would take one DataFrame for the other.
     name = step_key("dataframe")

@@ -262,7 +262,8 @@ def flat_variables(
     # Counts of a chunk end with its last row.
     at = np.searchsorted(counts.rows, borders)
     items = {name: counts.items[name][at] for name in schema}
-    user, splits = {} if labels is None else labels.attributes, layout.splits_attributes(schema)
+    user = {} if labels is None else labels.attributes
+    splits = layout.splits_attributes(schema)
     variables = {}
     for spec in layout.arrays:
         attributes = array_attributes(spec, schema, user) | splits.get(spec.name, {})

@@ -36,6 +36,18 @@ _MOST_SCALARS = 64
 _SHORT_NBYTES = 64
 
 
+def _points_of(values: NDArray[Any], *, has_nan: bool) -> NDArray[Any]:
+    """Sort values, without NaN, and take some of them at equal distances; all if there are few."""
+    # NumPy sorts numbers of 16 bits faster than of 8.
+    ordered = np.sort(values.ravel().astype(np.int16) if values.itemsize == 1 else values.ravel())
+    if has_nan:
+        ordered = ordered[~np.isnan(ordered)]
+    number = min(len(ordered), EXACT_VALUES)
+    places = (np.arange(number) + 0.5) * (len(ordered) / max(1, number))
+    points: NDArray[Any] = ordered[places.astype(np.int64)]
+    return points
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
     """Statistics of numbers. NaN is counted, and left out of everything else; infinities are values.
@@ -101,11 +113,7 @@ class Numbers:
             means = _within(means, minima, maxima)
             exact -= means
             squares = np.square(exact, out=exact).sum(axis=0)
-        # NumPy sorts numbers of 16 bits faster than of 8.
-        ordered = np.sort(values.ravel().astype(np.int16) if values.itemsize == 1 else values.ravel())
-        ordered = ordered[~np.isnan(ordered)] if nan else ordered
-        number = min(len(ordered), EXACT_VALUES)
-        points = ordered[((np.arange(number) + 0.5) * (len(ordered) / max(1, number))).astype(np.int64)]
+        points = _points_of(values, has_nan=nan > 0)
         return cls(
             counts,
             means,
@@ -116,7 +124,7 @@ class Numbers:
             infinite,
             values.size - int(np.count_nonzero(values)),
             points.astype(np.float64),
-            np.full(number, counts.sum() / max(1, number)),
+            np.full(len(points), counts.sum() / max(1, len(points))),
         )
 
     @classmethod
@@ -227,7 +235,9 @@ class Numbers:
         finite = extremes[np.isfinite(extremes)].astype(np.float64)
         if not finite.size:
             return []
-        low, high, steps = finite.min(), finite.max(), np.arange(bins + 1) / bins
+        low = finite.min()
+        high = finite.max()
+        steps = np.arange(bins + 1) / bins
         # The difference of large numbers would be infinite.
         borders = np.append(low * (1 - steps[:-1]) + high * steps[:-1], high) if high > low else np.array([low, high])
         at = np.searchsorted(self.points, borders, side="left")
@@ -364,7 +374,8 @@ class Frequencies:
         if len(kept):
             found = np.flatnonzero(kept[at] == hashes)
             places[at[found]] = found
-        first, last = block.splits[places], block.splits[places + 1] if len(places) else places
+        first = block.splits[places]
+        last = block.splits[places + 1] if len(places) else places
         ends = np.minimum(last, first + SHOWN_NBYTES)
         values = tuple(
             block.values[start:stop].tobytes() for start, stop in zip(first.tolist(), ends.tolist(), strict=True)

@@ -157,7 +157,8 @@ def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
     frequent = [] if known is None or known.error else known.top(_TOP)
     if not frequent or frequent[0][1] < 2 or any(len(value) > _LETTERS for value, _ in frequent):
         return []
-    labels, is_text = [value.decode("utf-8", "backslashreplace") for value, _ in frequent], column.dtype == "text"
+    labels = [value.decode("utf-8", "backslashreplace") for value, _ in frequent]
+    is_text = column.dtype == "text"
     return [
         {"label": label, "count": count, "expression": _bar_condition(column, ("==", label if is_text else value))}
         for label, (value, count) in zip(labels, frequent, strict=True)

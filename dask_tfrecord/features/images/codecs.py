@@ -574,7 +574,9 @@ def read_webp_shape(data: bytes) -> tuple[int, int, int]:
     """Return height, width and channels (4 with alpha, otherwise 3), by the rules of `WebPGetFeatures`."""
     at, canvas, channels = 12, None, 3
     while at + 18 <= len(data):
-        kind, length, body = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little"), at + 8
+        kind = data[at : at + 4]
+        length = int.from_bytes(data[at + 4 : at + 8], "little")
+        body = at + 8
         if kind == b"VP8X":
             channels = 4 if data[body] & _ALPHA else 3
             width, height = (1 + int.from_bytes(data[body + i : body + i + 3], "little") for i in (4, 7))

@@ -220,7 +220,9 @@ def detect_payload_type(payload: bytes) -> str:
     if is_probably_example(payload):
         return "a damaged Example" if _parsed(Example, payload) is None else "an Example"
     fields = _fields_of(memoryview(payload), _steps())
-    first, second, steps = _contents_of(fields, 1), _contents_of(fields, 2), _steps()
+    first = _contents_of(fields, 1)
+    second = _contents_of(fields, 2)
+    steps = _steps()
     if any(_is_example(each, steps) for each in (*first, *second)):
         return "an ExampleListWithContext"
     if second and (
@@ -339,7 +341,9 @@ def _doubles(fields: Fields, number: int) -> list[float]:
 
 def _is_event(fields: Fields, steps: Iterator[int]) -> bool:
     """Return whether the fields are a time and the version of the file, or a time and a summary with tags."""
-    times, versions, summaries = _doubles(fields, 1), _contents_of(fields, 3), _contents_of(fields, 5)
+    times = _doubles(fields, 1)
+    versions = _contents_of(fields, 3)
+    summaries = _contents_of(fields, 5)
     if len(times) != 1 or not _WALL_TIMES[0] <= times[0] < _WALL_TIMES[1] or not _key_names(fields) <= _EVENT:
         return False
     if len(versions) + len(summaries) != 1:

@@ -128,7 +128,9 @@ def spans(data: memoryview, steps: Iterator[int], nested: int | None = None) -> 
     while position < len(data):
         start = position
         tag, begin = varint(data, start, longest)
-        number, wire_type, end = (tag & _UINT32) >> 3, tag & 7, begin
+        number = (tag & _UINT32) >> 3
+        wire_type = tag & 7
+        end = begin
         if wire_type != _GROUP_END and next(steps, None) is None:
             return
         if wire_type == VARINT:

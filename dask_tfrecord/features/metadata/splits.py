@@ -276,7 +276,8 @@ def _range(text: str, spec: str, counts: Sequence[int]) -> tuple[int, int]:
     parsed = [bound for bound in bounds if bound is not None]
     if len(parsed) != len(bounds) or not any(bound[0] for bound in parsed) or len(parsed) > 2:
         raise wrong
-    unit, total = next((bound["unit"] for bound in parsed if bound["unit"]), ""), sum(counts)
+    unit = next((bound["unit"] for bound in parsed if bound["unit"]), "")
+    total = sum(counts)
     number = float if unit == "%" else int
     try:
         values = [None if bound["value"] is None else number(bound["value"]) for bound in parsed]

@@ -125,7 +125,8 @@ class _TFMDReader:
                 combined |= self._tensor(name, tensors[name])
         for sparse in self._message.sparse_feature:
             if not _optional(sparse) and sparse.name not in combined:
-                index, value = (each.name for each in sparse.index_feature), sparse.value_feature.name
+                index = (each.name for each in sparse.index_feature)
+                value = sparse.value_feature.name
                 with feature_errors(sparse.name):
                     combined[sparse.name] = self._pick(index, value, sparse.dense_shape, sparse.is_sorted)
         merged = self._merged - self._kept
@@ -281,7 +282,8 @@ def format_pbtxt(
 
 def _add_feature(schema: Any, name: str, feature: Feature, labels: Sequence[str] | None) -> dict[str, str]:
     """Add a feature of a record; return the kinds of the columns that are only its parts, by key."""
-    kind, key = _kind_of(feature), name if feature.stored_key is None else feature.stored_key
+    kind = _kind_of(feature)
+    key = name if feature.stored_key is None else feature.stored_key
     if isinstance(feature, SparseFeature):
         sparse = schema.sparse_feature.add(name=name, is_sorted=feature.already_sorted or None)
         for size, index in zip(feature.size, feature.index_key, strict=True):

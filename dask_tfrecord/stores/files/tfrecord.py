@@ -22,7 +22,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import Block, block_nbytes
-from dask_tfrecord.columns.encode import Encoder, RecordStream, listed_feature, record_schema
+from dask_tfrecord.columns.encode import Encoder, RecordStream, record_schema
 from dask_tfrecord.columns.message_encode import ExampleEncoder, MessageEncoder, message_schema
 from dask_tfrecord.columns.records import written_schema
 from dask_tfrecord.errors import (
@@ -38,6 +38,7 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.features import RawFeature
+from dask_tfrecord.features.default_feature import listed_feature
 from dask_tfrecord.features.images.codecs import require_pillow
 from dask_tfrecord.features.images.pixels import ImageEncoding
 from dask_tfrecord.features.inference.payload_type import parse_record, payload_error

@@ -426,7 +426,8 @@ class VirtualZarr:
 
     def _set_icechunk_references(self, store: Any, root: str, array: VirtualArray, before: Mapping[str, int]) -> None:
         """Set the references of an array, after the chunks that it has."""
-        path, first = f"{root}/{array.name}", (before[array.name], *(0 for _ in array.grid[1:]))
+        path = f"{root}/{array.name}"
+        first = (before[array.name], *(0 for _ in array.grid[1:]))
         urls = [_icechunk_url(self.files[number]) for number in array.files.tolist()]
         if hasattr(store, "set_virtual_refs_arr"):
             places = array.offsets.astype(np.uint64), array.nbytes.astype(np.uint64)

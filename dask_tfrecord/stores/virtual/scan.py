@@ -169,7 +169,9 @@ class Chunks:
 
     def run(self, shards: Shards, number: int) -> RecordRange:
         """Return the run of the records of a chunk."""
-        first, begin, end = int(self.first[number]), int(self.begins[number]), int(self.ends[number])
+        first = int(self.first[number])
+        begin = int(self.begins[number])
+        end = int(self.ends[number])
         return RecordRange(
             shards[int(self.files[number])], first, int(self.counts[number]), first, begin, end, ends_shard=False
         )

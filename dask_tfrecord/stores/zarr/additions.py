@@ -368,7 +368,8 @@ def _joined_schema(stored: Mapping[str, Any], given: Mapping[str, Any], target: 
 
 def _check_names(target: TargetGroup, group: zarr.Group, schema: Schema, layout: ZarrLayout) -> None:
     """Refuse arrays whose names, or dimensions, the group has for something else."""
-    new, own = {spec.name for spec in layout.arrays}, {each for spec in layout.arrays for each in spec.dimensions}
+    new = {spec.name for spec in layout.arrays}
+    own = {each for spec in layout.arrays for each in spec.dimensions}
     stored: dict[str, Any] = {
         each.name: group[each.name] for each in arrays_without_rows(schema) if each.name not in new
     }

@@ -624,7 +624,9 @@ class _FlatLayout:
 
     def arrays(self, feature_name: str) -> Iterator[ArraySpec]:
         """Yield a feature's arrays; a group's first feature includes the group's splits."""
-        feature, name, group = self.schema[feature_name], array_name(feature_name), self.schema.group_of(feature_name)
+        feature = self.schema[feature_name]
+        name = array_name(feature_name)
+        group = self.schema.group_of(feature_name)
         levels, items = Levels.from_feature(feature), self._items(feature_name)
 
         def spec(part: str, length: int, dtype: str, grid_of_array: tuple[int, int], *inner: int) -> ArraySpec:
@@ -683,7 +685,8 @@ class _FlatLayout:
         """Return how many items a chunk and a unit have in a group, by its largest array."""
         levels = {name: Levels.from_feature(self.schema[name]) for name in self.schema.groups[group]}
         along = {name: each for name, each in levels.items() if len(each.splits) == 1}
-        first, sharded = next(iter(along)), any(chunk != unit for chunk, unit in map(self._rows, along))
+        first = next(iter(along))
+        sharded = any(chunk != unit for chunk, unit in map(self._rows, along))
         nbytes = max(each.item_nbytes for each in along.values())
         length, units = self._items(first)[1], self.nrows / self.grid.unit
         return self.overrides.flat_grid(f"{array_name(first)}.values", nbytes, length, units, sharded)
@@ -1000,7 +1003,9 @@ def _row_unit(
     layout: ZarrLayout, number: int, rows: int, start: int, borders: tuple[int, int], *, counts: bool
 ) -> WriteUnit:
     found, stop = layout.border_counts, min(_end_of_unit(start, rows), layout.nrows)
-    first, past, records = start - layout.first_row, stop - layout.first_row, stop - start if counts else 0
+    first = start - layout.first_row
+    past = stop - layout.first_row
+    records = stop - start if counts else 0
     before, after = (found.at(border, found.items) for border in borders)
     return WriteUnit(number, None, start, stop, first, past, before, after, rows, records)
 
