@@ -325,3 +325,12 @@ def test_the_architecture_names_code_in_the_module_that_has_it() -> None:
             if not all(re.search(rf"\b{part}\b", source) for part in name.split(".")):
                 wrong.append(f"{name} in {path}")
     assert wrong == []
+
+
+def test_the_tests_that_ci_names_exist() -> None:
+    repository = Path(__file__).parents[1]
+    named = re.findall(r"(?<![/\w])(tests/\S*?)(\{[\w/,]+\})?([\w/.]*\.py)", (repository / ".ci/run").read_text())
+    assert named
+    for before, choices, after in named:
+        for choice in choices.strip("{}").split(","):
+            assert (repository / f"{before}{choice}{after}").is_file(), f"{before}{choice}{after}"
