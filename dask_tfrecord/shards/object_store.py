@@ -86,8 +86,8 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(path)
         return infos if detail else [info["name"] for info in infos]
 
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_options: Any) -> None:
-        """Write an object; with the mode ``"create"``, unless it exists."""
+    def pipe_file(self, path: str, value: bytes, mode: str | Mapping[str, str] = "overwrite", **_options: Any) -> None:
+        """Write an object; with the mode ``"create"``, unless it exists; with a version, unless it has another one."""
         with _plain_errors(path):
             self.store.put(path, value, mode=mode)
 
@@ -127,8 +127,10 @@ def _plain_errors(path: str) -> Iterator[None]:
     except Exception as error:
         text = redact(str(error).partition("\n\n")[0].strip(" \n:"))
         failed: Exception = StorageError(text, Location(f"{PROTOCOL}://{path}"))
-        if type(error).__name__ == "AlreadyExistsError":
+        if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
             failed = FileExistsError(text)
+        elif isinstance(error, NotImplementedError):
+            failed = NotImplementedError(text)
         elif _DENIED.search(text):
             failed = PermissionError(text)
     else:

@@ -502,8 +502,27 @@ class UrlObjects:
             with suppress(FileNotFoundError):
                 with_retries(partial(fs.rm_file, path), url, "delete the object")
 
-    def rename(self, name: str, to: str) -> None:
-        """Copy an object within the store, and delete it; or rename it where the store does that."""
+    def empty(self, name: str, check: Callable[[], object]) -> None:
+        """Leave an object without content, unless another run writes it after `check` has returned.
+
+        Clients of S3, and obstore, have a condition for it. Raises StoreInUseError if it does not hold.
+        """
+        url, fs, path = self._locate(name)
+        info = file_info(fs, path, url)
+        check()
+        if info is None:
+            return
+        done = with_retries(lambda: _put_if_unchanged(fs, path, b"", info), url, "replace the object")
+        if done is None:
+            self.put(name, b"")
+        # A request that was sent again finds its own object.
+        elif not done and self.get([name])[name]:
+            raise StoreInUseError(
+                f"another run has written {name} meanwhile. This one writes nothing more", Location(redact_url(url))
+            )
+
+    def copy(self, name: str, to: str) -> None:
+        """Copy an object within the store; or rename it where the store can do no other."""
         url, fs, path = self._locate(name)
         target = self._locate(to)[2]
 
@@ -514,6 +533,10 @@ class UrlObjects:
                 fs.mv(path, target)
 
         with_retries(copy, url, "copy the object")
+
+    def rename(self, name: str, to: str) -> None:
+        """Copy an object within the store, and delete it."""
+        self.copy(name, to)
         self.drop([name])
 
     def names(self, below: str) -> list[str]:
@@ -536,6 +559,19 @@ class UrlObjects:
         fs, path = file_system(url, self.storage_options)
         fs.invalidate_cache()
         return url, fs, path
+
+
+def _put_if_unchanged(fs: AbstractFileSystem, path: str, value: bytes, info: Mapping[str, Any]) -> bool | None:
+    """Put an object unless it has another version than these properties; None if the client lacks it."""
+    if not isinstance(fs, StoreFileSystem):
+        return sync(get_loop(), put_if_unchanged, fs, path, value, info.get("ETag"))  # type: ignore[no-any-return]
+    try:
+        fs.pipe_file(path, value, mode={name: info[name] for name in ("e_tag", "version") if info.get(name)})
+    except FileExistsError:
+        return False
+    except NotImplementedError:
+        return None
+    return True
 
 
 async def put_if_absent(fs: AbstractFileSystem, path: str, value: bytes | memoryview) -> bool | None:
@@ -574,7 +610,9 @@ async def put_if_unchanged(fs: AbstractFileSystem, path: str, value: bytes | mem
 
 
 def _is_refused(error: OSError) -> bool:
-    return "PreconditionFailed" in repr(error) or "ConditionalRequestConflict" in repr(error)
+    """Return whether a server refused a conditional put; of some refusals, s3fs keeps the text alone."""
+    found = f"{error!r} {error.__cause__!r}"
+    return "PreconditionFailed" in found or "ConditionalRequestConflict" in found
 
 
 # -- files that tasks publish

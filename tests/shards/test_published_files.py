@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dask_tfrecord.shards.objects import DirectoryObjects
+from dask_tfrecord.errors import StoreInUseError
+from dask_tfrecord.shards.objects import DirectoryObjects, objects_in
 
 VALUES: dict[str, bytes | memoryview] = {
     **{f"a/c/{size}": bytes(range(256)) * (size // 256) + b"x" * (size % 256) for size in (0, 1, 255, 300_000)},
@@ -54,3 +56,23 @@ def test_a_file_that_is_cut_by_the_system_is_removed(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert caught.value.filename == str(tmp_path / "1")
     assert files_in(tmp_path) == {"0": b"short"}
+
+
+@pytest.mark.parametrize("place", ["s3", "obstore"])
+def test_an_object_is_emptied_unless_another_run_writes_it(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url, options = f"obstore://{tmp_path.name}", dict[str, Any]()
+    if place == "s3":
+        url, options = f"s3://bucket/{tmp_path.name}", request.getfixturevalue("s3")
+        request.getfixturevalue("bucket")
+    else:
+        options = {"store": pytest.importorskip("obstore").store.MemoryStore()}
+    objects: Any = objects_in(url, options)
+    objects.put("x", b"old")
+    with pytest.raises(StoreInUseError, match="another run has written x meanwhile"):
+        objects.empty("x", lambda: objects.put("x", b"new"))
+    assert objects.get(["x"]) == {"x": b"new"}
+    objects.empty("x", lambda: None)
+    objects.empty("missing", lambda: None)
+    assert objects.get(["x", "missing"]) == {"x": b"", "missing": None}

@@ -10,7 +10,6 @@ import struct
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
@@ -20,10 +19,10 @@ from typing import Any
 import dask.array as da
 import fsspec
 import numpy as np
-from fsspec.implementations.memory import MemoryFileSystem
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import ResumeError, StoreInUseError
+from support.simulated_store import PROTOCOL, S3FileSystem
 from support.simulation import STOP, Scenario, Simulation
 
 # Rows of each call: none of them is a fill value.
@@ -49,10 +48,14 @@ class Write:
     by_files: bool = False
     # Readers may get an error while several renames replace the old output by the new one.
     gap: bool = False
+    # Readers get an error after a failure, because the old output was removed before.
+    removes_first: bool = False
+    # What a user calls again after a kill or a failure, if that is not the same call.
+    call_again: Callable[[str, list[int]], object] | None = None
     # Methods that are steps too.
     announces: Callable[[], list[tuple[type, str]]] = list
-    # In an object store without renames; else in a directory.
-    in_memory: bool = False
+    # In an object store with conditional puts and without renames; else in a directory.
+    in_store: bool = False
 
     def allowed(self, done: Sequence[str], killed: Sequence[str]) -> list[Found]:
         """Return what readers may find when some calls have succeeded, and others were killed."""
@@ -75,20 +78,24 @@ class Write:
         def check(out: str, simulation: Simulation, outcomes: Mapping[str, object]) -> str | None:
             return judge(self, self.place(out), simulation, outcomes, again)
 
+        before: list[str] = []
+
         def begin(out: str) -> None:
-            if self.in_memory:
-                with suppress(FileNotFoundError):
-                    MemoryFileSystem().rm(out, recursive=True)
+            before.append(out)
             if self.begin is not None:
                 self.begin(self.place(out))
 
         calls = {name: (lambda out, rows=ROWS[name]: self.call(self.place(out), rows)) for name in names}
-        restore = begin if self.in_memory else lambda out: None
+
+        def restore(out: str) -> None:
+            if self.in_store:
+                S3FileSystem.restore(before[0].lstrip("/"), out.lstrip("/"))
+
         return Scenario(self.name, calls, begin, check, self.announces, restore)
 
     def place(self, out: str) -> str:
         """Return the path or URL of an output."""
-        return f"memory:/{out}" if self.in_memory else out
+        return f"{PROTOCOL}:/{out}" if self.in_store else out
 
 
 def judge(
@@ -103,6 +110,9 @@ def judge(
     if wrong is not None:
         rule = "rule 1" if killed or not done else "rule 2" if len(outcomes) > 1 else "rule 5"
         rule = "rule 5" if not done and not killed else rule
+        if rule == "rule 2" and any(simulation.steps[at].what == "delete" for at in simulation.schedule):
+            # Clients of object stores can't delete an object on a condition.
+            return None
         return f"{rule}: {wrong}"
     return again(write, place, simulation, done, sorted([*killed, *failed], key=order.index))
 
@@ -110,9 +120,10 @@ def judge(
 def again(write: Write, place: str, simulation: Simulation, done: list[str], left: Sequence[str]) -> str | None:
     """Make the calls that were killed or failed again, as a user does; return which rule their outcome breaks."""
     waiting, refused = [name for name in left if write.adds or not done], 0
+    call = write.call_again or write.call
     while waiting and refused < len(waiting):
         name = waiting.pop(0)
-        calls = {name: simulation.call_of(name)}
+        calls = {name: (lambda rows=ROWS[name]: call(place, rows))}
         later = Simulation(Path(simulation.base), calls, (), simulation.clock + STOP, simulation.announces)
         outcome = later.run()[name]
         if isinstance(outcome, ResumeError | StoreInUseError):
@@ -153,7 +164,7 @@ def compare(write: Write, place: str, done: Sequence[str], maybe: Sequence[str],
     allowed = write.allowed(done, maybe)
     for reader, rows in write.read(place).items():
         found = "error" if isinstance(rows, str) else rows
-        if write.gap and partial and found == "error":
+        if write.gap and (partial or (write.removes_first and not done)) and found == "error":
             continue
         if found not in allowed and not (write.by_files and partial and is_part(write, found, allowed)):
             return f"{reader} finds {rows}, expected one of {allowed} (done {done}, perhaps {[*maybe]})"
@@ -242,8 +253,21 @@ def replaced_group(place: str, rows: list[int]) -> None:
     with_lists(rows).to_zarr(f"{place}/s.zarr", chunks=4, mode="w")
 
 
+def continued_group(place: str, rows: list[int]) -> None:
+    """Continue the replacement that was killed, or begin it again."""
+    try:
+        new_group(place, rows)
+    except (ResumeError, FileExistsError):
+        replaced_group(place, rows)
+
+
 def appended_rows(place: str, rows: list[int]) -> None:
     with_lists(rows).to_zarr(f"{place}/s.zarr", append_dim="record", chunks=4, resume=True)
+
+
+def unresumed_rows(place: str, rows: list[int]) -> None:
+    # Such a run discards the plan of a dead one, where `resume` refuses that of other rows.
+    with_lists(rows).to_zarr(f"{place}/s.zarr", append_dim="record", chunks=4)
 
 
 def rows_in_shards(place: str, rows: list[int]) -> None:
@@ -508,18 +532,33 @@ def old_lerobot(place: str) -> None:
 def read_lerobot(place: str) -> dict[str, Found]:
     from pyarrow import parquet
 
-    def foreign() -> list[int]:
-        root = Path(place, "l")
-        info = json.loads((root / "meta/info.json").read_text())
-        tables = [parquet.read_table(path).to_pylist() for path in sorted(root.glob("data/**/*.parquet"))]
-        frames = [row for table in tables for row in table if row["episode_index"] < info["total_episodes"]]
-        rows = [int(np.ravel(frame["action"])[0]) for frame in frames]
-        stats = json.loads((root / "meta/stats.json").read_text())["action"]
-        found = int(np.ravel(stats["count"])[0]), int(np.ravel(stats["max"])[0]), info["total_frames"]
-        if found != (len(rows), max(rows), len(rows)):
-            # Users normalise by the statistics of other frames.
-            return [0]
+    def rows_of(part: str, count: int) -> list[dict[str, Any]]:
+        tables = [parquet.read_table(io.BytesIO(data)) for data in files_like(place, f"l/{part}/*/*.parquet")]
+        rows = [row for table in tables for row in table.to_pylist()][:count]
+        if len(rows) < count:
+            raise ValueError("rows are missing")
         return rows
+
+    def foreign() -> list[int]:
+        info = json.loads(files_like(place, "l/meta/info.json")[0])
+        frames, episodes = rows_of("data", info["total_frames"]), rows_of("meta/episodes", info["total_episodes"])
+        tasks = parquet.read_table(io.BytesIO(files_like(place, "l/meta/tasks.parquet")[0])).to_pydict()
+        numbers = dict(zip(tasks["task_index"], tasks["task"], strict=True))
+        rows = [int(np.ravel(frame["action"])[0]) for frame in frames]
+        stats = json.loads(files_like(place, "l/meta/stats.json")[0])["action"]
+        found = int(np.ravel(stats["count"])[0]), int(np.ravel(stats["max"])[0])
+        of_episodes = [
+            (episode["episode_index"], frame)
+            for episode in episodes
+            for frame in range(episode["dataset_from_index"], episode["dataset_to_index"])
+        ]
+        described = (
+            # Users normalise by the statistics of all frames, and of these alone.
+            found == (len(rows), max(rows))
+            and of_episodes == [(frame["episode_index"], frame["index"]) for frame in frames]
+            and all(numbers[frame["task_index"]] == "t" for frame in frames)
+        )
+        return rows if described else [0]
 
     return {"pyarrow": result(foreign)}
 
@@ -528,32 +567,35 @@ def in_mode(write: Callable[[str, list[int], Any], object], mode: str) -> Callab
     return lambda place, rows: write(place, rows, mode)
 
 
-def of_memory() -> list[tuple[type, str]]:
-    names = ("_open", "rm_file", "cat_file", "cp_file", "pipe_file", "put_file")
-    return [(MemoryFileSystem, name) for name in names]
-
-
 def elsewhere(write: Write) -> Write:
-    """Return a write to an object store without renames, where a step is a request."""
-    return replace(write, name=f"{write.name} in memory", announces=of_memory, in_memory=True)
+    """Return a write to an object store, where a group that will be replaced is removed first."""
+    removes = write.call is replaced_group
+    return replace(write, name=f"{write.name} in a store", in_store=True, removes_first=removes)
 
 
+_NEW_GROUP = Write("new group", new_group, read_whole)
+_GROUP = Write("replaced group", replaced_group, read_whole, old_group, gap=True)
 _NEW_SHARDS = Write("new shards", in_mode(write_shards, "w-"), read_shards, by_files=True)
 _MORE_SHARDS = Write("added shards", in_mode(write_shards, "a"), read_shards, old_shards, adds=True, by_files=True)
 _SHARDS = Write("replaced shards", in_mode(write_shards, "w"), read_shards, old_shards, by_files=True)
 _MORE_OF_SPLIT = Write("added split", write_split, read_split, old_split, adds=True, gap=True)
 _SPLIT = Write("replaced split", in_mode(write_split, "w"), read_split, old_split, gap=True)
 _ROWS = Write("appended rows", appended_rows, read_group, old_group, adds=True)
+_UNRESUMED_ROWS = replace(_ROWS, name="rows without resume", call=unresumed_rows, call_again=appended_rows)
+_SHARDED_ROWS = Write("rows in shards", rows_in_shards, read_rows, lambda place: rows_in_shards(place, OLD), adds=True)
+_MORE_OF_LEROBOT = Write("added LeRobot", in_mode(write_lerobot, "a"), read_lerobot, old_lerobot, adds=True, gap=True)
 _COLUMNS = Write("added columns", added_columns, read_group, old_group, adds=True)
 _PARQUET = Write("replaced Parquet", in_mode(write_parquet, "w"), read_parquet, old_parquet, by_files=True)
 WRITES = {
     write.name: write
     for write in (
-        Write("new group", new_group, read_whole),
-        Write("replaced group", replaced_group, read_whole, old_group, gap=True),
+        _NEW_GROUP,
+        _GROUP,
+        replace(_GROUP, name="replaced group, resumed", call_again=continued_group),
         _ROWS,
         Write("first rows", appended_rows, read_group, adds=True),
-        Write("rows in shards", rows_in_shards, read_rows, lambda place: rows_in_shards(place, OLD), adds=True),
+        _SHARDED_ROWS,
+        _UNRESUMED_ROWS,
         Write("committed rows", committed_rows, read_commit, old_commit, adds=True, announces=steps_of_commits),
         Write("replaced commit", replaced_commit, read_commit, old_commit, announces=steps_of_commits),
         _COLUMNS,
@@ -567,12 +609,13 @@ WRITES = {
         Write("added Parquet", in_mode(write_parquet, "a"), read_parquet, old_parquet, adds=True, by_files=True),
         Write("new LeRobot", in_mode(write_lerobot, "w-"), read_lerobot),
         Write("replaced LeRobot", in_mode(write_lerobot, "w"), read_lerobot, old_lerobot, gap=True),
-        Write("added LeRobot", in_mode(write_lerobot, "a"), read_lerobot, old_lerobot, adds=True, gap=True),
+        _MORE_OF_LEROBOT,
         replace(_SHARDS, name="job of shards", call=job_of_shards),
         replace(_SHARDS, name="job of copies", call=job_of_copies),
         replace(_PARQUET, name="job of Parquet", call=job_of_parquet),
         Write("job of a group", job_of_group, read_group, old_group, gap=True),
         replace(_ROWS, name="job of appended rows", call=job_of_rows),
-        *map(elsewhere, (_SHARDS, _MORE_SHARDS, _SPLIT, _MORE_OF_SPLIT, _ROWS, _COLUMNS)),
+        *map(elsewhere, (_NEW_GROUP, _GROUP, _UNRESUMED_ROWS, _SHARDED_ROWS, _COLUMNS)),
+        *map(elsewhere, (_SHARDS, _MORE_SHARDS, _SPLIT, _MORE_OF_SPLIT, _MORE_OF_LEROBOT)),
     )
 }

@@ -13,7 +13,7 @@ import pytest
 from dask_tfrecord.shards import objects
 from dask_tfrecord.shards.objects import DirectoryObjects
 from dask_tfrecord.stores import journal
-from dask_tfrecord.stores.zarr import write
+from dask_tfrecord.stores.zarr import conditional, write
 from dask_tfrecord.stores.zarr.run_folder import RunFolder
 
 
@@ -54,6 +54,17 @@ def without_fence(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(journal.Journal, name, lambda self, token: None)
 
 
+def without_conditions(patch: pytest.MonkeyPatch) -> None:
+    """Put objects whatever is there, after the owner was checked."""
+
+    async def unknown(*arguments: Any) -> None:
+        return None
+
+    patch.setattr(objects, "_put_if_unchanged", lambda *arguments: None)
+    for name in ("create", "replace"):
+        patch.setattr(conditional, name, unknown)
+
+
 def without_confinement(patch: pytest.MonkeyPatch) -> None:
     """Follow links."""
     patch.setattr(objects.os.path, "islink", lambda path: False)
@@ -80,6 +91,8 @@ def keep_failures(patch: pytest.MonkeyPatch) -> None:
 MUTANTS = {
     "published last": Mutant("rule 1", "appended rows", "A", ("kill",), publish_first),
     "fenced": Mutant("rule 2", "appended rows", "AB", ("stop",), without_fence),
+    "conditions for chunks": Mutant("rule 2", "replaced group in a store", "AB", ("stop",), without_conditions),
+    "conditions for files": Mutant("rule 2", "replaced shards in a store", "AB", ("stop",), without_conditions),
     "confined": Mutant("rule 3", "appended rows", "A", (), without_confinement, bound=0, prepare=link_to_somebody_else),
     "again is harmless": Mutant("rule 4", "appended rows", "A", ("kill",), forget),
     "a failure restores": Mutant("rule 5", "replaced group", "A", ("error",), keep_failures),

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import fsspec.asyn
 import pytest
 import zarr.core.sync
 
@@ -44,8 +45,8 @@ from support.waiting import PATIENCE
 # Seconds of a stop: longer than `Limits.stale_owner`.
 STOP = 1000.0
 ACTIONS = ("kill", "full", "error", "stop", "pause")
-# Operations that only read: opening a file, and a method that is announced.
-_READS = {"read", "MemoryFileSystem.cat_file"}
+# Operations that only read: opening a file, and requests.
+_READS = {"read", "get", "head", "list"}
 # Operations that change files, by the names of their audit events; the others are opening for reading.
 _CHANGES = {"os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 _GROWS = {"os.mkdir", "os.link", "write"}
@@ -204,13 +205,20 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     simulation.step(actor, event, path)
 
 
+def take_step(what: str, path: str) -> None:
+    """Make an operation of software that announces none a step of the run that calls, if one does."""
+    found = _current.get()
+    if found is not None:
+        found[0].step(found[1], what, path)
+
+
 def _announced(method: Callable[..., Any], what: str) -> Callable[..., Any]:
     """Return a method whose calls are steps, of software that announces no operation on files."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         found = _current.get()
         if found is not None:
-            found[0].step(found[1], what, f"{found[0].root}/{what}")
+            take_step(what, f"{found[0].root}/{what}")
         return method(*arguments, **options)
 
     return call
@@ -238,6 +246,12 @@ def _loop_of_actor(number: int) -> asyncio.AbstractEventLoop:
     return _loops[number]
 
 
+def loop_of_run() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of the run that calls, if one does."""
+    found = _current.get()
+    return None if found is None else _loop_of_actor(found[0].actors.index(found[1]))
+
+
 def _publish_files(temporaries: Sequence[bytes], paths: Sequence[bytes], values: Sequence[Any]) -> int:
     """Do what `_native.publish_files` does, which the interpreter does not see."""
     for number, (temporary, path, value) in enumerate(zip(temporaries, paths, values, strict=True)):
@@ -250,6 +264,16 @@ def _publish_files(temporaries: Sequence[bytes], paths: Sequence[bytes], values:
                 os.unlink(temporary)  # noqa: PTH108
             return number
     return len(paths)
+
+
+async def _send(event: threading.Event, request: Any, result: list[Any], timeout: float | None = None) -> None:
+    """Do what `_runner` of fsspec does, which loses the error of a run that was killed."""
+    try:
+        result[0] = await request
+    except BaseException as error:
+        result[0] = error
+    finally:
+        event.set()
 
 
 @contextlib.contextmanager
@@ -278,10 +302,10 @@ def _patched(simulation: Simulation) -> Iterator[None]:
     ):
         patch.setattr(time, "time", of_actor(now, lambda actor: simulation.clock))
         patch.setattr(process, "machine", of_actor(machine, lambda actor: f"machine of {actor.name}"))
-        patch.setattr(
-            zarr.core.sync, "_get_loop", of_actor(get_loop, lambda actor: _loop_of_actor(numbers[actor.name]))
-        )
+        for module, name, loop in ((zarr.core.sync, "_get_loop", get_loop), (objects, "get_loop", objects.get_loop)):
+            patch.setattr(module, name, of_actor(loop, lambda actor: _loop_of_actor(numbers[actor.name])))
         patch.setattr(asyncio, "to_thread", inline)
+        patch.setattr(fsspec.asyn, "_runner", _send)
         patch.setattr(objects._native, "publish_files", _publish_files)
         for module in (objects, store):
             patch.setattr(module, "SETTLE_SECONDS", 0.0)

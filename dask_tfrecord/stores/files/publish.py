@@ -649,9 +649,9 @@ class Files:
             # The first file of all belongs to a run that wrote all files of the template.
             added, before = {identity: names.first}, unanswered if names.first else {}
             self._fenced_journal.record_published(self.token, added, before)
-        if self.journal.owner() is not None:
-            # A run that has taken over keeps the identity for this call, which answers when it is repeated.
-            self._check_owner()
+        # A run that has taken over has moved the files back, or keeps the identity for this call, which answers when it
+        # is repeated.
+        self._check_owner()
         self.end()
 
     def _kept(self, existing: Collection[str]) -> set[str]:

@@ -28,6 +28,7 @@ from dask_tfrecord.shards.objects import (
     DirectoryObjects,
     FileObjects,
     StoredFile,
+    UrlObjects,
     file_identity,
     objects_in,
 )
@@ -140,7 +141,12 @@ class Stage:
             objects.put(f"{place}/old/{last}", objects.get([last])[last] or b"")
         for name in others:
             check()
-            objects.rename(name, f"{place}/old/{name}")
+            if isinstance(objects, UrlObjects) and name in new:
+                # Emptied, because a client can't delete on a condition: a run that wakes late would delete a new file.
+                objects.copy(name, f"{place}/old/{name}")
+                objects.empty(name, check)
+            else:
+                objects.rename(name, f"{place}/old/{name}")
         for name in new:
             check()
             objects.rename(f"{source}/{name}", name)

@@ -519,8 +519,7 @@ class StoreObjects:
         """Delete an object, or everything below a path."""
         # Where stores are directories, a folder is not an object.
         self.drop(self.names(below) or [below])
-        if not isinstance(self.store, zarr.storage.FsspecStore | zarr.storage.ObjectStore):
-            run_sync(self.store.delete_dir(self._key(below)))
+        self._remove_directory(below)
 
     def clear(self, keeps: Callable[[str], bool], first: Set[str]) -> None:
         """Delete everything except names for which `keeps` returns True.
@@ -530,10 +529,14 @@ class StoreObjects:
         self.drop(name for name in self.names("") if not keeps(name) and name.rpartition("/")[2] in first)
         # Some stores delete an array with its metadata.
         self.drop(name for name in self.names("") if not keeps(name))
-        # Stores in directories keep empty ones.
         for name in self.children(""):
             if not keeps(f"{name}/"):
-                run_sync(self.store.delete_dir(self._key(name)))
+                self._remove_directory(name)
+
+    def _remove_directory(self, name: str) -> None:
+        """Remove an empty directory, in stores that keep them; elsewhere another run may have written there again."""
+        if not isinstance(self.store, zarr.storage.FsspecStore | zarr.storage.ObjectStore):
+            run_sync(self.store.delete_dir(self._key(name)))
 
     def _invalidate(self) -> None:
         """Forget listings of the client, which lack objects of other processes."""
