@@ -323,8 +323,14 @@ MISTAKES: list[tuple[Mistake, str]] = [
     (lambda ds: ds.batches(2).next(), "write next(ds.batches(2)) for the first one"),  # type: ignore[attr-defined]
     (lambda ds: dtf.Int64Feature(), "write dtf.FixedLenFeature((), 'int64') for one value per record"),
     (lambda ds: dtf.BytesFeature(), "write dtf.TextFeature() for text"),
+    (lambda ds: ds.describe().compare(3), "compare takes Statistics: write other.describe(); got 3"),  # type: ignore[arg-type]
+    (lambda ds: (text_column() == b"one").compute(), "the rows are text: write 'one' instead of b'one'"),
     (lambda ds: dtf.verify(ds), "a path or a list of paths; got Dataset: write 'train-*.tfrecord'"),  # type: ignore[arg-type]
 ]
+
+
+def text_column() -> Any:
+    return dtf.read_tfrecord("train-*.tfrecord", {"text": dtf.TextFeature()})["text"]
 
 
 def schema_file(text: str) -> dtf.Schema:

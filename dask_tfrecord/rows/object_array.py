@@ -36,13 +36,15 @@ class ObjectArray(np.ndarray[Any, Any]):
         first = self.flat[0] if self.size else None
         if isinstance(first, np.ndarray) and (refusal := self.refusal(ufunc, method)):
             raise TypeError(refusal)
-        if isinstance(first, bytes) and ufunc in (np.equal, np.not_equal):
-            text = next((value for value in inputs if isinstance(value, str)), None)
-            if text is not None:
-                raise TypeError(
-                    f"the rows are bytes, which never equal text: write {text.encode()!r} instead of {text!r}, or read "
-                    f"the column by TextFeature()"
-                )
+        if isinstance(first, bytes | str) and ufunc in (np.equal, np.not_equal):
+            for value in inputs:
+                if isinstance(first, bytes) and isinstance(value, str):
+                    raise TypeError(
+                        f"the rows are bytes, which never equal text: write {value.encode()!r} instead of {value!r}, "
+                        f"or read the column by TextFeature()"
+                    )
+                if isinstance(first, str) and isinstance(value, bytes):
+                    raise TypeError(f"the rows are text: write {value.decode(errors='replace')!r} instead of {value!r}")
         plain = [np.asarray(value) if isinstance(value, ObjectArray) else value for value in inputs]
         if out is not None:
             kwargs["out"] = tuple(np.asarray(each) if isinstance(each, ObjectArray) else each for each in out)

@@ -252,7 +252,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         column  difference    before      after       distance
         tokens  distribution  median 602  median 574     0.156
         """
-        if not all(isinstance(each, ColumnStatistics) for each in other.values()):
+        if not isinstance(other, Mapping) or not all(isinstance(each, ColumnStatistics) for each in other.values()):
             raise TypeError(f"compare takes Statistics: write other.describe(); got {other!r:.100}")
         differences = [
             Difference(name, "missing column", str(self[name].dtype), "") for name in self if name not in other
