@@ -70,19 +70,30 @@ async def replace(store: zarr.abc.store.Store, key: str, value: bytes | memoryvi
     return None
 
 
-async def listed_sizes(store: zarr.abc.store.Store, folder: str) -> dict[str, int] | None:
-    """Return the size of each object below a folder by its key; None if the store lists no sizes."""
-    if isinstance(store, zarr.storage.FsspecStore):
-        root = path_in(store, "")
-        try:
-            found = await store.fs._find(path_in(store, folder), detail=True)
-        except FileNotFoundError:
-            return {}
-        return {name.strip("/")[len(root) :].lstrip("/"): info["size"] for name, info in found.items()}
+async def children(store: zarr.abc.store.Store, folder: str) -> list[str]:
+    """List a folder; empty if it does not exist. The `ls` of s3fs would then list the folder above it, too."""
+    if isinstance(store, zarr.storage.FsspecStore) and "S3FileSystem" in class_names(store.fs):
+        return [info["name"] for info in await store.fs._lsdir(path_in(store, folder), refresh=True)]
+    return [key async for key in store.list_dir(folder)]
+
+
+def lists_sizes(store: zarr.abc.store.Store) -> bool:
+    """Return True for stores that `listed_sizes` can list."""
+    return isinstance(store, zarr.storage.FsspecStore | zarr.storage.ObjectStore)
+
+
+async def listed_sizes(store: zarr.abc.store.Store, folder: str) -> dict[str, int]:
+    """Return the size of each object below a folder by its key."""
     if isinstance(store, zarr.storage.ObjectStore):
         pages = store.store.list(prefix=f"{folder}/")
         return {each["path"]: each["size"] async for page in pages for each in page}
-    return None
+    assert isinstance(store, zarr.storage.FsspecStore)
+    root = path_in(store, "")
+    try:
+        found = await store.fs._find(path_in(store, folder), detail=True)
+    except FileNotFoundError:
+        return {}
+    return {name.strip("/")[len(root) :].lstrip("/"): info["size"] for name, info in found.items()}
 
 
 async def delete(store: zarr.abc.store.Store, keys: Sequence[str]) -> bool:

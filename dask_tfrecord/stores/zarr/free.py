@@ -38,9 +38,6 @@ def check_free(target: TargetGroup, mode: Literal["w", "w-"], origin: Mapping[st
     """
     ways = OVERWRITE + " replaces it, " + COMPONENT + " writes a group within it"
     refuse_link(target)
-    if target.directory is None and not target.objects().children(""):
-        # One request; zarr sends several to find the format.
-        return "w-"
     try:
         zarr.open_group(
             target.store,

@@ -199,7 +199,13 @@ class RunFolder:
 
     def has_plan(self) -> bool:
         """Return True if the run has a plan: until it is published, discarded, or taken over."""
-        return self.objects.sizes([self.path(_PLAN)])[self.path(_PLAN)] is not None
+        return self.plan_and_sizes(())[0]
+
+    def plan_and_sizes(self, names: Iterable[str]) -> tuple[bool, Mapping[str, int | None]]:
+        """Return whether the run has a plan, and the sizes of objects, asked for at once."""
+        plan = self.path(_PLAN)
+        found = self.objects.sizes([plan, *names])
+        return found[plan] is not None, found
 
     def publication(self) -> Publication | None:
         """Read what the run will publish; None without a plan."""
@@ -350,9 +356,11 @@ class RunFolder:
                     with suppress(Exception):
                         self.swap_back()
                     raise
-        # Readers find all of it. What is left of the folder is removed by the next run.
+        # Readers find all of it. What is left of the folder is removed by the next run. In a store no check is needed
+        # before: no run continues the folder of a published one.
+        objects = self.objects if self.is_in_directory else self.target.objects()
         with suppress(IncompleteStoreError, StoreInUseError, OSError):
-            self.close()
+            replace(self, objects=objects).close()
 
     def discard(self, publication: Publication, published: Mapping[str, int]) -> None:
         """Bring back what readers found before an unpublished run, and delete its folder."""

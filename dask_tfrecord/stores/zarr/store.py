@@ -8,6 +8,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -460,23 +461,24 @@ class StoreObjects:
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the size of each object in bytes; None for a missing one. Many are listed, if listings have sizes."""
-        names = list(names)
-        if len(names) > LOOKED_UP:
+        names, lists = list(names), conditional.lists_sizes(self.store)
+        counts = Counter(name.partition("/")[0] for name in (names if len(names) > LOOKED_UP and lists else ()))
+        many = {folder for folder, count in counts.items() if count > 1}
+        if many:
             self._invalidate()
-            folders = sorted({name.partition("/")[0] for name in names})
-            listed = self._each(folders, lambda key: conditional.listed_sizes(self.store, key))
-            if None not in listed.values():
-                found = {key: size for sizes in listed.values() for key, size in (sizes or {}).items()}
-                return {name: found.get(self._key(name)) for name in names}
 
-        async def size(key: str) -> int | None:
+        async def sizes(key: str) -> Mapping[str, int]:
+            if self._name(key) in many:
+                return await conditional.listed_sizes(self.store, key)
             try:
-                return await self.store.getsize(key)
+                return {key: await self.store.getsize(key)}
             except (FileNotFoundError, KeyError):
                 # Icechunk raises KeyError for an array that it does not have.
-                return None
+                return {}
 
-        return self._each(names, size)
+        asked = [*sorted(many), *(name for name in names if name.partition("/")[0] not in many)]
+        found = {key: size for answer in self._each(asked, sizes).values() for key, size in answer.items()}
+        return {name: found.get(self._key(name)) for name in names}
 
     def names(self, below: str) -> list[str]:
         """List the names of all objects below a path."""
@@ -494,13 +496,10 @@ class StoreObjects:
 
     def children(self, below: str) -> list[str]:
         """List the names in a folder."""
-
-        async def found() -> list[str]:
-            return [key async for key in self.store.list_dir(self._key(below) if below else self.path)]
-
         self._invalidate()
         try:
-            return sorted(key.rstrip("/").rpartition("/")[2] for key in run_sync(found()))
+            found = run_sync(conditional.children(self.store, self._key(below) if below else self.path))
+            return sorted(key.rstrip("/").rpartition("/")[2] for key in found)
         except FileNotFoundError:
             return []
 

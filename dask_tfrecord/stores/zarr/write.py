@@ -64,6 +64,7 @@ from dask_tfrecord.rows.task_names import task_name
 from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.activities import activity
 from dask_tfrecord.shards.objects import DirectoryObjects
+from dask_tfrecord.shards.remote import call_once
 from dask_tfrecord.stores.output import WriteReport, WriteWork, check_mode, collect, peak_memory
 from dask_tfrecord.stores.run import Run
 from dask_tfrecord.stores.units import Levels, RowTasks, check_group_lengths, flatten_block, is_flat, shapes_of
@@ -242,7 +243,10 @@ def open_target(store: Any, origin: Mapping[str, Any], options: ZarrTargetOption
     mode = check_mode(options["mode"], "the group", resume=options["resume"])
     if options["resume"]:
         target.check_format()
-    else:
+    elif target.directory is not None or call_once(
+        lambda: target.objects().children(""), str(target), "list what is there"
+    ):
+        # An empty place in a store has neither a group nor a claim: one request, and zarr would send several.
         target.journal().check_free(lambda: check_free(target, mode, origin))
     return target
 
@@ -599,15 +603,14 @@ class Finish:
         Without the reports of all units, their records are read.
         """
         target, known = self.folder.target, [*self.written, *reports]
-        if not self.folder.has_plan():
+        staging, is_known = self.publication.staging, sum(each.units for each in known) == self.units
+        expected = {staging + name: size for each in known for name, size in each.objects.items() if is_known}
+        has_plan, found = self.folder.plan_and_sizes(expected)
+        if not has_plan:
             if self.publication.is_published(target.stored_attributes()):
                 return
             raise self.folder.lost()
-        missing = 1
-        if sum(each.units for each in known) == self.units:
-            expected = {name: size for each in known for name, size in each.objects.items()}
-            found = self.folder.objects.sizes([self.publication.staging + name for name in expected])
-            missing = sum(size != wanted for size, wanted in zip(found.values(), expected.values(), strict=True))
+        missing = sum(found[name] != size for name, size in expected.items()) if is_known else self.units
         if missing:
             missing = self.units - len(self.folder.verified(self.publication.staging))
         if missing and target.is_in_memory:

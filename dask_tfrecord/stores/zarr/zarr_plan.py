@@ -215,15 +215,15 @@ class ZarrPlan:
         --------
         >>> import dask_tfrecord as dtf
         >>> dtf.read_tfrecord("train-*.tfrecord")[["label"]].plan_zarr().requests
-        Requests(put=7, get=7, list=3)
+        Requests(put=7, get=5, list=3)
         """
         objects = self._objects()
         # The claim, the plan, its counts, and a record of each task.
         run = 3 + self.tasks
-        # Sizes of few objects are looked up one by one.
-        looked_up = sum(objects) if sum(objects) <= LOOKED_UP else 0
-        listed = 2 + -(-run // _LISTED) + (0 if looked_up else sum(-(-count // _LISTED) for count in objects))
-        return Requests(self.nfiles + run, 6 + looked_up, listed)
+        # Sizes of few objects, the plan among them, are looked up one by one, and those of lone ones.
+        many = [count for count in objects if count > 1 and 1 + sum(objects) > LOOKED_UP]
+        listed = 2 + -(-run // _LISTED) + sum(-(-count // _LISTED) for count in many)
+        return Requests(self.nfiles + run, 4 + sum(objects) - sum(many), listed)
 
     def _objects(self) -> list[int]:
         """Return how many objects the chunks or shards of each array are."""
