@@ -469,18 +469,14 @@ class UrlObjects:
                     return False
                 fs.pipe_file(path, value)
                 return True
-        if isinstance(fs, StoreFileSystem):
-            with suppress(FileExistsError):
-                with_retries(lambda: fs.pipe_file(path, value, mode="create"), url, "create the object")
-        else:
-            created = with_retries(lambda: sync(get_loop(), put_if_absent, fs, path, value), url, "create the object")
-            if created:
-                return True
-            if created is None:
-                if self.get([name])[name] is not None:
-                    return False
-                self.put(name, value)
-                time.sleep(SETTLE_SECONDS)
+        created = with_retries(lambda: _put_if_absent(fs, path, value), url, "create the object")
+        if created:
+            return True
+        if created is None:
+            if self.get([name])[name] is not None:
+                return False
+            self.put(name, value)
+            time.sleep(SETTLE_SECONDS)
         # A request that was sent again may have found its own object.
         return self.get([name])[name] == value
 
@@ -561,12 +557,23 @@ class UrlObjects:
         return url, fs, path
 
 
+def _put_if_absent(fs: AbstractFileSystem, path: str, value: bytes) -> bool | None:
+    """Put an object unless it exists; None if the client lacks it."""
+    if not isinstance(fs, StoreFileSystem):
+        return sync(get_loop(), put_if_absent, fs, path, value)  # type: ignore[no-any-return]
+    return _put_in_store(fs, path, value, "create")
+
+
 def _put_if_unchanged(fs: AbstractFileSystem, path: str, value: bytes, info: Mapping[str, Any]) -> bool | None:
     """Put an object unless it has another version than these properties; None if the client lacks it."""
     if not isinstance(fs, StoreFileSystem):
         return sync(get_loop(), put_if_unchanged, fs, path, value, info.get("ETag"))  # type: ignore[no-any-return]
+    return _put_in_store(fs, path, value, {name: info[name] for name in ("e_tag", "version") if info.get(name)})
+
+
+def _put_in_store(fs: StoreFileSystem, path: str, value: bytes, mode: str | Mapping[str, str]) -> bool | None:
     try:
-        fs.pipe_file(path, value, mode={name: info[name] for name in ("e_tag", "version") if info.get(name)})
+        fs.pipe_file(path, value, mode=mode)
     except FileExistsError:
         return False
     except NotImplementedError:

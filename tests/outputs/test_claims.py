@@ -1,4 +1,7 @@
-"""Runs that write the same group or files at the same time: one finishes, the others are refused."""
+"""Runs that write the same group or files at the same time: one finishes, the others are refused.
+
+In `test_exploration`, two runs take turns at every step.
+"""
 
 from __future__ import annotations
 
@@ -83,37 +86,6 @@ def race(ds: dtf.Dataset, write: Callable[[dtf.Dataset], object], runs: int = 2)
         written, *errors = sorted(threads.map(run, range(runs)))
     assert waited and not written and all(errors)
     return errors
-
-
-# The server of the tests checks the condition of a put without a lock: rarely, both runs begin there.
-@pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.parametrize("place", ["directory", pytest.param("s3", marks=pytest.mark.nightly)])
-def test_one_of_two_runs_writes_a_group(
-    ds: dtf.Dataset, store: Path, place: str, options: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
-    target, storage = str(store), dict[str, Any]()
-    if place == "s3":
-        target, storage = f"s3://claims/{store.parent.name}", {"storage_options": request.getfixturevalue("s3")}
-        fsspec.filesystem("s3", **storage["storage_options"]).mkdirs("claims", exist_ok=True)
-    elif options == {"mode": "w"}:
-        ds.to_zarr(target, chunks=11)
-    [error] = race(ds, lambda waiting: waiting.to_zarr(target, chunks=7, **storage, **options))
-    assert "another run is writing this group" in error
-    check_rows(target, **storage)
-    assert dtf.from_zarr(target, **storage).chunks[0] == 7
-
-
-@pytest.mark.parametrize("mode", ["w", "w-"])
-@pytest.mark.parametrize(("write", "name"), [(dtf.Dataset.to_tfrecord, TEMPLATE), (dtf.Dataset.to_parquet, "")])
-def test_one_of_two_runs_writes_files(
-    ds: dtf.Dataset, tmp_path: Path, write: Callable[..., object], name: str, mode: str
-) -> None:
-    target = tmp_path / "out" / name
-    if mode == "w":
-        write(ds.rows[::-1], target)
-    [error] = race(ds, lambda waiting: write(waiting, target, mode=mode))
-    assert "another run is writing these files" in error
-    check_rows(tmp_path / "out")
 
 
 # -- one process
@@ -234,20 +206,6 @@ def test_files_are_refused_while_they_are_written(
     dtf.copy_tfrecord(shards, other, mode="w", records_per_shard=11)
     fs, path = fsspec.url_to_fs(folder)
     assert not [name for name in fs.ls(path, detail=False) if name.rpartition("/")[2].startswith(".")]
-
-
-def test_a_withdrawal_keeps_what_another_run_published(ds: dtf.Dataset, tmp_path: Path) -> None:
-    """A run that lost its claim, as one that is suspended for minutes does, removes its own shards only."""
-    target = tmp_path / "out" / TEMPLATE
-
-    def replace() -> None:
-        (claim,) = target.parent.glob(".*.claim")
-        claim.unlink()
-        dtf.to_tfrecord({"label": -np.arange(ROWS)}, target, mode="w", records_per_shard=11)
-
-    with pytest.raises(IncompleteStoreError, match="the write that this task belongs to has ended"):
-        while_files_are_written(ds, target, replace, mode="w")
-    assert (dtf.read_tfrecord(f"{target.parent}/*")["label"].compute() == -np.arange(ROWS)).all()
 
 
 def test_tasks_publish_nothing_while_a_failed_run_removes_its_files(

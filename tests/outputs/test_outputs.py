@@ -1,5 +1,7 @@
 """Any sequence of writes, faults, kills, concurrent runs and damage leaves one whole data set, or a refusal.
 
+`test_exploration` kills and stops single runs at every step.
+
 The machine drives every writer in a directory and in a store without directories. Calls of the file system fail, or end
 the process as far as it can be seen, at any number.
 """
@@ -37,7 +39,6 @@ from support.few import rising
 
 import dask_tfrecord as dtf
 from dask_tfrecord.errors import StoreInUseError
-from dask_tfrecord.settings import replaced_limits
 
 ROWS, SHARD = 12, 4
 # Rows of a chunk: the last one of a store is not full.
@@ -272,59 +273,10 @@ class Outputs(RuleBasedStateMachine):
         self.stored, self.has_parts = seed, False
 
     @rule(seed=st.integers(0, 2), other=st.integers(0, 2))
-    def oversleep(self, seed: int, other: int) -> None:
-        """Write while a run on another machine takes over, because this one has slept for too long."""
-        fs, path = fsspec.url_to_fs(self.root)
-
-        def take_over() -> None:
-            for claim in [name for name in fs.find(path) if name.endswith("claim")] if fs.exists(path) else ():
-                owner = json.loads(fs.cat_file(claim))
-                fs.pipe_file(claim, json.dumps(owner | {"machine": "other", "beat": 0}).encode())
-                slept.append(claim)
-                self.write(other, mode="w")
-
-        slept: list[str] = []
-        with replaced_limits(owner_check=0.0):
-            try:
-                self.write(seed, take_over, mode="w")
-            except (StoreInUseError, FileExistsError, dtf.errors.IncompleteStoreError):
-                assert slept
-            else:
-                # There was no owner yet when the function was tried.
-                assert not slept or seed == other
-        self.stored, self.has_parts = other if slept else seed, False
-        self.has_leftovers = self.has_leftovers or bool(slept)
-
-    @rule(at=st.integers(1, 60))
-    @precondition(lambda self: self.kind == "zarr" and self.stored is None)
-    def resume(self, at: int) -> None:
-        """Kill a resumable run, and resume it."""
-        self.has_leftovers = True
-        own = self.root.removeprefix("memory:/")
-        try:
-            with Faults(at, Killed, lambda path: str(path).startswith(own)).injected():
-                self.write(0, mode="w-") if not self.has_parts else self.write(0, resume=True)
-        except (Exception, Killed):
-            pass
-        try:
-            self.write(0, resume=True)
-        except dtf.errors.ResumeError:
-            # The interrupted run had other inputs.
-            self.write(0, mode="w")
-        self.stored, self.has_parts = 0, False
-
-    @rule(
-        seed=st.integers(0, 2),
-        how=st.sampled_from(["whole", FaultError, Killed]),
-        at=st.integers(1, 90),
-        resume=st.booleans(),
-        other=st.integers(0, 2),
-    )
     @precondition(lambda self: self.kind in ("zarr", "lerobot") and self.stored is not None)
-    def append(self, seed: int, how: Any, at: int, resume: bool, other: int) -> None:
-        """Append rows: whole, while readers find the old rows and another append is refused; or with a fault."""
+    def append(self, seed: int, other: int) -> None:
+        """Append rows, while readers find the old ones and another append is refused."""
         before = self.expected()
-        after = before + rows(seed).tolist()
         adding: dict[str, Any] = {"append_dim": "record"} if self.kind == "zarr" else {"mode": "a"}
 
         def meanwhile() -> None:
@@ -333,58 +285,19 @@ class Outputs(RuleBasedStateMachine):
                 with pytest.raises(StoreInUseError):
                     self.write(other, **options)
 
-        if how == "whole":
-            # The borders of episodes are read before a run owns the data set.
-            self.write(seed, meanwhile if self.kind == "zarr" else None, **adding)
-            self.appended.append(seed)
-            return
-        # A run that resumes finds rows that it has appended, or written.
-        repeats = resume and [*([self.stored] if self.kind == "lerobot" else []), *self.appended][-1:] == [seed]
-        self.has_leftovers = True
-        own = self.root.removeprefix("memory:/")
-        with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
-            self.write(seed, resume=resume, **adding)
-        try:
-            found = self.read()
-        except (FileNotFoundError, KeyError):
-            # Killed between the renames that show the episodes: the description is missing meanwhile.
-            assert self.kind == "lerobot" and how is Killed
-            found = before
-        assert found in (before, after)
-        if found == before:
-            # The next run continues the first one, or another append replaces what it left.
-            seed = seed if resume else other
-            try:
-                self.write(seed, resume=resume, **adding)
-            except dtf.errors.ResumeError:
-                self.write(seed, **adding)
-            found = self.read()
-            assert found == before + rows(seed).tolist() or (repeats and found == before)
-        if found != before:
-            self.appended.append(seed)
+        # The borders of episodes are read before a run owns the data set.
+        self.write(seed, meanwhile if self.kind == "zarr" else None, **adding)
+        self.appended.append(seed)
 
-    @rule(how=st.sampled_from(["whole", FaultError, Killed]), at=st.integers(1, 90), resume=st.booleans())
+    @rule()
     @precondition(lambda self: self.kind == "zarr" and self.stored is not None and len(self.columns) < 3)
-    def add_column(self, how: Any, at: int, resume: bool) -> None:
-        """Add a column: readers find it whole, or the old ones alone."""
+    def add_column(self) -> None:
+        """Add a column; resumed, it is not added again."""
         before, name = self.read_columns(), f"y{len(self.columns)}"
-        own, values = self.root.removeprefix("memory:/"), column(name, np.array(self.expected()))
-
-        def add(resume: bool) -> None:
+        values = column(name, np.array(self.expected()))
+        for resume in (False, True):
             with dask.config.set(scheduler="synchronous"):
                 dtf.to_zarr({name: values}, self.root, mode="a", chunks=CHUNK, resume=resume)
-
-        if how == "whole":
-            add(resume)
-        else:
-            self.has_leftovers = True
-            with suppress(Exception, Killed), Faults(at, how, lambda path: str(path).startswith(own)).injected():
-                add(resume)
-            if name not in self.read_columns():
-                assert self.read_columns() == before
-                add(resume)
-            # One that was added is not added again.
-            add(resume=True)
         assert self.read_columns() == {**before, name: values.tolist()}
         self.columns.append(name)
 
@@ -513,171 +426,6 @@ class Outputs(RuleBasedStateMachine):
 def test_an_output_holds_what_the_last_whole_run_wrote(examples: int, steps: int) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, phases=[Phase.generate])
     run_state_machine_as_test(Outputs, settings=chosen)
-
-
-# -- a kill at every call of the file system
-
-
-def write_robot(source: Path, target: Path, **options: Any) -> None:
-    ds = dtf.read_tfrecord(source, {"x": dtf.FixedLenFeature((), "int64"), "record": dtf.FixedLenFeature((), "int64")})
-    ds.to_lerobot(target, fps=10, episodes_per_file=1, **options)
-
-
-def write_group(source: Path, target: Path, **options: Any) -> None:
-    features = {"x": dtf.FixedLenFeature((), "int64"), "record": dtf.VarLenFeature("int64")}
-    dtf.read_tfrecord(source, features).to_zarr(target, chunks=SHARD, **options)
-
-
-def read_robot(target: Path) -> list[int]:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    if not (target / "meta/info.json").exists():
-        raise FileNotFoundError
-    total = json.loads((target / "meta/info.json").read_text())["total_frames"]
-    found = [int(x) for file in sorted(target.glob("data/*/*")) for x in parquet.read_table(file)["x"].to_pylist()]
-    assert len(found) == total
-    return found
-
-
-def read_group(target: Path) -> list[int]:
-    ds = dtf.from_zarr(target)
-    assert [row.tolist() for row in ds["record"].compute()] == [[0]] * SHARD + [[1]] * SHARD
-    return ds["x"].compute().tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("every", rising(29, 5, 1))
-@pytest.mark.parametrize(
-    ("write", "read"), [(write_group, read_group), (write_robot, read_robot)], ids=["zarr", "lerobot"]
-)
-def test_a_kill_while_an_output_is_replaced(
-    write: Callable[..., None], read: Callable[[Path], list[int]], every: int, tmp_path: Path
-) -> None:
-    """Readers find the old rows, all rows, or that nothing is complete; any later run writes all rows."""
-    if write is write_robot:
-        pytest.importorskip("av")
-        pytest.importorskip("pyarrow")
-    for seed in range(2):
-        columns = {"x": np.arange(2 * SHARD) + 100 * seed, "record": np.repeat(np.arange(2), SHARD)}
-        dtf.to_tfrecord(columns, tmp_path / f"{seed}.tfrecord")
-    before, after = [list(range(100 * seed, 100 * seed + 2 * SHARD)) for seed in range(2)]
-    old, new, target, at = tmp_path / "old", tmp_path / "1.tfrecord", tmp_path / "out", 1
-    with dask.config.set(scheduler="synchronous"):
-        write(tmp_path / "0.tfrecord", old)
-        while True:
-            shutil.copytree(old, target)
-            faults = Faults(at, Killed, lambda path: str(path).startswith(f"{target}"))
-            try:
-                with faults.injected():
-                    write(new, target, mode="w")
-            except Killed:
-                pass
-            else:
-                break
-            check_readers(read, target, before, after)
-            # Any run takes over.
-            resumes = at // every % 2 and not holds(read, target, before)
-            again: dict[str, Any] = {"resume": True} if resumes else {"mode": "w"}
-            try:
-                write(new, target, **again)
-            except FileExistsError:
-                # Files of a run that was not to be resumed.
-                assert again == {"resume": True} and write is write_robot
-                write(new, target, mode="w")
-            assert read(target) == after
-            # This process lives, so its temporary files do not count as left by a dead one.
-            assert not [path.name for path in target.rglob(".*") if path.suffix != ".partial"]
-            shutil.rmtree(target)
-            at += every
-    assert at > 30
-
-
-@pytest.mark.parametrize("every", rising(113, 7, 1))
-@pytest.mark.parametrize("place", ["directory", pytest.param("memory", marks=pytest.mark.slow)])
-def test_a_kill_while_episodes_are_added(place: str, every: int, tmp_path: Path) -> None:
-    """Readers find the old episodes or all; the run is continued, or another one adds them, each once."""
-    pytest.importorskip("av")
-    pytest.importorskip("pyarrow")
-
-    def frames(first: int, past: int) -> list[tuple[float, str]]:
-        return [(float(row), f"task {row // 4}") for row in range(first, past)]
-
-    def write(target: str, first: int, past: int, **options: Any) -> None:
-        x, tasks = zip(*frames(first, past), strict=True)
-        columns = {"record": np.arange(first, past) // 2, "x": np.array(x), "task": list(tasks)}
-        ds = dtf.Dataset.from_arrays(columns)
-        ds.to_lerobot(target, fps=10, episodes_per_file=1, task="task", mode="a", **options)
-
-    fs = fsspec.filesystem("file" if place == "directory" else "memory")
-    root = f"{tmp_path}/kills" if place == "directory" else f"/kills/{tmp_path.name}"
-    url = root if place == "directory" else f"memory:/{root}"
-
-    def found() -> list[tuple[float, str]]:
-        if place == "directory":
-            return read_episodes(Path(root))
-        copied = tmp_path / "copied"
-        shutil.rmtree(copied, ignore_errors=True)
-        for name in fs.find(root):
-            path = copied / name.removeprefix(f"{root}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(fs.cat_file(name))
-        return read_episodes(copied)
-
-    at, before, after = 1, frames(0, 6), frames(0, 10)
-    write(str(tmp_path / "one"), 0, 10)
-    write(f"{url}-old", 0, 6)
-    wanted = {path.relative_to(tmp_path / "one").as_posix() for path in (tmp_path / "one").rglob("*") if path.is_file()}
-    statistics = json.loads((tmp_path / "one/meta/stats.json").read_text())["x"]
-    with dask.config.set(scheduler="synchronous"):
-        while True:
-            fs.copy(f"{root}-old", root, recursive=True)
-            faults, resumes = Faults(at, Killed, lambda path: str(path).startswith(f"{root}/")), at // every % 2 == 0
-            with suppress(Killed), faults.injected():
-                write(url, 6, 10, resume=resumes)
-            # Between the renames that show the episodes, the description is missing, or empty in an object store.
-            if not fs.exists(f"{root}/meta/info.json") or not fs.size(f"{root}/meta/info.json") or found() == before:
-                if at // every % 3 == 0:
-                    # Another addition goes first, with files of the same numbers.
-                    write(url, 20, 22)
-                    assert found() == before + frames(20, 22)
-                    fs.rm(root, recursive=True)
-                    if faults.calls < at:
-                        break
-                    at += every
-                    continue
-                write(url, 6, 10, resume=resumes)
-            if resumes:
-                # The same rows are not added again.
-                write(url, 6, 10, resume=True)
-            assert found() == after
-            names = {name.removeprefix(f"{root}/") for name in fs.find(root)}
-            assert {name for name in names if not name.endswith(".partial") and "/." not in name} == wanted
-            assert resumes is False or not [name for name in names if "/." in name and not name.endswith(".partial")]
-            info = json.loads(fs.cat_file(f"{root}/meta/stats.json"))["x"]
-            assert all(np.allclose(info[name], value) for name, value in statistics.items())
-            fs.rm(root, recursive=True)
-            if faults.calls < at:
-                break
-            at += every
-    assert at > 60
-
-
-def holds(read: Callable[[Path], list[int]], target: Path, rows: list[int]) -> bool:
-    try:
-        return read(target) == rows
-    except (FileNotFoundError, dtf.errors.IncompleteStoreError):
-        return False
-
-
-def check_readers(read: Callable[[Path], list[int]], target: Path, before: list[int], after: list[int]) -> None:
-    """Check what readers find in an output whose writer was killed."""
-    try:
-        assert read(target) in (before, after)
-    except (FileNotFoundError, dtf.errors.IncompleteStoreError):
-        if (target / "zarr.json").exists() and "contents" in (target / "zarr.json").read_text():
-            # Arrays are being deleted: those that zarr finds are whole.
-            for name in (path.parent.name for path in target.glob("*/zarr.json")):
-                array: Any = zarr.open_array(target, path=name, mode="r")
-                assert len(list((target / name / "c").iterdir())) == -(-array.shape[0] // array.chunks[0])
 
 
 @pytest.mark.parametrize("place", ["directory", "memory"])

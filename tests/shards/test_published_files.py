@@ -69,7 +69,7 @@ def test_an_object_is_emptied_unless_another_run_writes_it(
     else:
         options = {"store": pytest.importorskip("obstore").store.MemoryStore()}
     objects: Any = objects_in(url, options)
-    objects.put("x", b"old")
+    assert objects.create("x", b"old") and not objects.create("x", b"other")
     with pytest.raises(StoreInUseError, match="another run has written x meanwhile"):
         objects.empty("x", lambda: objects.put("x", b"new"))
     assert objects.get(["x"]) == {"x": b"new"}

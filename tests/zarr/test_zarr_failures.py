@@ -105,28 +105,6 @@ def test_a_store_is_not_replaced_by_what_is_read_from_it(ds: dtf.Dataset, store:
     assert files_in(store) == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [zarr.storage.MemoryStore, lambda: "memory://failing/failing.zarr"])
-def test_a_store_in_memory_is_resumed_and_replaced(ds: dtf.Dataset, shards: Path, make: Callable[[], Any]) -> None:
-    memory = make()
-    zarr.open_group(memory, path="a").create_array("other", shape=3, dtype="i4")
-    with pytest.raises(FileExistsError, match="exists: mode='w' replaces it"):
-        ds.to_zarr(memory, component="a")
-    damage(shards)
-    for options in ({"mode": "w"}, {"resume": True}):
-        with pytest.raises(CorruptRecordError):
-            ds[["label"]].to_zarr(memory, component="a", chunks=3, **options)
-        # A store that cannot be removed stays marked incomplete.
-        with pytest.raises((IncompleteStoreError, FileNotFoundError)):
-            dtf.from_zarr(memory, component="a")
-    damage(shards)  # flips the bit back
-    ds[["label"]].to_zarr(memory, component="a", chunks=3, resume=True)
-    np.testing.assert_array_equal(dtf.from_zarr(memory, component="a")["label"], np.arange(ROWS))
-    ds.rows[:30].to_zarr(memory, component="a", mode="w")
-    assert dtf.from_zarr(memory, component="a").nrows == 30
-    assert "other" not in zarr.open_group(memory, mode="r", path="a")
-
-
 # ------------------------------------------------------------------------------------------------------------- delayed
 
 
@@ -312,9 +290,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("name", "chunks"), [("sync", 3999), ("threads", 100), pytest.param("processes", 1000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("name", "chunks"), [("sync", 3999), ("threads", 100)])
 def test_a_disk_that_fills_up(small_disk: Path, name: str, chunks: int) -> None:
     store = small_disk / "store.zarr"
     with (

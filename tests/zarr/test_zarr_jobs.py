@@ -6,29 +6,23 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from argparse import Namespace
 from ast import literal_eval
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given
 from support.commands import run, shown
 from support.numbered_shards import write_shards
 from support.pages import blocks
-from support.programs import environment, run_program
-from support.waiting import PATIENCE
+from support.programs import run_program
 
 import dask_tfrecord as dtf
-from dask_tfrecord.errors import IncompleteStoreError, ResumeError
+from dask_tfrecord.errors import ResumeError
 from dask_tfrecord.settings import replaced_limits
 from dask_tfrecord.shards.objects import DirectoryObjects
 
@@ -50,35 +44,6 @@ def begun(ds: dtf.Dataset, store: Path, parts: int | None = 3, **options: Any) -
     return dtf.ZarrJob.begin(ds, store, parts=parts, **{"chunks": 7, **options})
 
 
-@pytest.mark.slow
-@given(data=st.data())
-def test_any_parts_in_any_order_write_the_bytes_of_one_conversion(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("jobs")
-    write_shards(folder, 2, data.draw(st.integers(0, 40), "rows of a shard"))
-    numbers = st.integers(1, 30)
-    units = data.draw(st.fixed_dictionaries({"tokens.values": numbers, "name.values": numbers}), "entries of a chunk")
-    unit = data.draw(numbers, "rows of a chunk")
-    options: dict[str, Any] = {"chunks": {**dict.fromkeys(("label", "tokens", "name"), unit), **units}}
-    features = {
-        "label": dtf.FixedLenFeature((), "int64"),
-        "tokens": dtf.VarLenFeature("int64"),
-        "name": dtf.FixedLenFeature((), "bytes"),
-    }
-    ds = dtf.read_tfrecord(folder, features)
-    ds.to_zarr(folder / "one", **options)
-    parts = data.draw(st.integers(1, 9), "parts")
-    begun(ds, folder / "job", data.draw(st.sampled_from([parts, None]), "parts of the plan"), **options)
-    order = data.draw(st.lists(st.integers(0, parts - 1), max_size=6), "parts that are written first")
-    for part in [*order, *data.draw(st.permutations(range(parts)), "order")]:
-        dtf.ZarrJob.open(folder / "job").write(part, parts)
-    job = dtf.ZarrJob.open(folder / "job")
-    assert not job.status().missing and job.parts == parts
-    job.finish()
-    assert files(folder / "job") == files(folder / "one")
-
-
 def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) -> None:
     job = begun(ds, tmp_path / "job", 2, chunks=1)
     with replaced_limits(tasks_per_thread=1):
@@ -90,9 +55,9 @@ def test_a_part_plans_its_tasks_some_at_a_time(ds: dtf.Dataset, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["memory", "component", "url"])
+@pytest.mark.parametrize("place", ["memory", "component"])
 def test_other_places(ds: dtf.Dataset, tmp_path: Path, place: str) -> None:
-    stores = {"memory": zarr.storage.MemoryStore(), "component": tmp_path / "x", "url": f"memory://{tmp_path.name}/x"}
+    stores = {"memory": zarr.storage.MemoryStore(), "component": tmp_path / "x"}
     where = {"component": "a/b"} if place == "component" else {}
     dtf.ZarrJob.begin(ds, stores[place], chunks=7, parts=2, **where)
     for part in range(2):
@@ -130,60 +95,14 @@ def test_one_conversion_continues_a_job_and_a_job_continues_a_conversion(ds: dtf
 # -- refusals
 
 
-def test_credentials_and_options_of_other_calls_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
+def test_options_of_other_calls_are_refused(ds: dtf.Dataset, tmp_path: Path) -> None:
     for option, said in {"compute": "begin writes no row", "mode": "mode is"}.items():
         with pytest.raises(ValueError, match=said):
             begun(ds, tmp_path / "job", **{option: False})
     assert not (tmp_path / "job").exists()
-    secret = dtf.read_tfrecord(ds.origin["files"][0], compression=None, storage_options={"auto_mkdir": False})
-    job = begun(secret, tmp_path / "job", 1)
-    assert not [path for path in (tmp_path / "job").rglob("*") if path.is_file() and b"auto_mkdir" in path.read_bytes()]
-    with pytest.raises(ValueError, match="source_options"):
-        dtf.ZarrJob.open(tmp_path / "job").write(0)
-    dtf.ZarrJob.open(tmp_path / "job", source_options={"auto_mkdir": False}).write(0)
-    job.finish()
 
 
 # -- programs
-
-
-def program(store: Path, part: int, **variables: str) -> subprocess.Popen[bytes]:
-    code = f"import dask_tfrecord as dtf; dtf.ZarrJob.open({str(store)!r}).write({part})"
-    return subprocess.Popen([sys.executable, "-c", code], env=environment() | variables)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-@pytest.mark.parametrize(("parts", "rows", "kills"), [(2, 400, 1), (8, 40_000, 3)])
-def test_killed_programs_are_repeated(parts: int, rows: int, kills: int, tmp_path: Path) -> None:
-    def die(blocks: Mapping[str, Any]) -> Mapping[str, Any]:
-        # The plan pickles this function by value, without the module of the test.
-        import os
-        import signal
-
-        if int(blocks["label"][0]) >= int(os.environ.get("DIES_AT", rows)):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return blocks
-
-    (tmp_path / "shards").mkdir()
-    write_shards(tmp_path / "shards", 4, rows // 4)
-    ds = dtf.read_tfrecord(tmp_path / "shards", chunks=50)
-    ds, store = ds.map_blocks(die, dict(ds.schema)), tmp_path / "job"
-    job = dtf.ZarrJob.begin(ds, store, parts=parts, chunks=rows // 40)
-    middles = [rows * (2 * part + 1) // (2 * parts) for part in range(parts)]
-    running = [
-        program(store, part, **({"DIES_AT": str(middles[part])} if part < kills else {})) for part in range(parts)
-    ]
-    assert [each.wait(PATIENCE) for each in running] == [-signal.SIGKILL] * kills + [0] * (parts - kills)
-    assert [each.state for each in job.status().parts] == ["interrupted"] * kills + ["done"] * (parts - kills)
-    with pytest.raises(IncompleteStoreError, match="interrupted"):
-        job.finish()
-    # Twice at once.
-    repeated = [program(store, part) for part in range(kills) for _ in range(2)]
-    assert not any([each.wait(PATIENCE) for each in repeated])
-    job.finish()
-    ds.to_zarr(tmp_path / "one", chunks=rows // 40)
-    assert files(store) == files(tmp_path / "one")
 
 
 @pytest.mark.parametrize(
