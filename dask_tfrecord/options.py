@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from types import FunctionType
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar, cast, get_args
 
@@ -46,6 +47,17 @@ def complete(given: type[_Given], options: _Given) -> _Given:
     """Add the default of each option that is not given."""
     found = cast(Mapping[str, Any], options)
     return cast(_Given, {name: found.get(name, option.default) for name, (_, option) in options_of(given).items()})
+
+
+def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """Check an option that is an integer."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is an int; got {value!r:.100}")
+    number = int(value)
+    if number < least or (most is not None and number > most):
+        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
+        raise ValueError(f"{name} is {limit}; got {value}")
+    return number
 
 
 def with_options(call: str, *given: type) -> Callable[[_Function], _Function]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -33,15 +32,15 @@ from dask_tfrecord.options import (
     ZarrOptions,
     ZarrTargetOptions,
     ZarrWriteOptions,
+    checked_integer,
     with_options,
 )
 from dask_tfrecord.records.shard_check import DamageReport
-from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.damaged_records import check_shards
 from dask_tfrecord.rows.engine import da
 from dask_tfrecord.rows.explode import explode_rows, step_window
 from dask_tfrecord.rows.functions import BlockFunction, OnBackend, infer_template, mapped_schema
-from dask_tfrecord.rows.permutation import shuffled
+from dask_tfrecord.rows.permutation import chosen_seed, shuffled
 from dask_tfrecord.rows.ragged_arrays import padded_column, ragged_column
 from dask_tfrecord.rows.rows import HasRows, Rows
 from dask_tfrecord.rows.where import (
@@ -417,8 +416,7 @@ class Dataset(Mapping[str, da.Array], DaskMethodsMixin, HasRows):
         """
         if self.nrows is None:
             raise ValueError("only counted rows can be shuffled: open with counts='auto', not counts=None")
-        seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
-        return Dataset(self._rows.select(shuffled(self.nrows, seed)))
+        return Dataset(self._rows.select(shuffled(self.nrows, chosen_seed(seed))))
 
     @explain_arguments("ds.assign({'name': array})")
     def assign(self, variables: Mapping[str, Any] | None = None, /, **arrays: Any) -> Dataset:

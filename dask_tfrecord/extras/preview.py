@@ -36,8 +36,8 @@ from dask_tfrecord.features.images.codecs import ImageError, simplejpeg_or_none
 from dask_tfrecord.features.images.pixels import check_shown, decode_image, encode_png
 from dask_tfrecord.features.inference.payload_type import BytesContent, detect_image, is_probably_text
 from dask_tfrecord.markup import fragment, json_number, page, spark_heights, spark_runs, spark_svg, table, time_text
+from dask_tfrecord.options import checked_integer
 from dask_tfrecord.rows.chunk_borders import joined_parts
-from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.graph import origin_title
 from dask_tfrecord.rows.memory import block_limit
 from dask_tfrecord.rows.sources import CountedRows

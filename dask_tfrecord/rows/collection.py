@@ -307,16 +307,6 @@ def row_runs(collection: Collection, rows: RowNumbers) -> Iterator[RecordRange]:
     return collection.picks(row_numbers(rows))
 
 
-def checked_integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Check an option that is an integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} is an int; got {value!r:.100}")
-    if value < least or (most is not None and value > most):
-        limit = f"at least {least}" if most is None else f"{least} to {most:,}"
-        raise ValueError(f"{name} is {limit}; got {value}")
-    return int(value)
-
-
 def pick_rows(rows: RowNumbers, key: RowKey) -> RowNumbers:
     """``rows[key]`` for a slice, an int, a list of ints or a mask."""
     if isinstance(key, slice):

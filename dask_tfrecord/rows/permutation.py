@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Any, SupportsIndex
 from weakref import WeakValueDictionary
@@ -9,8 +10,15 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_tfrecord.options import checked_integer
+
 # Streams of random bits of a seed: two of an epoch, and the choices of a mixture.
 ORDER, DISTANCES, CHOICES = 0, 1, 2
+
+
+def chosen_seed(seed: int | None) -> int:
+    """Check the seed of a user; without one, draw one that no other run has."""
+    return secrets.randbits(63) if seed is None else checked_integer("seed", seed, 0)
 
 
 def random_bits(*entropy: int) -> np.random.PCG64:

@@ -775,7 +775,7 @@ def _is_leftover(name: str, info: Mapping[str, Any]) -> bool:
 def _is_of_ended_process(name: str) -> bool:
     """Return whether a process of this machine that has ended named a temporary file, outside of a run."""
     found = _TEMPORARY_DIGITS.fullmatch(name)
-    return found is not None and process.has_ended(found[1])
+    return found is not None and process.has_exited(found[1])
 
 
 def _token(claim: bytes | None) -> str:

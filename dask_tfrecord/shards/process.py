@@ -57,7 +57,7 @@ def _digits_of(pid: int) -> str:
     return f"{_digest(machine())}{pid & 0xFFFFFFFF:08x}{_digest(process_start(pid) or '')}"
 
 
-def has_ended(digits: str) -> bool:
+def has_exited(digits: str) -> bool:
     """Return True if `process_digits` of a process of this machine begins a text, and that process has ended."""
     if not digits.startswith(_digest(machine())):
         return False

@@ -6,7 +6,6 @@ import atexit
 import copy
 import json
 import os
-import secrets
 import sys
 import threading
 import weakref
@@ -37,10 +36,10 @@ from dask_tfrecord.extras.batches.mixing import Batch, BatchMixer, Finish, Posit
 from dask_tfrecord.extras.batches.mixture_order import ChainedReader, Choices, MixedOrder
 from dask_tfrecord.extras.batches.row_order import RowOrder, Shuffle
 from dask_tfrecord.extras.batches.row_reader import RowReader, chunk_scheduler, images_of
-from dask_tfrecord.options import BatchOptions, complete
+from dask_tfrecord.options import BatchOptions, checked_integer, complete
 from dask_tfrecord.rows.chunk_borders import divided
-from dask_tfrecord.rows.collection import checked_integer
 from dask_tfrecord.rows.memory import Workers
+from dask_tfrecord.rows.permutation import chosen_seed
 from dask_tfrecord.rows.rows import Rows
 from dask_tfrecord.stores.units import RowTasks
 from dask_tfrecord.stores.zarr.fingerprint import Fingerprint, canonical_source, digest
@@ -248,7 +247,7 @@ class BatchIterator(Iterator[Batch]):
         images = images_of(mixed)
         stored = [rows.encoded(tuple(images)) if images else rows for rows in mixed]
         reader, units = (RowReader(each[0]) if choices is None else ChainedReader(each) for each in (mixed, stored))
-        seed = checked_integer("seed", secrets.randbits(63) if seed is None else seed, 0)
+        seed = chosen_seed(seed)
         if self._seed_given and "shuffle" not in options:
             warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
         order = self._order(stored, shuffle, given["window"], seed, part)

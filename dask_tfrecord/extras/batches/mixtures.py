@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
@@ -19,7 +18,7 @@ from dask_tfrecord.extras.batches.row_reader import RowSequence
 from dask_tfrecord.features import Feature, dtype_name
 from dask_tfrecord.features.schema import Schema
 from dask_tfrecord.options import BatchOptions, with_options
-from dask_tfrecord.rows.collection import checked_integer
+from dask_tfrecord.rows.permutation import chosen_seed
 from dask_tfrecord.rows.rows import HasRows, Rows
 
 
@@ -190,7 +189,7 @@ def sample_from_datasets(
     if not isinstance(stop_on_empty_dataset, bool):
         raise TypeError(f"stop_on_empty_dataset is True or False; got {stop_on_empty_dataset!r:.100}")
     given = [each.as_rows() for each in datasets]
-    chosen = secrets.randbits(63) if seed is None else checked_integer("seed", seed, 0)
+    chosen = chosen_seed(seed)
     shares = _checked_weights(weights, len(datasets))
     numbers = np.flatnonzero(shares).tolist()
     for number in numbers:
