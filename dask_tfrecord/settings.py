@@ -166,14 +166,16 @@ def read_seconds(name: str) -> float:
     """Return a time in seconds."""
     from dask.utils import parse_timedelta
 
-    return _positive(name, lambda value: float(parse_timedelta(value, default="s")), f"a time like {default(name)!r}")
+    return _read_positive(
+        name, lambda value: float(parse_timedelta(value, default="s")), f"a time like {default(name)!r}"
+    )
 
 
 def read_nbytes(name: str, otherwise: str = "") -> int:
     """Return a number of bytes; `otherwise` names further values that the caller accepts, for the error."""
     from dask.utils import parse_bytes
 
-    return _positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
+    return _read_positive(name, lambda value: int(parse_bytes(value)), f"a number of bytes such as '8 MiB'{otherwise}")
 
 
 def parse_size(size: str | int) -> float | None:
@@ -189,13 +191,13 @@ def parse_size(size: str | int) -> float | None:
 
 def read_count(name: str) -> int:
     """Return a positive integer."""
-    return _positive(name, operator.index, "a number, 1 or more")
+    return _read_positive(name, operator.index, "a number, 1 or more")
 
 
 _Number = TypeVar("_Number", int, float)
 
 
-def _positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Number:
+def _read_positive(name: str, parse: Callable[[Any], _Number], expected: str) -> _Number:
     """Read a setting that is a positive number; an error says what is expected."""
     value = read_setting(name)
     try:

@@ -294,7 +294,9 @@ def _ragged_block(feature: Feature, rows: Any, owner: str, lossless: bool) -> Ra
         levels.append(lengths)
         nested = [item for row in nested for item in row]
     shape = (-1, *feature.item_shape)
-    items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, nested, strict=True)]
+    items = [
+        _row_to_array(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, nested, strict=True)
+    ]
     values = np.concatenate([np.empty((0, *feature.item_shape), feature.item_dtype), *items])
     block: Any = _bytes_block(values, owner) if feature.is_bytes else values
     for lengths in [*levels, np.array([len(item) for item in items], np.int64)][::-1]:
@@ -307,14 +309,18 @@ def _unequal_arrays(feature: Feature, arrays: Any, owner: str, lossless: bool, n
     """Convert arrays of different shapes, an object array or a list, to flat buffers; `numbers` are their rows."""
     axes = feature.own_shapes
     shape = feature.row_shape[feature.ragged_rank :]
-    items = [_item(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, arrays, strict=True)]
+    items = [
+        _row_to_array(feature, number, row, shape, owner, lossless) for number, row in zip(numbers, arrays, strict=True)
+    ]
     values = np.concatenate([np.empty(0, feature.item_dtype), *(item.ravel() for item in items)])
     shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), axes)
     flat = _bytes_block(values, owner) if feature.is_bytes else values
     return ArraysBlock(flat, splits_of(shapes.prod(axis=1)), shapes)
 
 
-def _item(feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner: str, lossless: bool) -> NDArray[Any]:
+def _row_to_array(
+    feature: Feature, number: int, row: Any, shape: tuple[int, ...], owner: str, lossless: bool
+) -> NDArray[Any]:
     """Convert one row to an array of the feature's dtype; known sizes of `shape` must match."""
     dtype, listed, place = feature.item_dtype, isinstance(row, list | tuple), f"{owner}: row {number}"
     try:
@@ -488,11 +494,11 @@ def cast(block: Block, dtype: np.dtype[Any]) -> Block:
         return block
     with np.errstate(all="ignore"):
         result = block.astype(dtype)
-    refuse_values(block, _misfits(block, result), f"which does not fit {dtype}")
+    refuse_values(block, _changed_values(block, result), f"which does not fit {dtype}")
     return result
 
 
-def _misfits(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
+def _changed_values(given: NDArray[Any], result: NDArray[Any]) -> NDArray[np.bool_]:
     """Return a mask of the values that the cast changed, other than by rounding floats."""
     if _dtype_kind(given.dtype) != "integer":
         return np.asarray(np.isfinite(given) & ~np.isfinite(result))

@@ -95,7 +95,7 @@ class Decoder:
 
     def __init__(self, schema: Schema, kept: Literal["values", "sizes", "steps"] = "values") -> None:
         self.schema, self.kept = schema, kept
-        self.decoders = _decoders(schema) if kept != "steps" else _step_counts(_decoders(schema))
+        self.decoders = _column_decoders(schema) if kept != "steps" else _step_counts(_column_decoders(schema))
         features = {name: column.feature for name, column in self.decoders.items()}
         sampling = schema.sampling if features.keys() == schema.keys() else None
         classes = {name: column.classes for name, column in self.decoders.items() if column.classes}
@@ -162,7 +162,7 @@ def _step_counts(columns: Mapping[str, ColumnDecoder]) -> dict[str, ColumnDecode
     return counted
 
 
-def _decoders(schema: Schema) -> dict[str, ColumnDecoder]:
+def _column_decoders(schema: Schema) -> dict[str, ColumnDecoder]:
     """Make the decoder of each column of a schema; refuse two columns of one name."""
     columns: dict[str, ColumnDecoder] = {}
     features: Mapping[str, Any] = schema
@@ -438,7 +438,7 @@ class _Keys(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def _keys(decoder: Decoder, names: tuple[str, ...]) -> _Keys:
+def _needed_keys(decoder: Decoder, names: tuple[str, ...]) -> _Keys:
     """Collect the keys that some columns need, each once, and where each column finds its outputs."""
     columns = {name: decoder.decoders[name] for name in names}
     indices: dict[Any, int] = {}
@@ -479,7 +479,7 @@ class _DecodeJob:
     def __init__(self, decoder: Decoder, names: Sequence[str], check_crc: bool, limit: MemoryLimit | None) -> None:
         self.schema, self.limit, self.check_crc = decoder.schema, limit, check_crc
         self._values = decoder.kept != "sizes"
-        keys = _keys(decoder, tuple(names))
+        keys = _needed_keys(decoder, tuple(names))
         self.columns, self.outputs, self.key_specs, self.tables, self.unset, *_ = keys
         self._dense, self._specs = keys.dense, keys.native
         self._options = check_crc, keys.closed
@@ -585,14 +585,14 @@ class _DecodeJob:
                     if column.source not in prepared:
                         prepared[column.source] = column.prepare(column.parsed, outputs, self.limit)
                     outputs = prepared[column.source]
-                blocks[name] = self._block(name, column, outputs)
+                blocks[name] = self._make_block(name, column, outputs)
             except RowError as error:
                 if not self.runs:
                     raise
                 raise located_error(error, self._locate(error.row, column.source), column.scope) from None
         return blocks
 
-    def _block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
+    def _make_block(self, name: str, column: ColumnDecoder, outputs: Sequence[KeyOutput]) -> Block:
         """Make the block of a column from its outputs, or view the memory that the decoder filled."""
         if column.assembler is not None:
             out = self.out.get(name) if column.feature.is_dense else None
@@ -725,7 +725,7 @@ class _Reader:
                 if not self._beyond(run) and not self._fill(walk.need, run):
                     if run.count is None and window.exhausted:
                         return
-                    raise self._ended(left)
+                    raise self._too_few_records(left)
         if run.split is not None:
             check_following_splits(self.shard, run.split, window.offset, self.record)
 
@@ -751,7 +751,7 @@ class _Reader:
                 kept[-1] = window.offset
             self._check(walk, job)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
-                raise self._ended(int(selected[-1]) + 1 - self.record)
+                raise self._too_few_records(int(selected[-1]) + 1 - self.record)
         if kept is not None and self.record < len(kept) - 1:
             # Records behind the last one that have been read too.
             self._keep_offsets(run, kept)
@@ -807,9 +807,9 @@ class _Reader:
             if walk.stop is Stop.FRAMING:
                 raise framing_error(window, self.record)
             if walk.stop is Stop.MORE and not self._fill(walk.need, run):
-                raise self._ended(count)
+                raise self._too_few_records(count)
 
-    def _ended(self, missing: int) -> TFRecordError:
+    def _too_few_records(self, missing: int) -> TFRecordError:
         """Make the error for a shard that has fewer records than were counted."""
         if not self.window.exhausted:
             return framing_error(self.window, self.record)
@@ -882,7 +882,7 @@ def _refused_error(
     message = f"feature {column.source!r}"
     if spec.key not in (column.source, column.source.removeprefix(f"{ITEMS}/")):
         message += f", key {spec.key!r},"
-    message += f"{_place(refused, column.scope)} {_difference(column.parsed, spec, refused)}"
+    message += f"{_place(refused, column.scope)} {_describe_difference(column.parsed, spec, refused)}"
     if refused.fault == Fault.MISSING:
         message += _found_keys(spec, refused, payload, is_list=schema.message == "ExampleListWithContext")
     message += _key_hint(schema.sampling)
@@ -936,7 +936,7 @@ def _kind_name(kind: Kind) -> str:
     return {Kind.BYTES: "a bytes list", Kind.FLOATS: "a float list", Kind.INT64: "an int64 list"}.get(kind, "no list")
 
 
-def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> str:
+def _describe_difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> str:
     """Describe the found content, and the content that the feature expects."""
     found = refused.found
     match refused.fault:
@@ -958,9 +958,9 @@ def _difference(feature: Feature, spec: KeySpec, refused: _native.Problem) -> st
         case Fault.BOOLEAN:
             return f"holds a byte {found} where {feature} takes 0 and 1; RawFeature(shape, 'uint8') reads any byte"
         case Fault.CAST if spec.content is Content.MIXED:
-            return f"holds {_reported(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
+            return f"holds {_shown(spec, found)}, which {spec.dtype} can't hold exactly, where {feature} reads it"
         case Fault.CAST:
-            return f"holds {_reported(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
+            return f"holds {_shown(spec, found)}, which {spec.dtype} can't hold, where {feature} casts to it"
         case Fault.TENSOR:
             tensor = found_tensor(refused.text.decode(), found)
             return f"holds {tensor} where {feature} takes a tensor of its dtype and shape"
@@ -987,7 +987,7 @@ def _right_kind(feature: Feature, spec: KeySpec, found: Kind) -> str:
     return f"; its dtype is {dtype!r}"
 
 
-def _reported(spec: KeySpec, found: int) -> str:
+def _shown(spec: KeySpec, found: int) -> str:
     """Format a number that the decoder reports by its bits."""
     if spec.content is Content.MIXED or stored_kind(spec.dtype) == "int64":
         return str(found - (1 << 64) if found >= 1 << 63 else found)

@@ -64,7 +64,7 @@ class Encoder:
         self.schema, self.columns = schema, columns
         self.encoding = dict(encoding or {})
         decoder = Decoder(schema)
-        self._plans = [_plan(name, feature, columns, decoder) for name, feature in schema.items()]
+        self._plans = [_plan_feature(name, feature, columns, decoder) for name, feature in schema.items()]
         used = {column for plan in self._plans for column in plan.columns}
         if left := [name for name in columns if name not in used]:
             raise SchemaError(f"column {left[0]!r} belongs to no feature: add one to the schema, or drop the column")
@@ -81,7 +81,7 @@ class Encoder:
         for plan in self._plans:
             with locating(plan.name, location, plan.scope):
                 blocks_of = {name: as_read(wanted, blocks[name]) for name, wanted in plan.columns.items()}
-                made = self._values(plan, blocks_of)
+                made = self._values_of_keys(plan, blocks_of)
                 if plan.scope == "item":
                     other, name = first = first or (made[0], plan.name)
                     assert made[0].row_splits is not None and other.row_splits is not None
@@ -96,7 +96,7 @@ class Encoder:
                     )
         return [keyed for keyed, _ in by_key.values()]
 
-    def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
+    def _values_of_keys(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
         """Return the values of the keys of one feature."""
         encoding = self.encoding.get(plan.name, ImageEncoding())
         return plan.feature.encode_columns(plan.name, plan.key, plan.scope, blocks, encoding)
@@ -150,7 +150,7 @@ class RecordStream:
             self.records += written.records
 
 
-def _plan(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
+def _plan_feature(name: str, feature: Feature, columns: Schema, decoder: Decoder) -> ColumnEncoding:
     """Plan how a feature is written: from which columns, in which form, under which key."""
     schema = decoder.schema
     scope = schema.scope_of(name)

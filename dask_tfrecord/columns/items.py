@@ -208,7 +208,7 @@ class ItemColumns:
                 elif name == self.number:
                     items[name] = np.arange(int(lengths.sum()))[at] - splits_of(lengths)[records]
                 elif name in self.group:
-                    block = _picked(_block_items(blocks[name], lengths, self.item_schema[name]), at)
+                    block = _pick_items(_block_items(blocks[name], lengths, self.item_schema[name]), at)
                     items[name] = decode(name, block, at) if decode and name in self.encoded else block
                 else:
                     items[name] = take_rows(blocks[name], records)
@@ -259,7 +259,7 @@ class ItemColumns:
             if expected is None:
                 expected, other = lengths, name
             if (row := first_true(lengths != expected)) is not None:
-                raise LengthError(row, name, _unequal(int(expected[row]), int(lengths[row]), other))
+                raise LengthError(row, name, _describe_unequal(int(expected[row]), int(lengths[row]), other))
         assert expected is not None
         return expected
 
@@ -285,7 +285,7 @@ class LengthError(RowError):
         self.name = name
 
 
-def _unequal(expected: int, found: int, other: str) -> str:
+def _describe_unequal(expected: int, found: int, other: str) -> str:
     """Describe a length that differs from the length in column `other`, or from the counted one."""
     message = f"holds {plural(found, 'item')}; expected {expected:,}, "
     if other:
@@ -297,7 +297,7 @@ def _unequal(expected: int, found: int, other: str) -> str:
     return message + "as counted by explode: the rows have changed since, or a function returns other rows each time"
 
 
-def _picked(block: Block, picked: slice | NDArray[np.int64]) -> Block:
+def _pick_items(block: Block, picked: slice | NDArray[np.int64]) -> Block:
     """Pick items by a slice or by numbers; a few items do not keep the others in memory."""
     if not isinstance(picked, slice):
         return take_rows(block, picked)

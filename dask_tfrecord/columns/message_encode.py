@@ -92,7 +92,7 @@ class MessageEncoder:
                     f"column {name!r} is a message with fields of its own in {message.name}: its columns are "
                     f"{', '.join(list(_columns(message, name, ProtoFeature(name)))[:5])}"
                 )
-            self.fields[name] = _writable(message, name, given, known[name])
+            self.fields[name] = _check_writable(message, name, given, known[name])
         self._paths = {name: FieldPath.find(message, field.specs[0].key) for name, field in self.fields.items()}
         for name in self.encoding:
             if name not in self.fields or not self.fields[name].parsed.is_image:
@@ -182,12 +182,14 @@ class MessageEncoder:
         """Return a column's outputs, with one value for each message instance."""
         spec, path = field.specs[0], self._paths[name]
         if spec.part == "case":
-            return [_numbers({each.name: each.number for each in path.oneof.fields} | {"": 0}, block, int_text=False)]
+            return [
+                _enum_numbers({each.name: each.number for each in path.oneof.fields} | {"": 0}, block, int_text=False)
+            ]
         if spec.part == "presence":
             return [block]
         last = path.fields[-1]
         if last.enum_type is not None and isinstance(block, BytesBlock):
-            return [_numbers({each.name: each.number for each in last.enum_type.values}, block, int_text=True)]
+            return [_enum_numbers({each.name: each.number for each in last.enum_type.values}, block, int_text=True)]
         if last.enum_type is not None and last.enum_type.is_closed:
             numbers = [each.number for each in last.enum_type.values]
             if (row := first_true(~np.isin(block, numbers))) is not None:
@@ -225,11 +227,11 @@ class ExampleEncoder(Encoder):
     def __reduce__(self) -> tuple[Any, ...]:
         return ExampleEncoder, (self.schema, self.columns, self.encoding)
 
-    def _values(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
+    def _values_of_keys(self, plan: ColumnEncoding, blocks: Mapping[str, Block]) -> list[KeyedValues]:
         """Return the values of the keys of one feature."""
         encoder = self._messages.get(plan.name)
         if encoder is None:
-            return super()._values(plan, blocks)
+            return super()._values_of_keys(plan, blocks)
         feature: Any = plan.feature
 
         def keyed(rows: Mapping[str, Block]) -> KeyedValues:
@@ -266,7 +268,7 @@ def _message_encoder(parts: Sequence[ColumnEncoding], encoding: Mapping[str, Ima
     return MessageEncoder(Schema(features, message=first.message), Schema(columns), named)
 
 
-def _writable(message: MessageType, name: str, given: Feature, field: ColumnDecoder) -> ColumnDecoder:
+def _check_writable(message: MessageType, name: str, given: Feature, field: ColumnDecoder) -> ColumnDecoder:
     """Refuse a column that its field does not hold."""
     if field.prepare is not None:
         raise SchemaError(
@@ -315,7 +317,7 @@ def _are_equal(one: Any, other: Any) -> bool:
     return bool(one.tobytes() == other.tobytes())
 
 
-def _numbers(known: Mapping[str, int], texts: BytesBlock, *, int_text: bool) -> NDArray[np.int32]:
+def _enum_numbers(known: Mapping[str, int], texts: BytesBlock, *, int_text: bool) -> NDArray[np.int32]:
     """Return the numbers of names; of an enum, decimal text is an unknown number."""
     numbers = {name.encode(): number for name, number in known.items()}
     out = np.empty(len(texts), np.int32)

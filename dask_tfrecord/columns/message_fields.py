@@ -169,7 +169,7 @@ def leaf_paths(message: MessageType, path: str = "", depth: int = 1) -> dict[str
         return {path: ProtoFeature(path)}
     descriptor = start.fields[-1].message_type if start.fields else message.descriptor
     leaves: dict[str, ProtoFeature] = {}
-    for parts, is_message in _leaves(message.pool, descriptor, start.parts, (descriptor.full_name,), depth):
+    for parts, is_message in _leaf_columns(message.pool, descriptor, start.parts, (descriptor.full_name,), depth):
         leaf = ".".join(parts)
         leaves[leaf] = ProtoFeature(leaf, values=_BYTES if is_message else None)
         if len(leaves) > _MOST_COLUMNS:
@@ -185,7 +185,7 @@ def _is_value(name: str) -> bool:
     return name in _TIMES or name in _WRAPPERS
 
 
-def _leaves(
+def _leaf_columns(
     pool: Any, descriptor: Any, parts: tuple[str, ...], within: tuple[str, ...], depth: int
 ) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Yield the path of each column below a message, and whether it holds the bytes of a message."""
@@ -197,7 +197,7 @@ def _leaves(
         # The entry of a map is a part of the message that has the map.
         left = depth - (inner.full_name in within and not is_map(each))
         if left >= 0:
-            yield from _leaves(pool, inner, (*parts, name), (*within, inner.full_name), left)
+            yield from _leaf_columns(pool, inner, (*parts, name), (*within, inner.full_name), left)
         else:
             yield (*parts, name), True
     for oneof in oneofs_of(descriptor):
@@ -273,7 +273,7 @@ def _presence_column(path: FieldPath) -> ColumnDecoder:
             f"those of proto2 are set or not"
         )
     spec = FieldSpec(path.parts, "presence")
-    return _made(path, FixedLenFeature((), "bool"), (spec,))
+    return _column_of_path(path, FixedLenFeature((), "bool"), (spec,))
 
 
 def _field_column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
@@ -282,7 +282,7 @@ def _field_column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
         if values is not None:
             raise _misfit(path, values, "a oneof, which is a column of names")
         names = {each.number: each.name for each in path.oneof.fields} | {0: ""}
-        return _made(path, TextFeature(), (FieldSpec(path.parts, "case"),), _naming(names))
+        return _column_of_path(path, TextFeature(), (FieldSpec(path.parts, "case"),), _enum_names_of(names))
     if not path.fields:
         raise SchemaError("the empty path is the whole message; values= are those of one of its fields")
     last = path.fields[-1]
@@ -290,7 +290,7 @@ def _field_column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
         if path.message in _TIMES:
             parts = tuple(FieldSpec((*path.parts, part)) for part in ("seconds", "nanos"))
             if values is None:
-                return _made(path, FixedLenFeature((), _TIMES[path.message]), parts, _times)
+                return _column_of_path(path, FixedLenFeature((), _TIMES[path.message]), parts, _assemble_times)
         elif path.message in _WRAPPERS:
             return _field_column(path.of_wrapper(), values)
         raise _misfit(path, values, f"a message {path.message}")
@@ -300,18 +300,18 @@ def _field_column(path: FieldPath, values: Feature | None) -> ColumnDecoder:
     if kind == FieldType.ENUM:
         names = enum_names(last)
         if values is None:
-            return replace(_made(path, FixedLenFeature((), "int32"), (spec,)), classes=_class_names(names))
+            return replace(_column_of_path(path, FixedLenFeature((), "int32"), (spec,)), classes=_class_names(names))
         if not is_text:
             raise _misfit(path, values, "an enum, which TextFeature() names")
-        return _made(path, values, (spec,), _naming(names))
+        return _column_of_path(path, values, (spec,), _enum_names_of(names))
     if kind in _DTYPES:
         if values is not None:
             raise _misfit(path, values, _DTYPES[kind])
-        return _made(path, FixedLenFeature((), _DTYPES[kind]), (spec,))
+        return _column_of_path(path, FixedLenFeature((), _DTYPES[kind]), (spec,))
     if kind == FieldType.STRING and not is_text and values not in (None, _BYTES):
         raise _misfit(path, values, "text")
     default = TextFeature() if kind == FieldType.STRING else _BYTES
-    return _made(path, default if values is None else values, (spec,))
+    return _column_of_path(path, default if values is None else values, (spec,))
 
 
 def _misfit(path: FieldPath, values: Any, found: str) -> SchemaError:
@@ -324,7 +324,7 @@ def _class_names(names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(names.get(number, str(number)) for number in range(max(names) + 1))
 
 
-def _made(
+def _column_of_path(
     path: FieldPath, values: Feature, specs: tuple[FieldSpec, ...], assembler: Assemble | None = None
 ) -> ColumnDecoder:
     """Return a column with as many levels of rows as the path has repeated fields."""
@@ -367,7 +367,7 @@ def _with_splits(decoded: Decoded, values: Any) -> Block:
     return decoded.into(values) if splits is None else RaggedBlock(values, splits)
 
 
-def _naming(names: Mapping[int, str]) -> Assemble:
+def _enum_names_of(names: Mapping[int, str]) -> Assemble:
     """Make a function that names enum numbers; an unknown number becomes decimal text."""
     known = np.array(sorted(names), np.int32)
     texts = np.array([names[number] for number in known.tolist()], np.dtypes.StringDType())
@@ -384,7 +384,7 @@ def _naming(names: Mapping[int, str]) -> Assemble:
     return assemble
 
 
-def _times(feature: FixedLenFeature, decoded: Decoded) -> Block:
+def _assemble_times(feature: FixedLenFeature, decoded: Decoded) -> Block:
     """Assemble nanoseconds from seconds and nanos."""
     dtype, billion, most = feature.item_dtype, 1_000_000_000, np.iinfo(np.int64).max
     seconds, nanos = decoded.keys[0].flat(np.dtype(np.int64)), decoded.keys[1].flat(np.dtype(np.int32))
@@ -502,9 +502,9 @@ class MessageTables:
         self._entered = {spec.path[:end] for spec in specs for end in range(len(spec.path))}
         for number, spec in enumerate(specs):
             self._wanted.setdefault(spec.path, {})[spec.part] = number
-        self._add(message.descriptor, ())
+        self._add_message(message.descriptor, ())
 
-    def _add(self, descriptor: Any, path: tuple[str, ...]) -> int:
+    def _add_message(self, descriptor: Any, path: tuple[str, ...]) -> int:
         """Add the tables of a message at a place and of the messages below it; return the first index."""
         index, names = len(self.tables), list[str]()
         self.tables.append(None)
@@ -519,7 +519,7 @@ class MessageTables:
         for name, each in fields_of(self.message.pool, descriptor).items():
             names.append(name)
             oneof = -1 if each.is_extension else numbers.get(each.number, -1)
-            fields.append(self._field(each, (*path, name), oneof))
+            fields.append(self._describe_field(each, (*path, name), oneof))
         cases = [self._wanted.get((*path, oneof.name), {}).get("case", -1) for oneof in oneofs]
         self.tables[index] = _native.MessageTable(fields, cases)
         return index
@@ -527,7 +527,7 @@ class MessageTables:
     def _is_needed(self, path: tuple[str, ...]) -> bool:
         return path in self._wanted or path in self._entered
 
-    def _field(self, each: Any, path: tuple[str, ...], oneof: int) -> _native.MessageField:
+    def _describe_field(self, each: Any, path: tuple[str, ...], oneof: int) -> _native.MessageField:
         """Describe a field for the native decoder: its kind, its place in messages, and what is read of it."""
         wanted, repeated = self._wanted.get(path, {}), is_repeated(each)
         options: dict[str, Any] = {"repeated": repeated, "packed": is_packed(each), "oneof": oneof}
@@ -542,7 +542,7 @@ class MessageTables:
                 self.counted.append(wanted["values"])
             # Bytes of entries, too, come from the last entry of each key.
             if path in self._entered or is_map(each):
-                options["message"] = self._add(each.message_type, path)
+                options["message"] = self._add_message(each.message_type, path)
             if each.message_type is None:
                 # Other text is checked when it is assembled: protobuf accepts any bytes, and may discard them.
                 options |= {

@@ -125,7 +125,7 @@ class MessageSurvey:
                     steps=(),
                     extent=counts.value_counts.extent(),
                     feature=feature,
-                    suggestions=_suggestions(each, feature, counts),
+                    suggestions=_suggest_content(each, feature, counts),
                 )
             )
         return Report(
@@ -202,7 +202,7 @@ def _count_field(
         counts.bytes_summary.add(filter(None, _native.bytes_rows(found.values, found.splits)))
 
 
-def _suggestions(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
+def _suggest_content(each: _Field, feature: Any, counts: FeatureCounts) -> tuple[Suggestion, ...]:
     """Return the names of an enum, or the content that all bytes values have."""
     suggestion = None
     if each.path.field is not None and each.path.field.enum_type is not None:

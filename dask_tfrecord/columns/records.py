@@ -35,11 +35,11 @@ def wanted_schema(
     if features is None and sequence_features is None and example_features is None:
         return None
     if isinstance(features, Schema) and sequence_features is None and example_features is None:
-        features = _readable(features)
+        features = _features_of_records(features)
     return schema_from_arguments(features, sequence_features, example_features, message)
 
 
-def _readable(columns: Schema) -> Schema:
+def _features_of_records(columns: Schema) -> Schema:
     """Return the features of the records that columns of a data set are written to; others are features already."""
     read = columns.records
     if read is None:

@@ -71,10 +71,10 @@ def resize_images(
     (3, 4, 4, 3)
     """
     resizers: dict[str, Callable[[Images, tuple[int, int]], Images]] = {
-        "bilinear": partial(_filtered, antialias=antialias),
-        "nearest": _nearest,
-        "area": _area,
-        "lanczos3": partial(_filtered, lanczos=True, antialias=antialias),
+        "bilinear": partial(_resize_filtered, antialias=antialias),
+        "nearest": _resize_nearest,
+        "area": _resize_area,
+        "lanczos3": partial(_resize_filtered, lanczos=True, antialias=antialias),
     }
     if method not in resizers:
         raise ValueError(f"method is one of {', '.join(map(repr, resizers))}; got {method!r:.100}")
@@ -111,7 +111,7 @@ def _checked_size(images: Images, axes: int) -> Images:
     return images
 
 
-def _filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, antialias: bool) -> Images:
+def _resize_filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, antialias: bool) -> Images:
     """Resize by a filter that averages pixels, in the native core."""
     if (lanczos or antialias) and max(images.shape[1:3]) > LONGEST_SIDE:
         raise SchemaError(
@@ -125,7 +125,7 @@ def _filtered(images: Images, size: tuple[int, int], *, lanczos: bool = False, a
     return out
 
 
-def _nearest(images: Images, size: tuple[int, int]) -> Images:
+def _resize_nearest(images: Images, size: tuple[int, int]) -> Images:
     """Resize by taking the nearest pixel, as TensorFlow rounds to it."""
     rows, columns = (
         np.minimum(np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * _scale(old, new)), old - 1)
@@ -138,7 +138,7 @@ def _scale(old: int, new: int) -> np.float32:
     return np.float32(old) / np.float32(new)
 
 
-def _area(images: Images, size: tuple[int, int]) -> Images:
+def _resize_area(images: Images, size: tuple[int, int]) -> Images:
     """Average the pixels under each new pixel, in the order and precision of TensorFlow's kernel."""
     height, width = images.shape[1:3]
     if (height, width) == size:

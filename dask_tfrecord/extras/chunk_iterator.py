@@ -73,7 +73,7 @@ def _iterate_chunks(
     with ThreadPoolExecutor(threads, "dask-tfrecord") as pool:
         futures: deque[Any] = deque()
         try:
-            yield from _ahead(number, 1 + threads, lambda chunk: pool.submit(read, chunk), futures)
+            yield from _read_ahead(number, 1 + threads, lambda chunk: pool.submit(read, chunk), futures)
         finally:
             for future in futures:
                 future.cancel()
@@ -102,7 +102,7 @@ def _from_cluster(
             return client.compute(call(chunks[chunk], chunk))
 
     try:
-        yield from _ahead(number, 1 + sum(client.nthreads().values()), start, futures)
+        yield from _read_ahead(number, 1 + sum(client.nthreads().values()), start, futures)
     finally:
         # The connection may be closed.
         if futures and client.status == "running":
@@ -111,7 +111,7 @@ def _from_cluster(
             future.release()
 
 
-def _ahead(number: int, most: int, start: Callable[[int], Any], futures: deque[Any]) -> Iterator[Any]:
+def _read_ahead(number: int, most: int, start: Callable[[int], Any], futures: deque[Any]) -> Iterator[Any]:
     """Yield results in order, with at most `most` futures begun and not yielded."""
     started = 0
     for _ in range(number):

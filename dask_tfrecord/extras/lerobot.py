@@ -169,7 +169,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     if earlier.is_complete(conversion):
         return
     base = _Base.read(names) if mode == "a" else None
-    tasks = _numbered({} if base is None else base.tasks, _all_tasks(rows, columns.task))
+    tasks = _number_tasks({} if base is None else base.tasks, _all_tasks(rows, columns.task))
     info = columns.info(rows.schema, fps, options["robot_type"], lengths, len(tasks))
     if base is not None:
         info = base.with_episodes(info, names)
@@ -199,7 +199,7 @@ def to_lerobot(arrays: Mapping[str, Any], path: str | os.PathLike[str], **option
     FileWrite.of_rows(files, row_tasks, write_lerobot_unit, (), arguments, names.root).run()
 
 
-def _numbered(tasks: Mapping[str, int], added: Sequence[str]) -> dict[str, int]:
+def _number_tasks(tasks: Mapping[str, int], added: Sequence[str]) -> dict[str, int]:
     """Return tasks with their numbers, and after them new ones with the next numbers."""
     numbers, number = dict(tasks), max(tasks.values(), default=-1) + 1
     for text in added:
@@ -747,7 +747,10 @@ class _EpisodeWriter:
 
         plan, columns = self.plan, self.plan.columns
         data, episodes, *videos = contents
-        spans = [self._spans(*borders, columns.row_nbytes(source.schema)) for borders in pairwise(self.splits.tolist())]
+        spans = [
+            self._spans_of_episode(*borders, columns.row_nbytes(source.schema))
+            for borders in pairwise(self.splits.tolist())
+        ]
         blocks = source.read_spans(columns.read, [span for each in spans for span in each])
         rows: list[dict[str, Any]] = []
         nbytes, writer = 0, None
@@ -771,7 +774,7 @@ class _EpisodeWriter:
                         else:
                             kept[name] = [encode_image(ImageEncoding(), frame) for frame in frames]
                     read.append(kept)
-                table, row, statistics = self._episode(number, length, read)
+                table, row, statistics = self._make_episode(number, length, read)
                 if writer is None:
                     writer = stack.enter_context(parquet.ParquetWriter(data, table.schema))
                 writer.write_table(table, row_group_size=length)
@@ -782,15 +785,15 @@ class _EpisodeWriter:
         for path, content in zip(plan.names.of_unit(self.unit)[2:], videos, strict=True):
             _check_frames(content, int(self.splits[-1]), path)
         made = pa.table({name: [row[name] for row in rows] for name in rows[0]})
-        parquet.write_table(made if plan.base is None else _conformed(made, plan.base.schema), episodes)
+        parquet.write_table(made if plan.base is None else _conform_columns(made, plan.base.schema), episodes)
         return nbytes
 
-    def _spans(self, first: int, past: int, row_nbytes: int) -> list[tuple[int, int]]:
+    def _spans_of_episode(self, first: int, past: int, row_nbytes: int) -> list[tuple[int, int]]:
         """Divide the rows of an episode into spans that are read at once."""
         rows = max(1, limits().read_nbytes // row_nbytes)
         return list(pairwise([*range(self.start + first, self.start + past, rows), self.start + past]))
 
-    def _episode(
+    def _make_episode(
         self, number: int, length: int, read: Sequence[Mapping[str, Any]]
     ) -> tuple[Any, dict[str, Any], dict[str, Statistic]]:
         """Make an episode's table, its metadata row, and statistics for its numbers."""
@@ -816,7 +819,7 @@ class _EpisodeWriter:
             values = np.concatenate([to_array(part[name]) for part in read])
             made[key] = _arrow_values(values)
             if values.dtype.kind != "T":
-                statistics[key] = _statistic(values)
+                statistics[key] = _frame_statistics(values)
         if columns.encoding is None:
             kind = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
             for key, name in columns.images.items():
@@ -824,7 +827,7 @@ class _EpisodeWriter:
                 made[key] = pa.array(pictures, kind)
         for key, each in counters.items():
             made[key] = _arrow_values(each)
-            statistics[key] = _statistic(each)
+            statistics[key] = _frame_statistics(each)
         chunk, file = plan.names.place(self.unit)
         row: dict[str, Any] = {
             "episode_index": episode,
@@ -842,7 +845,7 @@ class _EpisodeWriter:
         return pa.table({key: made[key] for key in plan.info["features"] if key in made}), row, statistics
 
 
-def _conformed(table: Any, schema: Any) -> Any:
+def _conform_columns(table: Any, schema: Any) -> Any:
     """Return rows of episodes with the columns of others, for readers that expect the same ones in each file."""
     import pyarrow as pa
 
@@ -965,7 +968,7 @@ def _levels_at(counts: NDArray[np.int64], part: float) -> list[int]:
     return [int(np.searchsorted(channel, pixels)) for channel, pixels in zip(up_to, wanted, strict=True)]
 
 
-def _statistic(values: NDArray[Any]) -> Statistic:
+def _frame_statistics(values: NDArray[Any]) -> Statistic:
     """Return statistics of frames along the last axis, in LeRobot's shapes."""
     rows = values.astype(np.float64).reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
     return {

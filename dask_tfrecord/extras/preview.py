@@ -163,11 +163,11 @@ class Preview:
 
     def _repr_html_(self) -> str:
         """Format the preview as one HTML element without references to other files."""
-        pictures, others = _divided(self)
+        pictures, others = _divide_columns(self)
         parts = [f'<p class="dtf-title">{escape(self.title)}</p>']
         if pictures:
             notes = "; ".join(f"{column.name}: {column.about}" for column in pictures)
-            figures = "".join(_figure(self, pictures, row) for row in range(self.nrows))
+            figures = "".join(_draw_figure(self, pictures, row) for row in range(self.nrows))
             parts += [f'<p class="dtf-note">{escape(notes)}</p>', f'<div class="dtf-sheet">{figures}</div>']
         if others:
             header = ["", *(f"{escape(column.name)}<br><small>{escape(column.about)}</small>" for column in others)]
@@ -210,7 +210,7 @@ def preview_rows(given: Rows, n: int) -> Preview:
     return Preview(nrows, f"First {nrows:,} of {whole}{'' if title is None else f' of {title}'}", columns)
 
 
-def _divided(preview: Preview) -> tuple[list[PreviewColumn], list[PreviewColumn]]:
+def _divide_columns(preview: Preview) -> tuple[list[PreviewColumn], list[PreviewColumn]]:
     """Return the columns of pictures, and the others."""
     pictures = [column for column in preview.columns if column.role == "picture"]
     return pictures, [column for column in preview.columns if column.role != "picture"]
@@ -236,7 +236,7 @@ def _short_caption(name: str, columns: tuple[PreviewColumn, ...]) -> str:
 # ----------------------------------------------------------------------------------------------------------------- HTML
 
 
-def _figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
+def _draw_figure(preview: Preview, columns: list[PreviewColumn], row: int) -> str:
     """Draw the pictures of a row with a caption of its other values, as HTML."""
     parts = []
     for column in columns:
@@ -302,7 +302,7 @@ class _Cells:
         tables = list(_side_by_side([width + _APART for width in widths], options.max_width - numbers))
         # Each has a header of two lines, a rule and a line below.
         if len(tables) > 1 and len(tables) * (preview.nrows + 4) > max(_SCREEN, len(widths)):
-            yield from self._upright(texts, widths, options.max_width)
+            yield from self._table_by_column(texts, widths, options.max_width)
             return
         for columns in tables:
             if columns.start:
@@ -323,7 +323,7 @@ class _Cells:
             table.add_row(str(row), *cells)
         return table
 
-    def _upright(self, texts: list[list[str]], widths: list[int], most: int) -> RenderResult:
+    def _table_by_column(self, texts: list[list[str]], widths: list[int], most: int) -> RenderResult:
         """Yield a table with a line per column, and the rows that fit next to its name and in the terminal's height."""
         columns = self.preview.columns
         # Long names share their fronts.
@@ -403,7 +403,7 @@ def _cell_text(cell: Cell) -> str:
     """Write a cell as text: a curve by blocks of eight heights, pictures by their sizes."""
     if isinstance(cell, Spark):
         # Blocks of eight heights; spaces are gaps.
-        levels = spark_heights(_means(np.array(cell.values), _SPARK_WIDTH))
+        levels = spark_heights(_means_of_parts(np.array(cell.values), _SPARK_WIDTH))
         drawn = (_BLOCKS[min(7, int(level * 8))] if math.isfinite(level) else " " for level in levels)
         return f"{''.join(drawn)} {cell.text}"
     if isinstance(cell, tuple):
@@ -421,7 +421,7 @@ def _draw(preview: Preview) -> bytes:
     font = _font()
     title = _Strip(font, _MARGIN + 2 * _LINE)
     title.text(_MARGIN, _MARGIN, preview.title, _WIDTH - 2 * _MARGIN)
-    pictures, others = _divided(preview)
+    pictures, others = _divide_columns(preview)
     strips = [title]
     if pictures and preview.nrows:
         strips += _picture_strips(font, preview, pictures)
@@ -618,12 +618,12 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
     reduced one by one, while the rows are iterated.
     """
     title, about = printable(name), type_text(feature)
-    images, values = _images(feature, rows)
+    images, values = _images_of_rows(feature, rows)
     if images is not None:
-        cells, note = _scaled(images)
+        cells, note = _scale_images(images)
         return PreviewColumn(title, f"{about}{note}", cells, "picture")
     if feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes:
-        texts = tuple(_converted(values, lambda value: _scalar_cell(value, classes)))
+        texts = tuple(_convert_values(values, lambda value: _scalar_cell(value, classes)))
         kind = feature.item_dtype.kind
         words = kind in "OT" and all(
             isinstance(value, str) or (isinstance(value, bytes) and is_probably_text(value)) for value in values
@@ -633,11 +633,11 @@ def _preview_column(name: str, feature: Feature, rows: Iterable[Any], classes: S
             role = "class" if classes else "integer"
         return PreviewColumn(title, about, texts, role, right=feature.is_dense and role != "class")
     spread = max((np.size(value) for value in values), default=0) > _LISTED
-    arrays = tuple(_converted(values, lambda value: _array_cell(np.asarray(value), classes, spread)))
+    arrays = tuple(_convert_values(values, lambda value: _array_cell(np.asarray(value), classes, spread)))
     return PreviewColumn(title, about, arrays, "other")
 
 
-def _converted(values: Iterable[Any], convert: Callable[[Any], _Made]) -> list[_Made | str]:
+def _convert_values(values: Iterable[Any], convert: Callable[[Any], _Made]) -> list[_Made | str]:
     """Convert values; a text takes the place of a row above the memory limit."""
     return [_above_limit(value) if isinstance(value, MemoryLimitError) else convert(value) for value in values]
 
@@ -668,12 +668,12 @@ class _Reduced:
     extent: tuple[float, float] | None
 
 
-def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
+def _images_of_rows(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] | str] | None, list[Any]]:
     """Return the images of each row, or a text for a row without one; None, and the values, without images."""
     if feature.is_image:
-        return _converted(rows, _row_images), []
+        return _convert_values(rows, _row_images), []
     if feature.is_dense and is_picture(feature.block_shape, feature.item_dtype):
-        return _converted(rows, _row_images) or None, []
+        return _convert_values(rows, _row_images) or None, []
     values = list(rows)
     read = [value for value in values if not isinstance(value, MemoryLimitError)]
     if feature.is_bytes and not feature.own_shapes:
@@ -681,7 +681,7 @@ def _images(feature: Feature, rows: Iterable[Any]) -> tuple[list[list[_Reduced] 
             images = [*_detected_images(values)]
             return (images if any(isinstance(row, list) for row in images) else None), values
     elif read and all(isinstance(value, np.ndarray) and is_picture(value.shape, value.dtype) for value in read):
-        return _converted(values, _row_images), []
+        return _convert_values(values, _row_images), []
     return None, values
 
 
@@ -698,7 +698,7 @@ def _detected_images(values: Iterable[Any]) -> Iterator[list[_Reduced] | str]:
             continue
         images, items = [], flat_items(value)
         for item in items[:_PICTURES]:
-            if (decoded := _decoded(item, left)) is not None:
+            if (decoded := _decode_if_image(item, left)) is not None:
                 images.append(decoded[0])
                 left -= decoded[1]
         yield images or ", ".join(map(_bytes_text, items[:_LISTED])) or "no values"
@@ -720,7 +720,7 @@ def flat_images(value: NDArray[Any]) -> Iterator[NDArray[Any]]:
             yield from flat_images(item)
 
 
-def _decoded(value: bytes, most: int) -> tuple[_Reduced, int] | None:
+def _decode_if_image(value: bytes, most: int) -> tuple[_Reduced, int] | None:
     """Decode bytes that are an image, and count the pixels that are decoded for it.
 
     None for other bytes, for images that are damaged or have more than `most` pixels, and without Pillow.
@@ -764,7 +764,7 @@ def is_picture(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     return shorter >= _SHORTEST if len(shape) == 2 else shape[2] in (1, 3, 4) and shorter >= _LISTED
 
 
-def _scaled(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:
+def _scale_images(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:
     """Scale images of one column to 8 bits by one range; return a note on the range, unless it is a usual one."""
     # Detected images of one column may have 8 and 16 bits.
     of_dtype: dict[Any, list[_Reduced]] = {}
@@ -774,7 +774,9 @@ def _scaled(rows: list[list[_Reduced] | str]) -> tuple[tuple[Cell, ...], str]:
     ranges = {dtype: _displayed_range(dtype, images) for dtype, images in of_dtype.items()}
     unusual = [f"{low:.4g} to {high:.4g}" for low, high in ranges.values() if (low, high) not in ((0, 255), (0, 1))]
     note = f", black to white: {'; '.join(unusual)}" if unusual else ""
-    cells = (row if isinstance(row, str) else tuple(_picture(one, *ranges[one.dtype]) for one in row) for row in rows)
+    cells = (
+        row if isinstance(row, str) else tuple(_to_picture(one, *ranges[one.dtype]) for one in row) for row in rows
+    )
     return tuple(cells), note
 
 
@@ -816,10 +818,10 @@ def _reduced_image(image: NDArray[Any]) -> _Reduced:
 def picture(image: NDArray[Any]) -> Picture:
     """Return an image, of shape (height, width, channels), as it is displayed."""
     reduced = _reduced_image(image)
-    return _picture(reduced, *_displayed_range(reduced.dtype, [reduced]))
+    return _to_picture(reduced, *_displayed_range(reduced.dtype, [reduced]))
 
 
-def _picture(image: _Reduced, low: float, high: float) -> Picture:
+def _to_picture(image: _Reduced, low: float, high: float) -> Picture:
     """Scale the levels of an image to 8 bits between a low and a high one."""
     if not image.pixels.size:
         return Picture(np.zeros((1, 1, 1), np.uint8), _size(image.shape))
@@ -898,7 +900,7 @@ def _bytes_text(value: bytes) -> str:
 def _array_cell(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Cell:
     """Draw an array's cell: few values as a list, many as a line, several axes as a summary."""
     if array.dtype.kind in "OT":
-        return _objects(array)
+        return _describe_objects(array)
     if array.ndim != 1:
         shape = f"({', '.join(map(str, array.shape))})"
         extent = extent_text(array)
@@ -907,10 +909,10 @@ def _array_cell(array: NDArray[Any], classes: Sequence[str], spread: bool) -> Ce
         return "no values"
     if classes or not spread or array.dtype.kind in "cmM":
         return joined([_scalar_cell(each, classes) for each in array[: _LISTED + 1]], _LISTED)
-    return Spark(_means(_doubled_pixels(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
+    return Spark(_means_of_parts(_doubled_pixels(array), _POINTS), f"{array.size:,}: {extent_text(array)}")
 
 
-def _objects(array: NDArray[Any]) -> str:
+def _describe_objects(array: NDArray[Any]) -> str:
     """Describe bytes, strings, or rows of rows."""
     flat = array.ravel()
     if flat.size and not isinstance(flat[0], bytes | str):
@@ -948,7 +950,7 @@ def extent_text(array: NDArray[Any]) -> str:
     return f"{extent}, {others:,} not finite" if others else extent
 
 
-def _means(numbers: NDArray[np.float64], most: int) -> tuple[float, ...]:
+def _means_of_parts(numbers: NDArray[np.float64], most: int) -> tuple[float, ...]:
     """Return at most as many numbers: means of consecutive values, NaN where one of them is not finite."""
     numbers = np.where(np.isfinite(numbers), numbers, math.nan)
     if len(numbers) > most:

@@ -130,7 +130,7 @@ class WorkersReport:
         for worker in self.workers:
             for problem in worker.problems:
                 workers_of.setdefault(problem, []).append(worker.address)
-        for path, sights in self._sights().items():
+        for path, sights in self._workers_by_content().items():
             if len(sights) > 1:
                 text = "; ".join(f"{sight} on {_some_workers(workers)}" for sight, workers in sights.items())
                 workers_of[f"workers find different content at {path}: {text}; tasks need a path that all share"] = []
@@ -156,7 +156,7 @@ class WorkersReport:
         if self.problems:
             raise ClusterError(f"{plural(len(self.problems), 'problem')} of the workers: {'. '.join(self.problems)}")
 
-    def _sights(self) -> dict[str, dict[str, list[str]]]:
+    def _workers_by_content(self) -> dict[str, dict[str, list[str]]]:
         """Return the workers by path and by what they found there."""
         sights: dict[str, dict[str, list[str]]] = {}
         for worker in self.workers:
@@ -254,7 +254,7 @@ def check_workers(
     answers = client.sync(_ask, client, call, list(workers), seconds + _MARGIN_SECONDS)
     own = describe_software(_PACKAGES)
     elapsed = time.monotonic() - began
-    secrets = tuple(_secrets(options))
+    secrets = tuple(_secret_texts(options))
     checks = [
         _check_worker(address, info, answers[address], own, _clean_paths(answers[address], urls, secrets), elapsed)
         for address, info in workers.items()
@@ -340,14 +340,14 @@ def _clean_paths(answer: Any, urls: Sequence[str], secrets: Sequence[str]) -> tu
     return tuple(PathCheck(redact_url(url), found, clean(error)) for url, (found, error) in answer["paths"].items())
 
 
-def _secrets(options: object) -> Iterator[str]:
+def _secret_texts(options: object) -> Iterator[str]:
     """Yield texts of storage options that errors may quote; addresses of servers are not among them."""
     if isinstance(options, Mapping):
         for value in options.values():
-            yield from _secrets(value)
+            yield from _secret_texts(value)
     elif isinstance(options, list | tuple):
         for value in options:
-            yield from _secrets(value)
+            yield from _secret_texts(value)
     elif isinstance(options, str) and len(options) >= 6 and "://" not in options:
         yield options
 

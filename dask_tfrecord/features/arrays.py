@@ -109,7 +109,7 @@ class ArrayFeature(EncodedArray):
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
-                raise decoded.error(self, number, f"can't be decoded by {self}: {_reason(error)}") from error
+                raise decoded.error(self, number, f"can't be decoded by {self}: {_error_text(error)}") from error
             nbytes += array.nbytes
             if limit is not None and nbytes > limit.nbytes:
                 raise decoded.error(self, number, limit.message(), RowLimitError)
@@ -117,14 +117,14 @@ class ArrayFeature(EncodedArray):
                 found = f"an array of {array.dtype} and shape {array.shape}"
                 raise decoded.error(self, number, f"is decoded to {found}; {self} takes {self.dtype} and {self.shape}")
             arrays.append(array)
-        return self._block(arrays, decoded)
+        return self._join_arrays(arrays, decoded)
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         return len(shape) == len(self.shape) and all(
             size in (-1, found) for size, found in zip(self.shape, shape, strict=True)
         )
 
-    def _block(self, arrays: list[NDArray[Any]], decoded: Decoded) -> Block:
+    def _join_arrays(self, arrays: list[NDArray[Any]], decoded: Decoded) -> Block:
         """Join arrays to a block: dense, with rows of variable length, or each of its own shape."""
         dtype = self.item_dtype
         if not self.own_shapes and not self._has_ragged_rows:
@@ -161,7 +161,7 @@ class ArrayFeature(EncodedArray):
             except (MemoryError, RecursionError):
                 raise
             except Exception as error:
-                raise RowError(row, f"can't be encoded by {self}: {_reason(error)}") from error
+                raise RowError(row, f"can't be encoded by {self}: {_error_text(error)}") from error
         return [flat(key, BytesBlock.of(encoded))]
 
 
@@ -198,7 +198,7 @@ def _own_times(given: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 _TIMES = (datetime.date, datetime.datetime, datetime.timedelta)
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the name and the text of an error of a user's code, whose text may be an error, too."""
     try:
         return f"{type(error).__name__}: {redact(error)}"

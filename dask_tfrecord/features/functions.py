@@ -54,7 +54,7 @@ def function_name(function: Any) -> tuple[str, str]:
 
 def _name_now(function: Any) -> tuple[str, str]:
     """Return the name and digest of a function, and keep them."""
-    named, key = _named(function), id(function)
+    named, key = _function_with_name(function), id(function)
     digest = hashlib.sha256(repr(function_parts(function)).encode())
     name = f"{named.__module__}:{named.__qualname__}", digest.hexdigest()[:16]
     # A callable of C may lack weak references.
@@ -64,7 +64,7 @@ def _name_now(function: Any) -> tuple[str, str]:
     return name
 
 
-def _named(function: Any) -> Any:
+def _function_with_name(function: Any) -> Any:
     """Return the function that names it: a partial's function, or the class of a callable object."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -168,7 +168,7 @@ class FunctionFeature(ArrayFeature):
 
 
 def _short_name(function: Any) -> str:
-    name = function.name if isinstance(function, NamedFunction) else _named(function).__qualname__
+    name = function.name if isinstance(function, NamedFunction) else _function_with_name(function).__qualname__
     return str(name).rpartition(":")[2].rpartition(".")[2]
 
 

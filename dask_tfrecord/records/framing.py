@@ -241,7 +241,7 @@ class RecordWriter:
         try:
             payload = memoryview(record).cast("B")
         except TypeError:
-            raise TypeError(f"a record is bytes, bytearray or memoryview; got {_describe(record)}") from None
+            raise TypeError(f"a record is bytes, bytearray or memoryview; got {_describe_object(record)}") from None
         try:
             write_record(self._sink, payload)
         except BaseException:
@@ -296,7 +296,7 @@ def _discard_abandoned(sink: ByteSink, pid: int) -> None:
         sink.discard()
 
 
-def _describe(record: object) -> str:
+def _describe_object(record: object) -> str:
     """Describe an object that is not a payload, and how to serialize it."""
     name = type(record).__name__
     if hasattr(record, "SerializeToString"):

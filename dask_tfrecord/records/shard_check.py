@@ -260,7 +260,7 @@ def check_shard(shard: Shard) -> ShardReport:
         stretches = [_Stretch.from_native(stretch) for stretch in resync.stretches()]
         stretches[0] = stretches[0]._replace(start=0, records=stretches[0].records + scan.records)
         end, tail = resync.position, (resync.tail().root, resync.tail().lost)
-        found = _accepted(stretches, tail[0], end, nested=resync.nested > 0)
+        found = _accept_stretches(stretches, tail[0], end, nested=resync.nested > 0)
         intact = [stretch for stretch in found if stretch.records]
         starts, stops, counts = (np.array([stretch[field] for stretch in intact], np.int64) for field in range(3))
         lost = _lost_ranges(found, tail, end, stream_error)
@@ -453,7 +453,7 @@ class _Scan:
         return table[:, 0], table[:, 1]
 
 
-def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
+def _leads_to_end(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
     """Return for each stretch whether headers lead from it to the end of the shard."""
     leads = []
     anchors = {end, tail}
@@ -464,12 +464,12 @@ def _leading(stretches: Sequence[_Stretch], tail: int, end: int) -> list[bool]:
     return leads[::-1]
 
 
-def _accepted(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool) -> list[_Stretch]:
+def _accept_stretches(stretches: Sequence[_Stretch], tail: int, end: int, *, nested: bool) -> list[_Stretch]:
     """Return the stretches that are records of the shard, beginning with the first one."""
     first, *others = stretches
     plausible: list[tuple[_Stretch, bool, int]] = []
     following = sure = end
-    for stretch, leads in zip(reversed(others), reversed(_leading(others, tail, end)), strict=True):
+    for stretch, leads in zip(reversed(others), reversed(_leads_to_end(others, tail, end)), strict=True):
         if leads or not (stretch.payload or stretch.end + FOOTER == following):
             plausible.append((stretch, leads, sure))
             following = stretch.start

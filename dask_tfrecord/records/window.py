@@ -122,9 +122,9 @@ class Window:
         16 MiB until the next check for an interruption. Reading will probably stop at the offset `stop`; the last
         record begins at the offset `last` at most.
         """
-        arrived, position = self._readable()
+        arrived, position = self._arrived_bytes()
         walk, self.begin, self.end, read = decoder.feed_on(
-            self._origin(arrived, stop),
+            self._native_origin(arrived, stop),
             self.buffer,
             self.begin,
             self.end,
@@ -135,7 +135,7 @@ class Window:
             expected.nbytes,
             -1 if expected.rows is None else expected.rows,
         )
-        self._follow(arrived.start + read)
+        self._move_stream(arrived.start + read)
         return walk
 
     def feed_selected(
@@ -153,9 +153,9 @@ class Window:
         a damaged header. Returns the number of decoded records, too. If a record ends beyond the stream, the window is
         at the end of the stream, and has moved by fewer bytes than the walk.
         """
-        arrived, position = self._readable()
+        arrived, position = self._arrived_bytes()
         walk, self.begin, self.end, read, decoded = decoder.feed_selected_on(
-            self._origin(arrived, stop),
+            self._native_origin(arrived, stop),
             self.buffer,
             self.begin,
             self.end,
@@ -167,16 +167,16 @@ class Window:
             -1 if expected.rows is None else expected.rows,
             ends,
         )
-        self._follow(arrived.start + read)
+        self._move_stream(arrived.start + read)
         return walk, decoded
 
-    def _readable(self) -> tuple[Arrived, int]:
+    def _arrived_bytes(self) -> tuple[Arrived, int]:
         """Return what the native core can read itself, and the position in it that follows the bytes in view."""
         at = self.offset + self.end - self.begin
         arrived = self._stream.arrived() or Arrived(None, _NOTHING, at, at)
         return arrived, at - arrived.start
 
-    def _origin(self, arrived: Arrived, stop: int) -> _native.Origin:
+    def _native_origin(self, arrived: Arrived, stop: int) -> _native.Origin:
         """Describe what the native core reads: little at once at first, because a few records may be enough."""
         return _native.Origin(
             arrived.file,
@@ -188,7 +188,7 @@ class Window:
             block=limits().window_nbytes,
         )
 
-    def _follow(self, position: int) -> None:
+    def _move_stream(self, position: int) -> None:
         """Move the stream to the position that the native core has reached, or to its end."""
         self.offset = self._stream.seek(position) - (self.end - self.begin)
 
@@ -211,7 +211,7 @@ class Window:
         if self._size is not None and self.offset + need > self._size:
             return False
         while have < need:
-            self._extend(have, need)
+            self._make_room(have, need)
             last = self.end + max(self.block_size, need - have)
             count = self._stream.readinto(self._view[self.end : last])
             if not count:
@@ -226,7 +226,7 @@ class Window:
             pass
         return min(have, most)
 
-    def _extend(self, have: int, need: int) -> None:
+    def _make_room(self, have: int, need: int) -> None:
         """Move the bytes in view to the front; enlarge the buffer if less than half a block is free."""
         if self.begin:
             self.buffer[:have] = self.buffer[self.begin : self.end]

@@ -64,11 +64,11 @@ def arrow_schema(schema: Schema, *, tensors: bool = True) -> pa.Schema:
         # NaT is a null.
         has_nulls = feature.item_dtype.kind in "mM"
         kind = arrow_type(feature, tensors=tensors)
-        fields.append(pa.field(name, kind, nullable=has_nulls, metadata=_metadata(schema, name)))
+        fields.append(pa.field(name, kind, nullable=has_nulls, metadata=_field_metadata(schema, name)))
     return pa.schema(fields, metadata={"dask_tfrecord.schema": schema.to_json()})
 
 
-def _metadata(schema: Schema, name: str) -> dict[str, str]:
+def _field_metadata(schema: Schema, name: str) -> dict[str, str]:
     """Describe a feature in the metadata of its Arrow field, from which it is found again."""
     feature = schema[name]
     own = feature.row_shape[feature.ragged_rank :] if feature.own_shapes else ()

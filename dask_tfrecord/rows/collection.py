@@ -112,11 +112,11 @@ class Collection:
         while start < stop:
             first = start - int(self.starts[shard])
             end = int(self.starts[shard + 1])
-            past = min(stop, end, start + self._unbroken(shard, first))
+            past = min(stop, end, start + self._records_before_loss(shard, first))
             if past > start:
                 entries = self.entry_records[self.entry_splits[shard] : self.entry_splits[shard + 1]]
                 entry = int(np.searchsorted(entries, first, side="right")) - 1
-                yield self._run(shard, entry, first, past - int(self.starts[shard]), None)
+                yield self._run_from_entry(shard, entry, first, past - int(self.starts[shard]), None)
             start = past
             shard += past == end
 
@@ -152,7 +152,7 @@ class Collection:
                 yield self._known_run(self.shards[shard], shard, records[span], begins[span], ends[span])
                 continue
             wanted = records[begin:end] if kept is not None or stop - first > end - begin else None
-            yield self._run(shard, int(positions[begin]), first, stop, wanted, kept)
+            yield self._run_from_entry(shard, int(positions[begin]), first, stop, wanted, kept)
 
     def pick(self, row: int) -> RecordRange:
         """Return one row as a run."""
@@ -207,7 +207,7 @@ class Collection:
             return None
         return kept_offsets.of(shard, int(self.starts[number + 1] - self.starts[number]))
 
-    def _run(
+    def _run_from_entry(
         self,
         shard: int,
         entry: int,
@@ -226,14 +226,14 @@ class Collection:
             count=stop - first if wanted is None else len(wanted),
             entry_record=int(self.entry_records[entry]),
             offset=int(self.entry_offsets[entry]),
-            stop_offset=self._past(shard, stop),
+            stop_offset=self._entry_past(shard, stop),
             ends_shard=ends and not (self.tails is not None and self.tails[shard]),
             selected=wanted,
             total=total if self.counts_given and not ends else None,
             kept=kept,
         )
 
-    def _unbroken(self, shard: int, record: int) -> int:
+    def _records_before_loss(self, shard: int, record: int) -> int:
         """Count the records from one up to the next lost bytes."""
         if self.breaks is None:
             return self.nrows
@@ -242,7 +242,7 @@ class Collection:
         position = int(np.searchsorted(ends, record, side="right"))
         return int(ends[position]) - record if position < len(ends) else self.nrows
 
-    def _past(self, shard: int, record: int) -> int:
+    def _entry_past(self, shard: int, record: int) -> int:
         """Return the offset of the first index entry at or after a record, or the end of the shard."""
         first, end = int(self.entry_splits[shard]), int(self.entry_splits[shard + 1])
         entry = first + int(np.searchsorted(self.entry_records[first:end], record))

@@ -137,10 +137,10 @@ class _ReadIntoResults:
 
     def _attempt(self, number: int) -> NDArray[np.object_]:
         done = np.empty(1, np.object_)
-        done[0] = self.attempts.call(number, partial(self._read, number))
+        done[0] = self.attempts.call(number, partial(self._read_range, number))
         return done
 
-    def _read(self, number: int) -> None:
+    def _read_range(self, number: int) -> None:
         """Decode a range of rows to its place in the results; what cannot be decoded there is copied."""
         start, stop = self.borders[number : number + 2].tolist()
         target = slice(start, stop) if self.order is None else self.order[start:stop]

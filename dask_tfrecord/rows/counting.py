@@ -99,7 +99,7 @@ def build_index(
 
 def write_indexes(shards: Shards) -> list[WrittenIndex]:
     """Write the sidecars of listed shards as `write_sidecars` does; see `build_index`."""
-    calls = [partial(_write, shards[part]) for part in group_by_size(shards.sizes.tolist())]
+    calls = [partial(_write_sidecars_of, shards[part]) for part in group_by_size(shards.sizes.tolist())]
     remove_abandoned(map(directory_of, shards.paths), shards.storage_options)
     written: list[WrittenIndex] = list(chain.from_iterable(compute_with_progress(calls, "Indexing")))
     sizes = {path: StoredFile(size) for each in written for path, size in each.files.items()}
@@ -116,7 +116,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
         size if side is None else side.file.size for size, side in zip(shards.sizes.tolist(), index_files, strict=True)
     ]
     groups = list(group_by_size(costs))
-    splits = _splits(shards, [side is None for side in index_files])
+    splits = _split_large_shards(shards, [side is None for side in index_files])
     apart = _entries_apart(shards)
     calls: list[partial[Any]] = []
     for group in groups:
@@ -143,7 +143,7 @@ def index_shards(shards: Shards, *, sidecars: bool, check_crc: bool = True) -> t
         _log.info("%s: counted %s of %s, %d by their index, in %s and %.1f s", shards.summary, *read)
     if index_files.count(None) and time.monotonic() - began > limits().display_delay:
         _hint("`dask-tfrecord index`, or dask_tfrecord.build_index, makes opening these shards instant the next time")
-    _warn(indexes)
+    _warn_of_stale(indexes)
     return shards.resolved([index.compression for index in indexes], [index.access for index in indexes]), indexes
 
 
@@ -169,7 +169,7 @@ def index_entries_of_shards(
             partial(_count_one, [shards[number] for number in numbers], sides, check_crc, _entries_apart(shards))
         )
     counted: list[ShardIndex] = list(chain.from_iterable(compute_with_progress(calls, "Reading indexes")))
-    _warn(counted)
+    _warn_of_stale(counted)
     kinds = [shards.compression] * len(shards)
     for (number, _), each in zip(numbered, counted, strict=True):
         indexes[number], kinds[number] = each, each.compression
@@ -188,7 +188,7 @@ def find_unsplittable(shards: Shards, nbytes: float) -> NDArray[np.bool_]:
     return unsplittable
 
 
-def _splits(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
+def _split_large_shards(shards: Shards, wanted: Sequence[bool]) -> dict[int, list[ByteSplit]]:
     """Split the wanted shards that are large enough for several tasks and uncompressed."""
     numbers = np.flatnonzero((shards.sizes > 2 * limits().count_task_nbytes) & wanted)
     if not numbers.size:
@@ -222,11 +222,11 @@ def _entries_apart(shards: Shards) -> int:
     return min(limits().entry_nbytes, max(_LEAST_APART, int(shards.sizes.sum()) // _MOST_CLOSE))
 
 
-def _write(shards: Shards) -> list[WrittenIndex]:
+def _write_sidecars_of(shards: Shards) -> list[WrittenIndex]:
     return [write_sidecars(shard) for shard in shards]
 
 
-def _warn(indexes: Sequence[ShardIndex]) -> None:
+def _warn_of_stale(indexes: Sequence[ShardIndex]) -> None:
     stale = [each.stale for each in indexes if each.stale is not None]
     if stale:
         more = f" ({len(stale) - 1:,} more like it)" if stale[1:] else ""

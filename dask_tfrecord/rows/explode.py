@@ -287,16 +287,16 @@ class ExplodedSource(DerivedRows):
             offered = self.item_columns.flat_outputs(out or {}) if whole else {}
             lengths = np.diff(splits)
             blocks = self._source_of(names).read(needed, records, offered) if needed else {}
-            self._lengths(blocks, lengths, records)
-            return join_into([self._items(names, blocks, lengths, picked, first, out)], out)
+            self._checked_lengths(blocks, lengths, records)
+            return join_into([self._divide_records(names, blocks, lengths, picked, first, out)], out)
         numbers, within = counts.locate(row_numbers(items))
         # A record with several of the items is decoded once.
         ascending, order = np.unique(numbers, return_inverse=True)
         lengths = counts.lengths[ascending].astype(np.int64)
         blocks = self._source_of(names).read(needed, ascending) if needed else {}
-        self._lengths(blocks, lengths, ascending)
+        self._checked_lengths(blocks, lengths, ascending)
         positions = splits_of(lengths)[order] + within
-        return join_into([self._items(names, blocks, lengths, positions, ascending, out)], out)
+        return join_into([self._divide_records(names, blocks, lengths, positions, ascending, out)], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
@@ -328,9 +328,9 @@ class ExplodedSource(DerivedRows):
                 blocks = reader.kept_blocks
             else:
                 blocks = reader.read(begin, end)
-                self._lengths(blocks, lengths, slice(begin, end))
+                self._checked_lengths(blocks, lengths, slice(begin, end))
             picked = slice(max(start - int(splits[0]), 0), int(min(stop, splits[-1]) - splits[0]))
-            made.append(self._items(names, blocks, lengths, picked, begin))
+            made.append(self._divide_records(names, blocks, lengths, picked, begin))
         if stop == splits[-1]:
             reader.kept_record, reader.kept_blocks = -1, {}
             return made
@@ -339,7 +339,7 @@ class ExplodedSource(DerivedRows):
         reader.kept_record, reader.kept_blocks = past - 1, blocks
         return made
 
-    def _items(
+    def _divide_records(
         self,
         names: Sequence[str],
         blocks: Mapping[str, Block],
@@ -379,7 +379,7 @@ class ExplodedSource(DerivedRows):
             number = first_record + record if isinstance(first_record, int) else int(first_record[record])
             raise located_error(error, self.source.locate(number, name)) from None
 
-    def _lengths(
+    def _checked_lengths(
         self, blocks: Mapping[str, Block], expected: NDArray[np.int64] | None, key: RowKey
     ) -> NDArray[np.int64]:
         """Check the row lengths of blocks of the source's rows `key`, and return them."""
@@ -438,7 +438,7 @@ def explode_rows(
     return replace(items, backend=backend)
 
 
-def _under(schema: Schema, prefix: str) -> tuple[str, ...]:
+def _columns_below(schema: Schema, prefix: str) -> tuple[str, ...]:
     """Return the ragged columns whose names begin with a prefix, or are the prefix."""
     return tuple(
         name
@@ -520,7 +520,7 @@ def step_window(past: int, future: int, stride: int, pad: Literal["edge", "zero"
 def _group_columns(schema: Schema, group: str | Sequence[str]) -> tuple[str, ...]:
     """Return the columns of a group; all are divisible into items."""
     if isinstance(group, str):
-        names = schema.groups.get(group) or _under(schema, group)
+        names = schema.groups.get(group) or _columns_below(schema, group)
         if names:
             return names
         dense = [name for name in schema if name == group or name.startswith(f"{group}/")]

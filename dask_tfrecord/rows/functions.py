@@ -46,7 +46,7 @@ class Mapped(Step):
     def apply(self, blocks: Mapping[str, Block], names: Sequence[str], place: Place) -> dict[str, Block]:
         """Call the function, and check the result."""
         with note_rows_on_error(place.describe):
-            return _call(self.function, blocks, self.schema, names)
+            return _call_function(self.function, blocks, self.schema, names)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def note_rows_on_error(describe: Callable[[], str], method: str = "map_blocks") 
         raise
 
 
-def _call(
+def _call_function(
     function: BlockFunction, blocks: Mapping[str, Block], schema: Schema, names: Sequence[str]
 ) -> dict[str, Block]:
     """Call a user's function on blocks and check the result against its schema."""

@@ -183,9 +183,9 @@ class Rechunked:
     def __str__(self) -> str:
         rows = ", ".join(f"{size:,}" for size in self.after[0][:3]) + (", …" if len(self.after[0]) > 3 else "")
         return (
-            f"{self.name!r} is rechunked from {_chunks(self.before)} to {_chunks(self.after)}, which holds "
-            f"{format_bytes(self.held_nbytes)} of it for each thread: chunks of ({rows}) rows, whole along other axes, "
-            f"are taken as they are"
+            f"{self.name!r} is rechunked from {_describe_chunks(self.before)} to {_describe_chunks(self.after)}, which "
+            f"holds {format_bytes(self.held_nbytes)} of it for each thread: chunks of ({rows}) rows, whole along other "
+            f"axes, are taken as they are"
         )
 
 
@@ -260,7 +260,7 @@ def find_rechunked(arrays: Iterable[tuple[str, da.Array]], sizes: Sequence[float
     return tuple(rechunked)
 
 
-def _chunks(chunks: tuple[tuple[int, ...], ...]) -> str:
+def _describe_chunks(chunks: tuple[tuple[int, ...], ...]) -> str:
     number = math.prod(map(len, chunks))
     largest = " x ".join(f"{size:,}" for size in Rechunked.largest(chunks))
     return f"{plural(number, 'chunk')} of {'' if number == 1 else 'up to '}{largest}"

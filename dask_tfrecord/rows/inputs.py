@@ -239,19 +239,21 @@ def columns_from_arrays(given: Mapping[str, Any], forms: Mapping[str, Feature], 
     """
     columns = {name: column_from_array(array, f"array {name!r}", forms.get(name)) for name, array in given.items()}
     if exact:
-        columns |= _exactly(forms, columns)
+        columns |= _conform_exactly(forms, columns)
     rows = {name: array.shape[0] for name, (_, array) in columns.items()}
     if len(set(rows.values())) != 1 or np.isnan(list(rows.values())).any():
         raise SchemaError(_unequal_rows(rows))
-    sizes = _sizes([array for _, array in columns.values()])
+    sizes = _choose_sizes([array for _, array in columns.values()])
     schema = Schema({name: feature for name, (feature, _) in columns.items()})
     arrays = {name: array for name, (_, array) in columns.items()}
     if all(isinstance(array, np.ndarray) for array in arrays.values()):
         return Rows.in_memory(arrays, schema, sizes)
-    return Rows.of_arrays({name: _cut(array, sizes) for name, array in arrays.items()}, schema, sizes, {})
+    return Rows.of_arrays({name: _in_chunks(array, sizes) for name, array in arrays.items()}, schema, sizes, {})
 
 
-def _exactly(forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, Any]]) -> dict[str, tuple[Feature, Any]]:
+def _conform_exactly(
+    forms: Mapping[str, Feature], found: Mapping[str, tuple[Feature, Any]]
+) -> dict[str, tuple[Feature, Any]]:
     """Give columns the features that the user specified, or refuse them."""
     made: dict[str, tuple[Feature, Any]] = {}
     for name, form in forms.items():
@@ -280,7 +282,7 @@ def aligned_column(given: Any, sizes: Sequence[float], owner: str) -> tuple[Feat
             )
     elif array.shape[0] != rows:
         raise SchemaError(f"{owner} has shape {array.shape} where {int(rows):,} rows are needed")
-    return feature, _cut(array, tuple(int(size) for size in sizes) if not np.isnan(rows) else ())
+    return feature, _in_chunks(array, tuple(int(size) for size in sizes) if not np.isnan(rows) else ())
 
 
 def column_from_array(given: Any, owner: str, form: Feature | None = None) -> tuple[Feature, Any]:
@@ -305,18 +307,18 @@ def _column_from_array(given: Any, owner: str, form: Feature | None) -> tuple[Fe
         feature = feature_of(given, owner)
         return feature, to_array(conform(feature, given, owner))
     if isinstance(given, list | tuple | range):
-        return _listed(as_bytes(list(given)), owner, form)
-    array = _plain(given, owner)
+        return _column_of_list(as_bytes(list(given)), owner, form)
+    array = _as_array(given, owner)
     if isinstance(array, da.Array):
-        return _lazy(array, owner, form)
+        return _column_of_dask(array, owner, form)
     if isinstance(array, np.ndarray):
-        return _eager(host_array(array, owner), owner, form)
+        return _column_of_numpy(host_array(array, owner), owner, form)
     if array.dtype.kind == "O":
-        return _specified(array, owner, form), array
+        return _feature_of_objects(array, owner, form), array
     return feature_of(array, owner), array
 
 
-def _plain(given: Any, owner: str) -> Any:
+def _as_array(given: Any, owner: str) -> Any:
     """Return a dask, NumPy or on-demand array of the same rows."""
     if _is_labelled(given):
         given = _of_xarray(given)
@@ -380,7 +382,7 @@ def _of_dask(array: Any, owner: str) -> da.Array:
     return from_graph(dict(graph), name, chunks, meta)
 
 
-def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, da.Array]:
+def _column_of_dask(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, da.Array]:
     """Find the feature of a dask array; masks and strings are checked in its tasks."""
     if not array.ndim:
         raise SchemaError(f"{owner}: expected an array with an axis of rows; got {array!r:.100}")
@@ -392,7 +394,7 @@ def _lazy(array: da.Array, owner: str, form: Feature | None) -> tuple[Feature, d
         starts = np.concatenate([[0.0], np.cumsum(array.chunks[0])])
         meta = np.empty((0,) * array.ndim, text)
         array = da.map_blocks(_checked_rows, array, owner=owner, starts=starts, dtype=text, meta=meta)
-    return _specified(array, owner, form) if dtype.kind == "O" else feature_of(array, owner), array
+    return _feature_of_objects(array, owner, form) if dtype.kind == "O" else feature_of(array, owner), array
 
 
 def _checked_rows(block: Any, owner: str, starts: NDArray[Any], block_id: tuple[int, ...] = (0,)) -> Any:
@@ -402,7 +404,7 @@ def _checked_rows(block: Any, owner: str, starts: NDArray[Any], block_id: tuple[
     return as_text(data, owner) if data.dtype.kind == "U" else data
 
 
-def _specified(array: Any, owner: str, form: Feature | None) -> Feature:
+def _feature_of_objects(array: Any, owner: str, form: Feature | None) -> Feature:
     """Return the feature of an array of objects, which are not known before they are read."""
     if form is None or not (form.block_dtype.kind == "O" or form.item_dtype.kind == "T"):
         given = "" if form is None else f", and {form} is of none"
@@ -413,7 +415,7 @@ def _specified(array: Any, owner: str, form: Feature | None) -> Feature:
     return form
 
 
-def _eager(array: NDArray[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
+def _column_of_numpy(array: NDArray[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
     """Find the feature of a NumPy array."""
     if array.dtype.kind == "U":
         array = as_text(array, owner)
@@ -423,14 +425,14 @@ def _eager(array: NDArray[Any], owner: str, form: Feature | None) -> tuple[Featu
         items = objects(array.ravel().tolist())
         _refuse_missing(items.tolist(), owner)
         if not all(isinstance(item, bytes) for item in items):
-            raise SchemaError(f"{owner} is of objects in {array.ndim} axes, which are bytes only; {_found(items)}")
+            raise SchemaError(f"{owner} is of objects in {array.ndim} axes, which are bytes only; {_list_kinds(items)}")
         return FixedLenFeature(array.shape[1:], "bytes"), items.reshape(array.shape)
     rows = as_bytes(array.tolist())
     scalars = not any(isinstance(row, list | np.ndarray | bytes) for row in rows)
-    return _listed(rows, owner, form) if scalars else _ragged_feature(rows, owner, form)
+    return _column_of_list(rows, owner, form) if scalars else _ragged_feature(rows, owner, form)
 
 
-def _listed(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
+def _column_of_list(rows: list[Any], owner: str, form: Feature | None) -> tuple[Feature, NDArray[Any]]:
     """Find the feature of a list: a dense array where all rows have one shape."""
     _refuse_missing(rows, owner)
     for number, row in enumerate(rows):
@@ -495,7 +497,7 @@ def _ragged_feature(rows: list[Any], owner: str, form: Feature | None) -> tuple[
     if all(issubclass(kind, str) for kind in kinds):
         return TextFeature(), as_text(rows, owner)
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
-        raise SchemaError(f"{owner} mixes {_found(rows)}")
+        raise SchemaError(f"{owner} mixes {_list_kinds(rows)}")
     feature = form if form is not None and form.block_dtype.kind == "O" else _rows_feature(rows, owner)
     if feature.ragged_rank or feature.own_shapes:
         array[:] = list(to_array(conform(feature, rows, owner, lossless=True)))
@@ -541,7 +543,7 @@ def _rows_feature(rows: list[Any], owner: str) -> Feature:
             return TensorFeature((-1,) * some[0].ndim, dtype, count=None if levels == 1 else -1)
     if not some:
         raise SchemaError(f"{owner} has empty rows only: {_SPECIFY.split('; or')[0]}")
-    raise SchemaError(f"{owner} mixes rows of {_found([a.dtype.name for a in some], str)}")
+    raise SchemaError(f"{owner} mixes rows of {_list_kinds([a.dtype.name for a in some], str)}")
 
 
 def _is_uneven(row: Any) -> bool:
@@ -562,14 +564,14 @@ def _row_array(row: Any) -> NDArray[Any]:
     return objects(row) if made.dtype.kind == "S" and isinstance(row, list | tuple) else made
 
 
-def _found(items: Any, kind: Any = None) -> str:
+def _list_kinds(items: Any, kind: Any = None) -> str:
     """List the kinds of some objects, and what is accepted."""
     names = sorted({item if kind is str else type(item).__name__ for item in items})[:5]
     listed = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     return f"{listed}: give it values of one type, which are numbers, bytes, str, or lists or arrays of them"
 
 
-def _cut(array: Any, sizes: tuple[int, ...]) -> da.Array:
+def _in_chunks(array: Any, sizes: tuple[int, ...]) -> da.Array:
     """Return a dask array; arrays without chunks get chunks of `sizes` rows."""
     if isinstance(array, da.Array):
         return array
@@ -613,7 +615,7 @@ class _RectilinearArray:
         return self.array[key]
 
 
-def _sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
+def _choose_sizes(arrays: Sequence[Any]) -> tuple[int, ...]:
     """Choose the rows in each chunk: as in the first dask array, or one that divides it; else up to 64 MiB."""
     lazy = [tuple(array.chunks[0]) for array in arrays if isinstance(array, da.Array)]
     if lazy:
@@ -682,7 +684,7 @@ def _from_dask(frame: Any, names: Sequence[str], forms: Mapping[str, Feature], *
     if exact:
         # A row of zeros has the dtype and shape of the column.
         rows = {name: (of, np.zeros((1, *of.block_shape), of.block_dtype)) for name, of in features.items()}
-        features |= {name: feature for name, (feature, _) in _exactly(forms, rows).items()}
+        features |= {name: feature for name, (feature, _) in _conform_exactly(forms, rows).items()}
     schema = Schema(features)
     sizes = tuple(int(rows) for rows in frame.map_partitions(len).compute())
     # An optimised graph would not refer to the futures of persisted partitions.
@@ -749,11 +751,11 @@ def _arrow_column(series: Any, owner: str, first: int) -> Any:
     array = pa.array(series)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    block = _block(array, owner, lambda: np.arange(first, first + len(array)))
+    block = _block_of_arrow(array, owner, lambda: np.arange(first, first + len(array)))
     return series if block is None else block
 
 
-def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any:
+def _block_of_arrow(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any:
     """Convert an Arrow array to a block, or None; `rows` returns the number of the row of each value."""
     import pyarrow as pa
 
@@ -762,7 +764,7 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
         refuse_missing_rows(np.unique(rows()[np.asarray(array.is_null())]), owner)
     if isinstance(kind, pa.FixedShapeTensorType):
         # `to_numpy_ndarray` reads a missing value within a tensor as a number, and refuses bool.
-        tensors = _block(array.storage, owner, rows).reshape(len(array), *kind.shape)
+        tensors = _block_of_arrow(array.storage, owner, rows).reshape(len(array), *kind.shape)
         return tensors.transpose(0, *(1 + axis for axis in kind.permutation)) if kind.permutation else tensors
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False)
@@ -771,17 +773,17 @@ def _block(array: Any, owner: str, rows: Callable[[], NDArray[np.int64]]) -> Any
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return _block_of_bytes(array.cast(pa.large_binary()))
     if pa.types.is_fixed_size_list(kind):
-        inner = _block(array.flatten(), owner, lambda: np.repeat(rows(), kind.list_size))
+        inner = _block_of_arrow(array.flatten(), owner, lambda: np.repeat(rows(), kind.list_size))
         fits = isinstance(inner, np.ndarray | BytesBlock)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:])) if fits else None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         offsets = np.asarray(array.offsets, np.int64)
         inner = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-        values = _block(inner, owner, lambda: np.repeat(rows(), np.diff(offsets)))
+        values = _block_of_arrow(inner, owner, lambda: np.repeat(rows(), np.diff(offsets)))
         fits = isinstance(values, np.ndarray | BytesBlock | ArraysBlock | RaggedBlock)
         return RaggedBlock(values, offsets - offsets[0]) if fits else None
     if pa.types.is_struct(kind) and [field.name for field in kind] == ["data", "shape"]:
-        data, shapes = (_block(array.field(name), owner, rows) for name in ("data", "shape"))
+        data, shapes = (_block_of_arrow(array.field(name), owner, rows) for name in ("data", "shape"))
         if isinstance(data, RaggedBlock) and isinstance(shapes, np.ndarray) and shapes.ndim == 2:
             shapes, sizes = shapes.astype(np.int64, copy=False), np.diff(data.row_splits)
             wrong = (shapes < 0).any(axis=1) | (shapes.prod(axis=1, dtype=np.float64) != sizes)

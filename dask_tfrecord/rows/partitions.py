@@ -67,12 +67,12 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
 
     wanted = checked_chunks(chunks, counted=True)
     size = chunk_size()
-    partitions = _runs(shards, wanted, size, check_crc)
+    partitions = _divide_shards(shards, wanted, size, check_crc)
     token = tokenize(shards, wanted, size, len(partitions))
     return [RecordPartition(runs, f"{token}-{number}") for number, runs in enumerate(partitions)]
 
 
-def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: bool) -> list[Runs]:
+def _divide_shards(shards: Shards, wanted: str | int | float, size: float, check_crc: bool) -> list[Runs]:
     """Divide shards into partitions: one per shard, or by rows, or by stored bytes."""
     if wanted == "shard":
         return [(full_run(shard),) for shard in shards]
@@ -91,7 +91,7 @@ def _runs(shards: Shards, wanted: str | int | float, size: float, check_crc: boo
 def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]:
     """Yield partitions of shards; split uncompressed shards larger than `size`."""
     large = np.flatnonzero(shards.sizes > size).tolist()
-    calls = [partial(_index, shards[number], check_crc) for number in large]
+    calls = [partial(_scan_if_plain, shards[number], check_crc) for number in large]
     indexes = dict(zip(large, compute_with_progress(calls, "Scanning shards"), strict=True))
     for number, shard in enumerate(shards):
         index = indexes.get(number)
@@ -103,7 +103,7 @@ def _split_large(shards: Shards, size: float, check_crc: bool) -> Iterator[Runs]
             yield tuple(collection.runs(start, stop))
 
 
-def _index(shard: Shard, check_crc: bool) -> ShardIndex | None:
+def _scan_if_plain(shard: Shard, check_crc: bool) -> ShardIndex | None:
     """Scan a shard; return None if it is compressed, because it can only be read from its start."""
     return None if detected_compression(shard) is not None else scan_shard(shard, check_crc=check_crc)
 

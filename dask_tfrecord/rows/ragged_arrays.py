@@ -38,7 +38,7 @@ def ragged_column(rows: Rows, name: str, feature: Feature) -> tuple[da.Array, ..
         arrays.append(_chunk_splits(chunks, name, level, rows.sizes if level == 0 else unknown))
     if feature.own_shapes:
         shape = (unknown if feature.ragged_rank else rows.sizes, feature.own_shapes)
-        arrays.append(block_array(_shapes, chunks, name, column_key("shapes", name, token), shape, _INT))
+        arrays.append(block_array(_chunk_shapes, chunks, name, column_key("shapes", name, token), shape, _INT))
     return tuple(arrays)
 
 
@@ -47,9 +47,11 @@ def _chunk_splits(chunks: da.Array, name: str, level: int, sizes: tuple[float, .
     option = (name, level)
     token = tokenize(chunks.name, option)
     # First value of each chunk. Chunks may be empty, so the last split of the previous chunk is not enough.
-    totals = block_array(_total, chunks, option, column_key("totals", name, token), ((1,) * chunks.numblocks[0],), _INT)
+    totals = block_array(
+        _chunk_total, chunks, option, column_key("totals", name, token), ((1,) * chunks.numblocks[0],), _INT
+    )
     starts = da.cumsum(totals, axis=0) - totals
-    ends = block_array(_ends, chunks, option, column_key("ends", name, token), (sizes,), _INT, starts)
+    ends = block_array(_chunk_ends, chunks, option, column_key("ends", name, token), (sizes,), _INT, starts)
     zero = da.zeros(1, dtype=np.int64, chunks=1)
     row_splits: da.Array = da.concatenate([zero, ends], allow_unknown_chunksizes=True)
     return row_splits
@@ -64,7 +66,7 @@ def padded_column(rows: Rows, name: str, feature: Feature, length: int | Sequenc
     option = (name, lengths, value, rows.source, rows.borders)
     key = column_key("padded", name, tokenize(chunks.name, option))
     shape = (rows.sizes, *lengths, *feature.item_shape)
-    return block_array(_padded, chunks, option, key, shape, dtype, da.arange(rows.nchunks, chunks=1))
+    return block_array(_pad_chunk, chunks, option, key, shape, dtype, da.arange(rows.nchunks, chunks=1))
 
 
 def _check_ragged(name: str, feature: Feature) -> None:
@@ -124,7 +126,7 @@ def padding_value(value: Any, dtype: np.dtype[Any], name: str) -> Any:
     return filling[()]
 
 
-def _level(chunk: Chunk, name: str, level: int) -> Any:
+def _block_of_level(chunk: Chunk, name: str, level: int) -> Any:
     """Return the block of one level; 0 is the outermost."""
     block: Any = chunk.blocks[name]
     for _ in range(level):
@@ -133,25 +135,25 @@ def _level(chunk: Chunk, name: str, level: int) -> Any:
 
 
 def _chunk_values(chunk: Chunk, name: str) -> NDArray[Any]:
-    block = _level(chunk, name, 0)
+    block = _block_of_level(chunk, name, 0)
     return as_chunk(block.flat_values if isinstance(block, RaggedBlock) else block.values, name)
 
 
-def _shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
-    block = _level(chunk, name, 0)
+def _chunk_shapes(chunk: Chunk, name: str) -> NDArray[np.int64]:
+    block = _block_of_level(chunk, name, 0)
     arrays: Any = block.values if isinstance(block, RaggedBlock) else block
     return np.asarray(arrays.shapes)
 
 
-def _total(chunk: Chunk, option: tuple[str, int]) -> NDArray[np.int64]:
-    return np.asarray(_level(chunk, *option).row_splits[-1:])
+def _chunk_total(chunk: Chunk, option: tuple[str, int]) -> NDArray[np.int64]:
+    return np.asarray(_block_of_level(chunk, *option).row_splits[-1:])
 
 
-def _ends(chunk: Chunk, option: tuple[str, int], start: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.asarray(start + _level(chunk, *option).row_splits[1:])
+def _chunk_ends(chunk: Chunk, option: tuple[str, int], start: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.asarray(start + _block_of_level(chunk, *option).row_splits[1:])
 
 
-def _padded(
+def _pad_chunk(
     chunk: Chunk,
     option: tuple[str, tuple[int, ...], Any, AnySource | None, NDArray[np.int64] | None],
     number: NDArray[np.int64],
@@ -166,4 +168,4 @@ def _padded(
             locate_in_chunk(source, borders, int(number[0]), row, name),
         )
 
-    return as_chunk(pad_levels(_level(chunk, name, 0), lengths, value, refuse), name)
+    return as_chunk(pad_levels(_block_of_level(chunk, name, 0), lengths, value, refuse), name)

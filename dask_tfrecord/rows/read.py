@@ -66,14 +66,14 @@ def _count_lengths(collection: Collection, schema: Schema, check_crc: bool) -> S
     borders = borders_by_bytes(collection, stored, limits().count_task_nbytes, coalesce=True)
     rows = max(1, int(_BLOCK_NBYTES / stored.max()))
     spans = pairwise(borders.tolist())
-    calls = [partial(_longest, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
+    calls = [partial(_longest_record, rows=rows, check_crc=check_crc, start=start, stop=stop) for start, stop in spans]
     found = compute_with_progress(calls, "Counting steps", collection, Decoder(schema.select(wanted), "steps"))
     lengths = {name: max(block[name] for block in found) for name in wanted}
     counted = {name: replace(feature, length=lengths[name]) for name, feature in wanted.items()}
     return schema.replaced({**schema, **counted}, records=schema)
 
 
-def _longest(
+def _longest_record(
     collection: Collection, decoder: Decoder, rows: int, check_crc: bool, start: int, stop: int
 ) -> dict[str, int]:
     """Return the steps of the longest record of some rows, decoded `rows` at a time."""
@@ -242,7 +242,7 @@ def read_rows(
             _intact_source(resolved, given, picked, errors, fill_values), resolved, rows_or_bytes, partitions
         )
     else:
-        schema, known = _schema(resolved, given, picked, None), resolved.counts(counts)
+        schema, known = _find_schema(resolved, given, picked, None), resolved.counts(counts)
         if known is None:
             rows = _open_uncounted(resolved, schema, check_crc, rows_or_bytes)
         else:
@@ -257,12 +257,12 @@ def read_rows(
         if isinstance(rows.source, RecordSource | FilledSource):
             _warn_of_other_form(rows.source.collection, rows.source.decoder.schema, features.records)
     if tolerated != "raise":
-        return _tolerant(rows, tolerated, fill_values, wanted, filters)
+        return _tolerate_values(rows, tolerated, fill_values, wanted, filters)
     kept = rows if filters is None else where(rows, filters)
     return kept if wanted == kept.names else kept.select_columns(wanted)
 
 
-def _tolerant(
+def _tolerate_values(
     rows: Rows,
     modes: Mapping[str, str] | str,
     fill_values: Mapping[str, Any] | None,
@@ -290,7 +290,7 @@ def _intact_source(
     """Check all records, and return the intact ones, with rows for the lost ones if they are filled."""
     collection, reports = intact_records(found.shards)
     warn_of_damage(collection.shards, reports, errors)
-    schema = _count_lengths(collection, _schema(found, given, columns, collection), check_crc=True)
+    schema = _count_lengths(collection, _find_schema(found, given, columns, collection), check_crc=True)
     records = RecordSource.from_collection(collection, Decoder(schema), range(collection.nrows), check_crc=True)
     source = records if errors == "skip" else FilledSource.from_reports(records, reports, fill_values)
     found.check(source.collection.counts)
@@ -374,7 +374,7 @@ def _plan_chunks(
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
-    borders = _borders(source, chunks)
+    borders = _choose_borders(source, chunks)
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
     read: CountedRows = source
     if partitions:
@@ -466,7 +466,7 @@ def _check_errors(
         )
 
 
-def _schema(
+def _find_schema(
     found: ResolvedPath, given: Schema | None, columns: Sequence[str] | None, intact: Collection | None
 ) -> Schema:
     """Return the schema of the caller, the metadata, the labels of an xarray Dataset, or inference."""
@@ -553,7 +553,7 @@ def checked_chunks(chunks: object, counted: bool) -> str | int | float:
     return nbytes
 
 
-def _borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
+def _choose_borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
     """Choose the borders of chunks: by rows, by shards or by bytes."""
     collection = source.collection
     if isinstance(chunks, int):

@@ -54,7 +54,7 @@ from dask_tfrecord.rows.steps import Place, Renamed, Step, StepChunks, StepRows
 from dask_tfrecord.rows.task_names import column_key, label_key, step_key
 
 
-def _view(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
+def _view_column(name: str, chunk: Chunk, _: None) -> NDArray[Any]:
     return as_chunk(chunk.blocks[name], name)
 
 
@@ -263,23 +263,23 @@ class Rows(HasRows):
         if name in self.assigned:
             return self._moved(self.assigned[name].array)
         if not isinstance(self.stored_source, CountedRows):
-            return self._moved(self._taken([name])[name])
+            return self._moved(self._stored_arrays([name])[name])
         return self._moved(LazyColumn(self.stored_source, name).in_chunks(self.sizes))
 
     def arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Return columns that are decoded together: each takes its block from every chunk."""
         own = [name for name in names if name not in self.assigned]
         # One column can't share its decoding with others.
-        taken = self._taken(own) if len(own) > 1 else {}
+        taken = self._stored_arrays(own) if len(own) > 1 else {}
         return {name: self._moved(taken[name]) if name in taken else self.array(name) for name in names}
 
-    def _taken(self, names: Sequence[str]) -> dict[str, da.Array]:
+    def _stored_arrays(self, names: Sequence[str]) -> dict[str, da.Array]:
         """Make the arrays of stored columns, which share one task per chunk."""
         chunks = self.chunks(names)
         features = {name: self.stored_schema[name] for name in names}
         return {
             name: block_array(
-                partial(_view, name),
+                partial(_view_column, name),
                 chunks,
                 # All columns share their second input: dask visits each node once for every other column.
                 None,
@@ -414,7 +414,7 @@ class Rows(HasRows):
             raise ValueError("rows can't be picked where counts=None left them uncounted; open with counts='auto'")
         picked = pick_rows(range(int(self.borders[-1])), key)
         if isinstance(self.stored_source, CountedRows):
-            made = Rows.of_source(self.stored_source.select(key), _clipped(self.borders, picked))
+            made = Rows.of_source(self.stored_source.select(key), _cut_selected(self.borders, picked))
         else:
             made = self._take(row_numbers(picked), self.borders)
         assigned = {
@@ -454,16 +454,16 @@ class Rows(HasRows):
         chunks: list[Delayed] = columns.to_delayed(optimize_graph=False).ravel().tolist()
         return chunks
 
-    def _parts(self) -> list[da.Array]:
+    def _graph_parts(self) -> list[da.Array]:
         """Return the chunks of the stored columns, and the assigned arrays in the order of the columns."""
         added = [self.assigned[name].array for name in self.names if name in self.assigned]
         return [self.chunks(self.stored_names), *added]
 
     def __dask_graph__(self) -> dict[Any, Any]:
-        return {key: task for part in self._parts() for key, task in part.__dask_graph__().items()}
+        return {key: task for part in self._graph_parts() for key, task in part.__dask_graph__().items()}
 
     def __dask_keys__(self) -> list[Any]:
-        return [part.__dask_keys__() for part in self._parts()]
+        return [part.__dask_keys__() for part in self._graph_parts()]
 
     @property
     def __dask_optimize__(self) -> Callable[..., Any]:
@@ -474,12 +474,12 @@ class Rows(HasRows):
     __dask_scheduler__ = staticmethod(dask.threaded.get)
 
     def __dask_postcompute__(self) -> tuple[Callable[..., dict[str, NDArray[Any]]], tuple[Any, ...]]:
-        finalizers = [part.__dask_postcompute__() for part in self._parts()[1:]]
+        finalizers = [part.__dask_postcompute__() for part in self._graph_parts()[1:]]
         names = [name for name in self.names if name in self.assigned]
         return gather, (self.names, self.schema, dict(zip(names, finalizers, strict=True)))
 
     def __dask_postpersist__(self) -> tuple[Callable[..., Rows], tuple[Any, ...]]:
-        rebuilders = [part.__dask_postpersist__() for part in self._parts()]
+        rebuilders = [part.__dask_postpersist__() for part in self._graph_parts()]
         own = self.stored_schema.select(self.stored_names)
         features = {name: self.assigned[name].feature for name in self.names if name in self.assigned}
         kept = {"selected": self.names, "backend": self.backend}
@@ -488,7 +488,7 @@ class Rows(HasRows):
     def _take(self, index: NDArray[np.int64], borders: NDArray[np.int64]) -> Rows:
         """Pick rows of chunks that exist; each new chunk takes its rows from the old ones that hold them."""
         assert self.blocks is not None
-        cuts = _clipped(borders, index)
+        cuts = _cut_selected(borders, index)
         name = step_key("rows", self.blocks.name, borders, index)
         tasks: dict[Any, Any] = {}
         schema = shared(self.stored_schema, "schema")
@@ -594,7 +594,7 @@ def _checked_block(blocks: dict[str, Block]) -> Chunk:
     return Chunk(blocks)
 
 
-def _clipped(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64]:
+def _cut_selected(borders: NDArray[np.int64], picked: RowNumbers) -> NDArray[np.int64]:
     """Cut selected rows into chunks: at their chunks' borders if they ascend, else evenly."""
     count = len(picked)
     if count == 0:

@@ -364,7 +364,7 @@ class ChunkSource(CountedRows):
         """Read rows, from the chunks that contain them alone."""
         rows = pick_rows(self.rows, key)
         if isinstance(rows, range) and rows.step == 1:
-            return join_into([self._range(names, rows.start, rows.stop)], out)
+            return join_into([self._read_range(names, rows.start, rows.stop)], out)
         # A row that is selected twice is read once.
         ascending, order = np.unique(row_numbers(rows), return_inverse=True)
         blocks_of: dict[str, list[Block]] = {name: [zero_rows(self.schema[name])] for name in names}
@@ -376,7 +376,7 @@ class ChunkSource(CountedRows):
                     blocks_of[name].append(take_rows(blocks[name], ascending[low:high] - self.borders[number]))
         return join_into([{name: take_rows(concatenate(blocks), order) for name, blocks in blocks_of.items()}], out)
 
-    def _range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
+    def _read_range(self, names: Sequence[str], start: int, stop: int) -> dict[str, Block]:
         """Read a range of rows from the chunks that it touches."""
         blocks_of: dict[str, list[Block]] = {name: [] for name in names}
         for number, (first, past) in enumerate(pairwise(self.borders)):
@@ -522,7 +522,7 @@ class RecordSource(CountedRows):
                 ascending, order = np.unique(rows, return_inverse=True)
         into = out if order is None else None
         blocks = decode(
-            self._runs(ascending) if runs is None else self._checked(runs),
+            self._ascending_runs(ascending) if runs is None else self._check_counts(runs),
             self.decoder,
             names,
             rows=len(ascending),
@@ -539,7 +539,7 @@ class RecordSource(CountedRows):
         rows = pick_rows(self.rows, key)
         if set(names) <= set(where[0]) or not (isinstance(rows, range) and rows.step == 1):
             return CountedRows.read_where(self, names, key, where)
-        runs, limit = self._runs(rows), block_limit(self.most_nbytes)
+        runs, limit = self._ascending_runs(rows), block_limit(self.most_nbytes)
         return decode(runs, self.decoder, names, rows=None, check_crc=self.check_crc, limit=limit, where=where)
 
     def read_spans(
@@ -550,17 +550,17 @@ class RecordSource(CountedRows):
             return (self.read(names, key, into) for key, into in parts(spans, out))
         everything = self.rows == range(self.collection.nrows)
         runs = (
-            (self._runs(self.rows[key], everything=everything), key.stop - key.start, into)
+            (self._ascending_runs(self.rows[key], everything=everything), key.stop - key.start, into)
             for key, into in parts(spans, out)
         )
         limit = block_limit(self.most_nbytes)
         return decode_blocks(runs, self.decoder, names, check_crc=self.check_crc, limit=limit)
 
-    def _runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[RecordRange]:
+    def _ascending_runs(self, rows: RowNumbers, *, everything: bool = False) -> Iterator[RecordRange]:
         """Yield runs of ascending rows, and check them."""
-        return self._checked(row_runs(self.collection, rows), everything=everything)
+        return self._check_counts(row_runs(self.collection, rows), everything=everything)
 
-    def _checked(self, runs: Iterable[RecordRange], *, everything: bool = False) -> Iterator[RecordRange]:
+    def _check_counts(self, runs: Iterable[RecordRange], *, everything: bool = False) -> Iterator[RecordRange]:
         """Yield runs; check counts of the user if no run reaches the end of the shard."""
         for run in runs:
             if run.total is not None and not everything:

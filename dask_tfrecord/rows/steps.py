@@ -236,7 +236,7 @@ class StepRows(_Stepped, SameRows):
     def _apply(self, blocks: Mapping[str, Block], names: Sequence[str], key: RowKey) -> dict[str, Block]:
         return self.step.apply(blocks, names, Place(partial(self.describe, key), pick_rows(self.rows, key)))
 
-    def _into(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def _outputs_of_source(self, out: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the outputs that the source fills."""
         unchanged = self.step.unchanged
         return {unchanged[name]: array for name, array in out.items() if name in unchanged} if out else None
@@ -245,14 +245,14 @@ class StepRows(_Stepped, SameRows):
         """Read rows and apply the step."""
         needed = self.step.needs(names)
         # Columns without a need are made without opening a shard.
-        blocks = self.source.read(needed, key, self._into(out)) if needed else {}
+        blocks = self.source.read(needed, key, self._outputs_of_source(out)) if needed else {}
         return join_into([self._apply(blocks, names, key)], out)
 
     def read_spans(
         self, names: Sequence[str], spans: Iterable[tuple[int, int]], out: Outputs | None = None
     ) -> Iterator[dict[str, Block]]:
         """Yield the rows of each span, to which the step is applied once."""
-        needed, into = self.step.needs(names), self._into(out)
+        needed, into = self.step.needs(names), self._outputs_of_source(out)
         spans, again = tee(spans)
         read = self.source.read_spans(needed, spans, into) if needed else ({} for _ in spans)
         made = {name: array for name, array in (out or {}).items() if name not in self.step.unchanged}

@@ -101,7 +101,7 @@ class ValueErrors:
             and (names is None or name in names)
         }
         filled = dict.fromkeys(
-            each for name, mode in modes.items() if mode != "skip" for each in _companions(decoder, name)
+            each for name, mode in modes.items() if mode != "skip" for each in _filled_together(decoder, name)
         )
         made = fillers(decoder, fill_values, filled, f"value_errors={given!r}") if filled else {}
         for name in (name for name, mode in modes.items() if mode == "mark"):
@@ -120,20 +120,20 @@ class ValueErrors:
         numbers = {name: np.array(refused.rows.get(name, ()), np.int64) for name in checked}
         skipped = [numbers[name] for name in checked if self.modes[name] == "skip"]
         left_out = union([], *skipped)
-        _report(rows, refused, numbers, len(left_out))
-        source = self._filled(read, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
+        _log_refused(rows, refused, numbers, len(left_out))
+        source = self._fill_refused(read, {name: numbers[name] for name in checked if self.modes[name] != "skip"})
         if source is not read:
             rows = Rows.of_source(source, rows.borders)
         if not len(left_out):
             return rows
         return rows.select(np.delete(np.arange(rows.nrows or 0), left_out))
 
-    def _filled(self, source: CountedRows, refused: Mapping[str, NDArray[np.int64]]) -> CountedRows:
+    def _fill_refused(self, source: CountedRows, refused: Mapping[str, NDArray[np.int64]]) -> CountedRows:
         """Fill in the refused rows of a source, and mark them where this is wanted."""
         marks = {f"{name}.valid": name for name in refused if self.modes[name] == "mark"}
         spread: dict[str, NDArray[np.int64]] = {}
         for name, numbers in refused.items():
-            for each in _companions(self.decoder, name) if len(numbers) else ():
+            for each in _filled_together(self.decoder, name) if len(numbers) else ():
                 spread[each] = union(spread.get(each, numbers), numbers)
         if not marks and not spread:
             return source
@@ -143,7 +143,7 @@ class ValueErrors:
         return ToleratedSource(source, {name: self.fillers[name] for name in spread}, spread, marks, schema)
 
 
-def _companions(decoder: Decoder, name: str) -> list[str]:
+def _filled_together(decoder: Decoder, name: str) -> list[str]:
     """Return the columns whose rows are filled together: of one feature, or of one group."""
     column, group = decoder.decoders[name], decoder.columns.group_of(name)
     in_group = () if group is None else decoder.columns.groups[group]
@@ -153,7 +153,7 @@ def _companions(decoder: Decoder, name: str) -> list[str]:
 def _find_refused(rows: Rows, names: tuple[str, ...]) -> _Refused:
     """Read all rows of some columns, in a task for each chunk; the order of the chunks decides which error is first."""
     assert rows.borders is not None
-    calls = [partial(_search, start=start, stop=stop) for start, stop in pairwise(rows.borders.tolist())]
+    calls = [partial(_search_refused, start=start, stop=stop) for start, stop in pairwise(rows.borders.tolist())]
     total = _Refused()
     for each in compute_with_progress(calls, "Checking values", rows.source, names):
         total.first = total.first or each.first
@@ -162,7 +162,7 @@ def _find_refused(rows: Rows, names: tuple[str, ...]) -> _Refused:
     return total
 
 
-def _search(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> _Refused:
+def _search_refused(source: CountedRows, names: tuple[str, ...], start: int, stop: int) -> _Refused:
     """Return the refused values of a range of rows."""
     refused = _Refused()
     spans = GrowingSpans(start, stop, limits().probe_rows, _SPAN_NBYTES)
@@ -171,11 +171,11 @@ def _search(source: CountedRows, names: tuple[str, ...], start: int, stop: int) 
             for blocks in source.read_spans(names, spans):
                 spans.adapt(sum(map(block_nbytes, blocks.values())))
         except FeatureValueError:
-            _divide(source, names, *spans.span, refused)
+            _search_halves(source, names, *spans.span, refused)
     return refused
 
 
-def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
+def _search_halves(source: CountedRows, names: tuple[str, ...], start: int, stop: int, refused: _Refused) -> None:
     """Search for the refused values in rows that contain some, by halving the rows."""
     if stop - start == 1:
         left = names
@@ -199,7 +199,7 @@ def _divide(source: CountedRows, names: tuple[str, ...], start: int, stop: int, 
         try:
             source.read(names, slice(*part))
         except FeatureValueError:
-            _divide(source, names, *part, refused)
+            _search_halves(source, names, *part, refused)
 
 
 def _is_of(source: Any, name: str, feature: str | None) -> bool:
@@ -209,7 +209,7 @@ def _is_of(source: Any, name: str, feature: str | None) -> bool:
     return feature in (name, source.decoder.decoders[name].source)
 
 
-def _report(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int64]], left_out: int) -> None:
+def _log_refused(rows: Rows, refused: _Refused, numbers: Mapping[str, NDArray[np.int64]], left_out: int) -> None:
     """Log how many values are refused, if any is."""
     counts = [f"{name!r} in {plural(len(each), 'record')}" for name, each in numbers.items() if len(each)]
     if counts:
@@ -425,17 +425,17 @@ def fillers(
     for name in decoder.decoders if names is None else names:
         column = decoder.decoders[name]
         if name in given:
-            rows[name] = _row(name, column.feature, given[name])
+            rows[name] = _block_of_value(name, column.feature, given[name])
         elif names is not None and (column.scope != "value" or decoder.columns.group_of(name) is not None):
             # A row without items: the fields of a group keep one number of items in every record.
-            rows[name] = _row(name, column.feature, [] if column.feature.ragged_rank else 0)
+            rows[name] = _block_of_value(name, column.feature, [] if column.feature.ragged_rank else 0)
         elif decoder.schema.message_type is not None:
             try:
                 rows[name] = rows_of_no_fields(decoder, name)
             except SchemaError as error:
                 raise SchemaError(_no_value(name, option, str(error))) from error
         else:
-            rows[name] = _row(name, column.feature, _default(name, column, option))
+            rows[name] = _block_of_value(name, column.feature, _default_of(name, column, option))
     return rows
 
 
@@ -448,7 +448,7 @@ def _no_value(name: str, option: str, reason: str) -> str:
     )
 
 
-def _default(name: str, column: ColumnDecoder, option: str) -> Any:
+def _default_of(name: str, column: ColumnDecoder, option: str) -> Any:
     """Return the default value of a column's feature; refuse a feature without one."""
     if column.scope == "item":
         return []  # defaults belong to items, which a lost record lacks
@@ -458,7 +458,7 @@ def _default(name: str, column: ColumnDecoder, option: str) -> Any:
     return value
 
 
-def _row(name: str, feature: Feature, value: Any) -> Block:
+def _block_of_value(name: str, feature: Feature, value: Any) -> Block:
     """Convert a value of a user to a block of one row; refuse one that does not fit the feature."""
     owner = f"fill_values: column {name!r}"
     if feature.ragged_rank or feature.own_shapes:

@@ -59,10 +59,10 @@ class Condition:
     def mask(self, block: Block) -> NDArray[np.bool_]:
         """Return the rows for which the condition holds."""
         if self.reduction == "len":
-            return self._compare(_lengths(block))
+            return self._compare(_value_counts(block))
         if self.reduction is None:
             return self._compare(to_array(block))
-        values, row_splits = _flat(block)
+        values, row_splits = _flat_values(block)
         held = np.diff(splits_of(self._compare(to_array(values)))[row_splits])
         return held > 0 if self.reduction == "any" else held == np.diff(row_splits)
 
@@ -110,15 +110,15 @@ def _is_in(values: NDArray[Any], listed: Sequence[Any]) -> NDArray[np.bool_]:
     return np.isin(values, np.array(whole, values.dtype)) | np.isin(values, np.array(others))
 
 
-def _lengths(block: Block) -> NDArray[np.int64]:
+def _value_counts(block: Block) -> NDArray[np.int64]:
     is_ragged = isinstance(block, RaggedBlock | ArraysBlock)
     return row_lengths(block) if is_ragged else np.full(len(block), block.shape[1], np.int64)
 
 
-def _flat(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
+def _flat_values(block: Block) -> tuple[NDArray[Any] | BytesBlock, NDArray[np.int64]]:
     """Return all values of all rows, along one axis, and the offsets between rows."""
     if isinstance(block, RaggedBlock):
-        values, inner = _flat(block.values)
+        values, inner = _flat_values(block.values)
         return values, inner[block.row_splits]
     if isinstance(block, ArraysBlock):
         return block.values, block.row_splits
@@ -139,14 +139,14 @@ class Filters:
         if isinstance(filters, tuple) and len(given) == 3 and given[1] in _OPERATORS:
             raise ValueError(f"filters are a list of tuples: write [{filters!r:.100}]")
         if given and all(isinstance(each, list) for each in given):
-            return cls(tuple(tuple(map(_condition, each)) for each in given))
+            return cls(tuple(tuple(map(_checked_condition, each)) for each in given))
         if not given:
             text = f": text is a condition of ds.where({filters!r:.100})" if isinstance(filters, str) else ""
             raise ValueError(
                 f"filters are a list of triples like [('label', '==', 3)], all of which hold, or a list of such lists, "
                 f"one of which holds; got {filters!r:.100}{text}"
             )
-        return cls((tuple(map(_condition, given)),))
+        return cls((tuple(map(_checked_condition, given)),))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -157,7 +157,9 @@ class Filters:
         """Return filters of columns of a schema."""
         joined = sum(map(len, self.alternatives)) > 1
         return Filters(
-            tuple(tuple(_resolved(each, schema, joined=joined) for each in every) for every in self.alternatives)
+            tuple(
+                tuple(_resolve_condition(each, schema, joined=joined) for each in every) for every in self.alternatives
+            )
         )
 
     def __call__(self, blocks: Mapping[str, Block]) -> NDArray[np.bool_]:
@@ -169,7 +171,7 @@ class Filters:
         return mask
 
 
-def _condition(given: Any) -> Condition:
+def _checked_condition(given: Any) -> Condition:
     """Check one triple of a user."""
     if not isinstance(given, tuple) or len(given) != 3 or not isinstance(given[0], str):
         raise ValueError(
@@ -186,7 +188,7 @@ def _condition(given: Any) -> Condition:
     return Condition(name, None, comparison, value)
 
 
-def _resolved(condition: Condition, schema: Schema, *, joined: bool) -> Condition:
+def _resolve_condition(condition: Condition, schema: Schema, *, joined: bool) -> Condition:
     """Tell a reduction in a condition from the name of its column, and check that both fit the column."""
     name, reduction = condition.column, None
     if name not in schema:
@@ -194,7 +196,7 @@ def _resolved(condition: Condition, schema: Schema, *, joined: bool) -> Conditio
             if name.startswith(f"{each}(") and name.endswith(")"):
                 name, reduction = name[len(each) + 1 : -1], each
     if name not in schema:
-        raise _unknown(condition, schema, joined=joined)
+        raise _unknown_column_error(condition, schema, joined=joined)
     feature = schema[name]
     scalar = feature.block_shape == () and not feature.ragged_rank and not feature.own_shapes
     if scalar and reduction is not None:
@@ -212,7 +214,7 @@ def _resolved(condition: Condition, schema: Schema, *, joined: bool) -> Conditio
     return Condition(name, reduction, condition.comparison, condition.value)
 
 
-def _unknown(condition: Condition, schema: Schema, *, joined: bool) -> UnknownFeatureError:
+def _unknown_column_error(condition: Condition, schema: Schema, *, joined: bool) -> UnknownFeatureError:
     """Return the error of an unknown column, with what to write for an expression, or with names that are like it.
 
     The condition is one of several if `joined` is True.
@@ -226,17 +228,17 @@ def _unknown(condition: Condition, schema: Schema, *, joined: bool) -> UnknownFe
         rest = name.removeprefix("not").strip()
         written = _quoted(condition_text(rest, _NEGATED[comparison], condition.value))
         return UnknownFeatureError(f"{message}; write {written}")
-    computed = _computed(name, schema)
+    computed = _as_numpy(name, schema)
     if name in words or not computed:
         return UnknownFeatureError(f"{message}{near_misses(name, schema)}")
     what = "; a condition compares a column, and a function computes from columns"
-    error = UnknownFeatureError(message + _written(what, f"{computed} {comparison} {condition.value!r}"))
+    error = UnknownFeatureError(message + _advise_where(what, f"{computed} {comparison} {condition.value!r}"))
     if joined:
         error.add_note("The function replaces the whole condition: join its parts by & and |, in parentheses.")
     return error
 
 
-def _computed(expression: str, schema: Schema) -> str:
+def _as_numpy(expression: str, schema: Schema) -> str:
     """Rewrite an expression of columns for blocks; an empty text if it can't be."""
     known = {"numpy", "np", "abs"}
 
@@ -273,7 +275,7 @@ def _check_type(name: str, schema: Schema, reduction: str | None, value: Any) ->
 def _value_advice(name: str, schema: Schema, kind: str, value: Any) -> str:
     """Say what to write for a value of another type."""
     if value is None:
-        return ". " + _function(f"{chr(_STAND_IN)} == null", lambda _: repr(name), schema)
+        return ". " + _advise_function(f"{chr(_STAND_IN)} == null", lambda _: repr(name), schema)
     if isinstance(value, bytes) and kind == "T":
         return f"; give {value.decode(errors='replace')!r}"
     if kind in "OT":
@@ -403,7 +405,7 @@ def _after_space(tokens: Sequence[str], at: int) -> int:
     return at + 1 if at < len(tokens) and tokens[at].isspace() else at
 
 
-def _operator(tokens: Sequence[str], at: int) -> tuple[str, int]:
+def _operator_at(tokens: Sequence[str], at: int) -> tuple[str, int]:
     """Return the operator at a place, and the place after it; an empty text without one."""
     first, second, third = (*tokens[at : at + 3], "", "", "")[:3]
     if first + second in _COMPARISONS and second:
@@ -425,7 +427,7 @@ def _quoted_column(tokens: Sequence[str]) -> tuple[str, int] | None:
     quoted, at = tokens[at], _after_space(tokens, at + 1)
     is_closed = at < len(tokens) and tokens[at] == ")"
     after = _after_space(tokens, at + 1) if is_closed else at
-    if not _operator(tokens, after)[0]:
+    if not _operator_at(tokens, after)[0]:
         return None
     if bool(reduction) != is_closed:
         raise ValueError("a parenthesis is missing")
@@ -440,10 +442,10 @@ def _parse_text(tokens: Sequence[str]) -> tuple[str, str, Any]:
     if parsed is None:
         # The name ends at the first operator after its first token, and quotes in it are a part of it.
         tokens = _tokens("".join(tokens), unclosed="'\"")
-        at = next(place for place in range(1, len(tokens)) if _operator(tokens, place)[0])
+        at = next(place for place in range(1, len(tokens)) if _operator_at(tokens, place)[0])
         parsed = "".join(tokens[:at]).rstrip(), at
     column, at = parsed
-    comparison, at = _operator(tokens, at)
+    comparison, at = _operator_at(tokens, at)
     return column, comparison, ast.literal_eval("".join(tokens[at:]).strip())
 
 
@@ -530,7 +532,7 @@ def _advice(text: str, schema: Schema | None) -> str:
 
     plain = "".join(stand_in(each) if each[0] in _QUOTED and len(each) > 1 else each for each in _tokens(text))
     plain = re.sub("`([^`]+)`", lambda match: stand_in(repr(match[1])), plain)
-    if function := _function(plain, back, schema):
+    if function := _advise_function(plain, back, schema):
         return function
     if match := _WITHOUT_VALUE.fullmatch(text):
         return f"Write a value after it: {_quoted(match[1] + (match[2] or ' == ').rstrip() + ' 3')}"
@@ -540,10 +542,10 @@ def _advice(text: str, schema: Schema | None) -> str:
             plain = pattern.sub(replacement, plain)
             advised.append(advice.format(found[1] if found.lastindex else ""))
     bare = _without_parentheses(plain.strip())
-    if not bare and _alternatives(back(plain)) is None:
+    if not bare and _parse_alternatives(back(plain)) is None:
         return f"Conditions have no parentheses: {_ORDER}"
     written = back(bare or plain.strip())
-    if written == text or _alternatives(written) is None:
+    if written == text or _parse_alternatives(written) is None:
         return ""
     said = " and ".join(each for each in dict.fromkeys(advised) if each)
     if not said and text.startswith("("):
@@ -551,36 +553,36 @@ def _advice(text: str, schema: Schema | None) -> str:
     return f"{'Write' if not said else f'Write {said}'}: {_quoted(written)}"
 
 
-def _function(plain: str, back: Callable[[str], str], schema: Schema | None) -> str:
+def _advise_function(plain: str, back: Callable[[str], str], schema: Schema | None) -> str:
     """Return the advice to write a function for what conditions can't test; empty for other texts."""
     for pattern, sign in ((_PRESENT, "~"), (_MISSING, "")):
         if match := pattern.search(plain):
-            name = _column(back(match[1] or match[2]))
+            name = _unquoted(back(match[1] or match[2]))
             if schema is not None and name in schema and schema[name].item_dtype.kind not in "fcMm":
                 return f"Column {name!r} is {dtype_name(schema[name].item_dtype)}, which is never NaN or missing"
-            return _written("Conditions do not find NaN", f"{sign}numpy.isnan(blocks[{name!r}])")
+            return _advise_where("Conditions do not find NaN", f"{sign}numpy.isnan(blocks[{name!r}])")
     if match := _PART.search(plain):
-        name, part = _column(back(match[1])), _column(back(match[3])).strip("%*.^$")
+        name, part = _unquoted(back(match[1])), _unquoted(back(match[3])).strip("%*.^$")
         is_text = schema is not None and name in schema and schema[name].item_dtype.kind == "T"
         value: Any = part if is_text else part.encode()
         test = f"{value!r} in each"
         if match[2].lower().startswith(("start", "end")):
             test = f"each.{match[2].lower().replace('_', '')}({value!r})"
-        return _written("Conditions compare the whole text", f"[{test} for each in blocks[{name!r}]]")
+        return _advise_where("Conditions compare the whole text", f"[{test} for each in blocks[{name!r}]]")
     if (match := _COLUMNS.fullmatch(plain)) and schema is not None:
-        first, second = _column(back(match[1])), _column(back(match[3]))
+        first, second = _unquoted(back(match[1])), _unquoted(back(match[3]))
         if first in schema and second in schema:
-            return _written(
+            return _advise_where(
                 "A condition compares a column with a value", f"blocks[{first!r}] {match[2]} blocks[{second!r}]"
             )
     return ""
 
 
-def _column(text: str) -> str:
+def _unquoted(text: str) -> str:
     return str(ast.literal_eval(text)) if text[0] in _QUOTED else text
 
 
-def _written(what: str, expression: str) -> str:
+def _advise_where(what: str, expression: str) -> str:
     function = f"{what}: write ds.where(lambda blocks: {expression})"
     return Spelled(function, f"{function} in Python")
 
@@ -620,7 +622,7 @@ def parse_expression(text: str, schema: Schema | None = None) -> Alternatives:
     ``all`` of a name. A name with an operator, a quote, " and " or " or ", or with spaces at its ends, is written like
     text of Python: ``'log-in' == 3``, ``len("a > b") > 0``. Errors know the columns of a schema.
     """
-    alternatives = _alternatives(text)
+    alternatives = _parse_alternatives(text)
     if alternatives is None:
         quotes = "Write a name with operators, quotes or spaces in quotes: \"'log-in' == 3\""
         advice = _advice(text.strip(), schema) or f"Conditions look like {_LIKE}. {quotes}"
@@ -628,7 +630,7 @@ def parse_expression(text: str, schema: Schema | None = None) -> Alternatives:
     return alternatives
 
 
-def _alternatives(text: str) -> Alternatives | None:
+def _parse_alternatives(text: str) -> Alternatives | None:
     """Return the conditions of a text; None if it has others."""
     alternatives: Alternatives = [[]]
     tokens = _tokens(text)
@@ -659,15 +661,15 @@ def as_stored(schema: Schema, alternatives: Alternatives) -> Alternatives:
 
     def stored(name: str, comparison: str, value: Any) -> tuple[str, str, Any]:
         feature = schema.get(name) or schema.get(name.partition("(")[2].removesuffix(")"))
-        return name, comparison, value if feature is None else _stored(feature.item_dtype, value)
+        return name, comparison, value if feature is None else _as_stored_value(feature.item_dtype, value)
 
     return [[stored(*each) for each in every] for every in alternatives]
 
 
-def _stored(dtype: np.dtype[Any], value: Any) -> Any:
+def _as_stored_value(dtype: np.dtype[Any], value: Any) -> Any:
     """Convert a text, or the texts of a list, to the type that a column holds."""
     if isinstance(value, list | tuple | set):
-        return [_stored(dtype, each) for each in value]
+        return [_as_stored_value(dtype, each) for each in value]
     if isinstance(value, str) and dtype.kind in "Mm":
         return parse_time(value, is_duration=dtype.kind == "m")
     return value.encode() if isinstance(value, str) and dtype.kind == "O" else value

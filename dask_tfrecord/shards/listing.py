@@ -122,7 +122,7 @@ def find_shards(
     """
     compression = normalize_compression(compression, "infer")
     options = {} if storage_options is None else storage_options
-    names = [urlpath] if isinstance(urlpath, str | os.PathLike) else _without_sidecars(list(_each(urlpath)))
+    names = [urlpath] if isinstance(urlpath, str | os.PathLike) else _without_sidecars(list(_checked_paths(urlpath)))
     if not names:
         raise ShardNotFoundError("an empty list of paths was given; expected at least one file")
     searches = [_Search.from_name(name, options) for name in names]
@@ -155,7 +155,7 @@ def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
 
     Raises SchemaError if a shard lacks them, has other keys than the first one, or a key twice.
     """
-    pairs = [_partition(path) for path in shards.paths]
+    pairs = [_partition_values(path) for path in shards.paths]
     for path, parts in zip(shards.paths, pairs, strict=True):
         if not parts or list(parts) != list(pairs[0]):
             wanted = ", ".join(f"{key}=…" for key in pairs[0]) or "KEY=VALUE, such as date=2024-01-31"
@@ -167,7 +167,7 @@ def find_partitions(shards: Shards) -> dict[str, tuple[str, ...]]:
     return {key: tuple(parts[key] for parts in pairs) for key in pairs[0]}
 
 
-def _partition(path: str) -> dict[str, str]:
+def _partition_values(path: str) -> dict[str, str]:
     """Return the keys and values of the directories of a path, without the escapes that Spark writes."""
     partition: dict[str, str] = {}
     # User info and signatures of URLs also contain "=".
@@ -212,7 +212,7 @@ def is_zarr_group(path: str, storage_options: Mapping[str, Any] | None = None) -
         return False
 
 
-def _each(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
+def _checked_paths(urlpath: Iterable[str | os.PathLike[str]]) -> Iterator[str | os.PathLike[str]]:
     """Yield the paths of a list; refuse what is no list of paths."""
     if isinstance(urlpath, bytes | bytearray | set | frozenset | Mapping) or not isinstance(urlpath, Iterable):
         raise TypeError(
@@ -286,9 +286,9 @@ class _Search:
         """Return path or URL and properties of each file, in natural order."""
         info = self.info(self.path)
         if info is not None:
-            infos = self._directory() if info["type"] == "directory" else [self._regular(info)]
+            infos = self._list_directory() if info["type"] == "directory" else [self._resolve_link(info)]
         else:
-            infos = self._template() or self._glob()
+            infos = self._template() or self._list_matches()
         if not infos:
             raise self.not_found()
         infos.sort(key=lambda info: natural_order(info["name"]))
@@ -311,7 +311,7 @@ class _Search:
         # obstore names a file without its bucket here, but not in listings.
         return info and ({**info, "name": path} if path.endswith(f"/{info['name']}") else info)
 
-    def _regular(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _resolve_link(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return the properties of a regular file or directory; links are resolved."""
         url = self.url(info["name"])
         if info.get("islink") or info["size"] is None:
@@ -331,12 +331,14 @@ class _Search:
     def _files_of(self, infos: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the regular files of a listing; pipes and sockets are ignored."""
         files = [
-            self._regular(info) if info.get("islink") or (info["size"] is None and info["type"] == "file") else info
+            self._resolve_link(info)
+            if info.get("islink") or (info["size"] is None and info["type"] == "file")
+            else info
             for info in infos
         ]
         return [info for info in files if info["type"] == "file"]
 
-    def _directory(self) -> list[dict[str, Any]]:
+    def _list_directory(self) -> list[dict[str, Any]]:
         """List the shards of a directory; refuse a Zarr store, and a folder of TFDS data sets."""
         listed = with_retries(lambda: self.fs.ls(self.path, detail=True), self.url(self.path), "list the directory")
         inside = [info for info in listed if _base(info["name"]) != ""]
@@ -382,14 +384,14 @@ class _Search:
                     found.append(path[len(self.path.rstrip("/")) + 1 :].rpartition("/")[0])
         return found
 
-    def _glob(self) -> list[dict[str, Any]]:
+    def _list_matches(self) -> list[dict[str, Any]]:
         """List the shards that match a pattern; an error shows what matches if no shard does."""
         fixed, variable = self.parts()
         if not self._is_glob("/".join(variable)):
             return []
         if fixed[-1:] == [".."] and isinstance(self.fs, LocalFileSystem):
             fixed = Path("/".join(fixed)).resolve().as_posix().split("/")
-        matched = self._matches("/".join(fixed) or self.fs.root_marker, variable)
+        matched = self._match_parts("/".join(fixed) or self.fs.root_marker, variable)
         files = self._files_of(
             info
             for path, info in matched.items()
@@ -410,7 +412,7 @@ class _Search:
     def _is_web(self) -> bool:
         return "HTTPFileSystem" in class_names(self.fs)
 
-    def _matches(self, root: str, pattern: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def _match_parts(self, root: str, pattern: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the files and folders below a folder that match the parts of a pattern, by path.
 
         Each folder that may hold some is listed, or an error is raised; `glob` and `walk` of fsspec leave out what
@@ -432,7 +434,7 @@ class _Search:
                     matched[path] = info
                 continue
             if folder not in listed:
-                listed |= self._contents(folder, is_named, deep=part == "**")
+                listed |= self._list_folder(folder, is_named, deep=part == "**")
             if part == "**":
                 pending.append((folder, rest or ["*"], is_named))
             for name, info in listed[folder].items():
@@ -455,7 +457,7 @@ class _Search:
         target = (self.info(path) or info) if info.get("islink") else info
         return bool(target["type"] == "directory")
 
-    def _contents(self, folder: str, is_named: bool, *, deep: bool) -> dict[str, dict[str, dict[str, Any]]]:
+    def _list_folder(self, folder: str, is_named: bool, *, deep: bool) -> dict[str, dict[str, dict[str, Any]]]:
         """List a folder by name.
 
         With `deep`, the folders below it are listed too if one request lists them all. `is_named` is True if a
@@ -464,7 +466,7 @@ class _Search:
         url = self.url(folder)
         try:
             if deep and folder and class_names(self.fs) & _FLAT:
-                return _folders(
+                return _contents_by_folder(
                     folder, with_retries(lambda: self.fs.find(folder, detail=True), url, "list the objects")
                 )
             path = f"{folder.rstrip('/')}/" if self._is_web() else folder
@@ -507,10 +509,10 @@ class _Search:
             missing = sorted(set(expected) - existing.keys(), key=natural_order)
             surplus = sorted(existing.keys() - set(expected), key=natural_order)
             raise ShardNotFoundError(
-                f"{self.given!r} names {_span(expected)}; missing: {_some(missing)}; unexpected: {_some(surplus)}. "
-                f"Complete the set, or pass a list of the files to read"
+                f"{self.given!r} names {_format_range(expected)}; missing: {_some(missing)}; "
+                f"unexpected: {_some(surplus)}. Complete the set, or pass a list of the files to read"
             )
-        return [self._regular(info) for info in existing.values()]
+        return [self._resolve_link(info) for info in existing.values()]
 
     def listing(self, directory: str) -> dict[str, dict[str, Any]]:
         """List a directory by path; empty if it cannot be listed."""
@@ -522,7 +524,7 @@ class _Search:
         directory, wanted = "/".join(fixed) or self.fs.root_marker, variable[0]
         message = "no file matches the pattern" if _is_glob("/".join(variable)) else "no file or directory"
         if (template := _template(fixed, variable)) is not None:
-            message, wanted = f"none of {_span(template[0])} exists for", _base(template[0][0])
+            message, wanted = f"none of {_format_range(template[0])} exists for", _base(template[0][0])
         url = self.url(self.path)
         if self.given == "-":
             return ShardNotFoundError(
@@ -600,7 +602,7 @@ def _template(fixed: list[str], variable: list[str]) -> tuple[list[str], re.Patt
     return expected, re.compile(rf"{re.escape(stem)}-[0-9]{{{width}}}-of-{total}{re.escape(suffix)}")
 
 
-def _folders(root: str, objects: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+def _contents_by_folder(root: str, objects: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the contents of a folder and of all folders below it, by the objects in them."""
     folders: dict[str, dict[str, dict[str, Any]]] = {root: {}}
     for path, info in objects.items():
@@ -641,7 +643,7 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (f", … ({len(names) - 20:,} more)" if len(names) > 20 else "")
 
 
-def _span(expected: Sequence[str]) -> str:
+def _format_range(expected: Sequence[str]) -> str:
     """Format the shards of a template as a range."""
     return f"the {plural(len(expected), 'shard')} {_base(expected[0])} … {_base(expected[-1])}"
 

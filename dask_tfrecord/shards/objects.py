@@ -184,7 +184,7 @@ class DirectoryObjects:
     def create(self, name: str, value: bytes) -> bool:
         """Write a file unless it exists; return True if it was written."""
         try:
-            self._publish(name, value, _link)
+            self._publish(name, value, _rename_if_absent)
         except FileExistsError:
             if not Path(self.root, name).parent.is_dir():
                 raise
@@ -252,7 +252,7 @@ class DirectoryObjects:
         self._check(names)
         for name in names:
             with suppress(FileNotFoundError):
-                os.unlink(self._taken(name))  # noqa: PTH108
+                os.unlink(self._path_to_remove(name))  # noqa: PTH108
 
     def move(self, name: str, to: str) -> None:
         """Rename a file or folder, unless the name is missing; links are not followed."""
@@ -276,7 +276,7 @@ class DirectoryObjects:
         if value != found:
             self.put(name, value)
 
-    def _taken(self, name: str) -> str:
+    def _path_to_remove(self, name: str) -> str:
         """Return the path of what will be removed: in the own folder, if there is one."""
         path = f"{self.root}/{name}"
         if self.own is None or f"{path}/".startswith(f"{self.own}/"):
@@ -319,7 +319,7 @@ class DirectoryObjects:
     def remove(self, below: str) -> None:
         """Delete a file, or everything below a path: links themselves, and not what they point to."""
         self._check([below])
-        path = Path(self._taken(below))
+        path = Path(self._path_to_remove(below))
         for folder, folders, files in os.walk(
             path if not path.is_symlink() else "", topdown=False, onerror=_raise_unless_missing
         ):
@@ -426,7 +426,7 @@ def _write_file(file: str, value: bytes | memoryview, path: str) -> None:
         raise
 
 
-def _link(source: str, path: str) -> None:
+def _rename_if_absent(source: str, path: str) -> None:
     """Rename a file unless the new name exists: atomically where the file system has hard links."""
     try:
         os.link(source, path)
@@ -751,13 +751,13 @@ def remove_abandoned(
         old = [
             name
             for name, info in files.items()
-            if _is_leftover(name, info) and (_modified(info) < latest or _is_of_ended_process(name))
+            if _is_leftover(name, info) and (_modified_seconds(info) < latest or _is_of_ended_process(name))
         ]
         runs = [name for name, info in files.items() if info["type"] == "directory" and _RUN.fullmatch(name)]
         live: set[str] = set()
         if runs:
             young = [name for name in files if name not in old and (name in claims or _JOB.fullmatch(name))]
-            live = {_token(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
+            live = {_token_of_claim(data) for data in objects_in(directory, storage_options).get(young).values()} - {""}
         for name in old:
             _remove_file(join(directory, name), storage_options)
         for name in runs:
@@ -778,7 +778,7 @@ def _is_of_ended_process(name: str) -> bool:
     return found is not None and process.has_exited(found[1])
 
 
-def _token(claim: bytes | None) -> str:
+def _token_of_claim(claim: bytes | None) -> str:
     """Return the token of the run that holds a claim."""
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(claim or b"")["token"])
@@ -803,12 +803,12 @@ def _remove_run(folder: str, latest: float, storage_options: Mapping[str, Any]) 
     with suppress(OSError):
         infos.append(fs.info(inside))
     # Object stores report no time for directories.
-    times = [seconds for seconds in map(_modified, infos) if seconds < float("inf")]
+    times = [seconds for seconds in map(_modified_seconds, infos) if seconds < float("inf")]
     if times and max(times) < latest:
         fs.rm(inside, recursive=True)
 
 
-def _modified(info: Mapping[str, Any]) -> float:
+def _modified_seconds(info: Mapping[str, Any]) -> float:
     """Return the modification time of a file in seconds; infinity if it is unknown."""
     value = next((info[key] for key in TIME_KEYS if info.get(key) is not None), None)
     if isinstance(value, str):

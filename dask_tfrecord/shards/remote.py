@@ -134,7 +134,7 @@ def with_retries(call: Callable[[], Result], path: str, what: str, stopped: thre
             _DEADLINE.reset(token)
         transient = not stopped.is_set() and is_transient(failed)
         # Clients report a file as not found when the connection failed.
-        reason = [*_chain(failed)][-1] if isinstance(failed, FileNotFoundError) else failed
+        reason = [*_causes_of(failed)][-1] if isinstance(failed, FileNotFoundError) else failed
         if isinstance(reason, StorageError):
             # A server that was refused: its file may exist.
             raise reason.with_traceback(None) from None
@@ -237,20 +237,20 @@ def files_below(fs: AbstractFileSystem, directory: str) -> Iterator[str]:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same call may succeed when it is repeated."""
-    chain = list(_chain(error))
+    chain = list(_causes_of(error))
     reported = isinstance(error, FileNotFoundError) and not isinstance(error, TFRecordError)
     links = chain if reported else chain[:1]
     lost = any(isinstance(link, ConnectionError | TimeoutError) for link in links)
     if lost or any(_TRANSIENT_NAMES & class_names(link) for link in links):
         # Checked before the status, because parsers assign one to interrupted responses. botocore raises its errors
         # without a cause, so the context is searched for an unknown host.
-        return not any(_is_unknown_host(link) for link in _chain(error, context=True))
+        return not any(_is_unknown_host(link) for link in _causes_of(error, context=True))
     status = http_status(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
     if isinstance(error, _PERMANENT) or is_denied(error):
         return False
-    for link in _chain(error):
+    for link in _causes_of(error):
         if isinstance(link, OSError) and (link.errno in _PERMANENT_ERRNO or _is_unknown_host(link)):
             return False
     return isinstance(error, OSError | TimeoutError)
@@ -265,7 +265,7 @@ def is_denied(error: BaseException) -> bool:
 
 def http_status(error: BaseException) -> int | None:
     """Return the HTTP status in an error or one of its causes."""
-    for link in _chain(error):
+    for link in _causes_of(error):
         response = getattr(link, "response", None)
         if isinstance(response, Mapping):
             # botocore
@@ -284,7 +284,7 @@ def _is_unknown_host(error: BaseException) -> bool:
     return type(error).__name__ == "gaierror" and "ame or service not known" in str(error)
 
 
-def _chain(error: BaseException, context: bool = False) -> Iterator[BaseException]:
+def _causes_of(error: BaseException, context: bool = False) -> Iterator[BaseException]:
     """Yield an error and its causes, and errors during which they were raised if `context`."""
     link: BaseException | None = error
     for _ in range(8):
@@ -791,13 +791,13 @@ class _HttpRanges:
         wanted = {"Range": f"bytes={start}-{stop - 1}"}
         response = await _get(self._fs, self._url, self._shard.path, wanted, **options)
         try:
-            self._check(response, start, stop)
+            self._check_response(response, start, stop)
         except BaseException:
             response.close()
             raise
         return response
 
-    def _check(self, response: Any, start: int, stop: int) -> None:
+    def _check_response(self, response: Any, start: int, stop: int) -> None:
         """Check that the response holds the requested range, of the file that was listed."""
         info = {key: response.headers[key] for key in ("ETag", "Last-Modified") if key in response.headers}
         if response.status == 206:

@@ -198,17 +198,17 @@ def _versions(info: Mapping[str, Any]) -> list[str]:
 def _store_token(store: Any) -> object:
     """Return the class and options of a store of obstore."""
     try:
-        return _ordered(store.__reduce_ex__(4)[1])
+        return _with_sorted_mappings(store.__reduce_ex__(4)[1])
     except TypeError:
         # MemoryStore: objects with the same name and ETag in another store differ.
         return id(store)
 
 
-def _ordered(value: Any) -> Any:
+def _with_sorted_mappings(value: Any) -> Any:
     """Sort mappings in a value: equal stores may list them in any order."""
     if isinstance(value, Mapping):
-        return sorted((key, _ordered(option)) for key, option in value.items())
-    return [*map(_ordered, value)] if isinstance(value, tuple) else value
+        return sorted((key, _with_sorted_mappings(option)) for key, option in value.items())
+    return [*map(_with_sorted_mappings, value)] if isinstance(value, tuple) else value
 
 
 @functools.lru_cache(maxsize=1024)

@@ -543,9 +543,9 @@ class ByteSink:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append `data`."""
-        self._store(data if self._compressor is None else self._compressor.compress(data))
+        self._write_bytes(data if self._compressor is None else self._compressor.compress(data))
 
-    def _store(self, data: bytes | bytearray | memoryview) -> None:
+    def _write_bytes(self, data: bytes | bytearray | memoryview) -> None:
         """Write bytes, and add them to the checksum; errors name the file."""
         self.checksum = self._crc32c(data, self.checksum)
         try:
@@ -557,7 +557,7 @@ class ByteSink:
     def close(self) -> None:
         """Publish the file."""
         if self._compressor is not None:
-            self._store(self._compressor.flush())
+            self._write_bytes(self._compressor.flush())
         with add_path_to_errors(self._place):
             if self._durable:
                 self._file.flush()
@@ -816,10 +816,10 @@ class InflatedStream:
                 # The sidecar was replaced after its table was read.
                 self._points = access_points(self._stored.shard)
                 continue
-            self._enter(point)
+            self._enter_at_point(point)
             return
 
-    def _enter(self, point: AccessPoint) -> None:
+    def _enter_at_point(self, point: AccessPoint) -> None:
         """Continue inflating at an access point."""
         self._stored.seek(point.stored - (1 if point.bits else 0))
         self._input, self._input_size = self._read_buffer[:0], 0
@@ -966,7 +966,7 @@ class AccessPoints:
             return AccessPoint(stored, inflated, bits, b"")
         begin = _TABLE_HEAD.size + self.table.nbytes
         begin += int(np.count_nonzero(self.table["window"][:number])) * self.window_size
-        return AccessPoint(stored, inflated, bits, _read(self.file, begin, begin + self.window_size))
+        return AccessPoint(stored, inflated, bits, _read_bytes(self.file, begin, begin + self.window_size))
 
 
 def access_points(shard: Shard) -> AccessPoints | None:
@@ -1002,7 +1002,7 @@ def _cached_points(file: Shard, size: int, *_identity: int) -> AccessPoints | No
 
 def read_access_points(file: Shard) -> AccessPoints:
     """Read the table of a sidecar; raise CorruptRecordError if it has another format or is truncated."""
-    head = _read(file, 0, min(file.size, _FIRST_READ))
+    head = _read_bytes(file, 0, min(file.size, _FIRST_READ))
     if len(head) < _TABLE_HEAD.size:
         raise _unusable(file, f"it has {file.size} bytes")
     magic, version, _, size, nbytes, _, window_size, count = _TABLE_HEAD.unpack_from(head)
@@ -1011,7 +1011,7 @@ def read_access_points(file: Shard) -> AccessPoints:
     end = _TABLE_HEAD.size + count * _POINT.itemsize
     if end > file.size:
         raise _unusable(file, f"it has {file.size} bytes where its {count} points need {end}")
-    rest = _read(file, len(head), end) if end > len(head) else b""
+    rest = _read_bytes(file, len(head), end) if end > len(head) else b""
     table = np.frombuffer((head + rest)[_TABLE_HEAD.size : end], _POINT)
     windows = int(np.count_nonzero(table["window"]))
     if file.size != end + windows * window_size:
@@ -1066,7 +1066,7 @@ def align_bits(byte: int, bits: int) -> bytes:
     return value.to_bytes((length + bits) // 8, "little")
 
 
-def _read(file: Shard, start: int, stop: int) -> bytes:
+def _read_bytes(file: Shard, start: int, stop: int) -> bytes:
     """Read a range of a file."""
     with open_stored(file) as stored:
         stored.seek(start)

@@ -160,7 +160,7 @@ def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     if kind is Any:
         return value
     if kind in _NAMES:
-        return _scalar(kind, value, reader, field)
+        return _check_scalar(kind, value, reader, field)
     origin, arguments = _parts(kind)
     if origin is Annotated:
         found = _as_kind(arguments[0], value, reader, field)
@@ -198,10 +198,10 @@ def _as_kind(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
             reader.refuse(field, value, "a list")
         made: Callable[[Any], Any] = tuple if origin is tuple else list
         return made(_as_kind(arguments[0], each, reader, f"{field}[{number}]") for number, each in enumerate(value))
-    return _instance(kind, value, reader, field)
+    return _read_instance(kind, value, reader, field)
 
 
-def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
+def _read_instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     """Read a dataclass from a mapping of its fields."""
     if not isinstance(value, dict):
         reader.refuse(field, value, "a mapping")
@@ -219,7 +219,7 @@ def _instance(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
 
 
-def _scalar(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
+def _check_scalar(kind: Any, value: Any, reader: _DocumentReader, field: str) -> Any:
     """Check a number, a bool or a text; an integer may stand for a float."""
     if kind is float and type(value) is int and abs(value) <= 2**1023:
         value = float(value)

@@ -86,18 +86,18 @@ class WriteWork:
         spans: Sequence[tuple[int, int]],
     ) -> WriteWork:
         """Describe tasks over spans of rows of a source."""
-        reading, stored = _amounts(source, nrows, spans)
+        reading, stored = _amounts_to_read(source, nrows, spans)
         return cls(location, tasks, nrows, features, len(spans), reading, stored)
 
     def resumed(
         self, source: CountedRows | None, spans: Sequence[tuple[int, int]], units: int, completed: Sequence[WriteReport]
     ) -> WriteWork:
         """Describe what is left of a write with `units` units, after those in `completed`; `spans` are of all tasks."""
-        whole = _amounts(source, self.records or 0, spans)[0].sum() if completed else self.reading.sum()
+        whole = _amounts_to_read(source, self.records or 0, spans)[0].sum() if completed else self.reading.sum()
         return replace(self, units=units, before=max(float(whole - self.reading.sum()), 0.0), completed=completed)
 
 
-def _amounts(
+def _amounts_to_read(
     source: CountedRows | None, nrows: int, spans: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.float64], int | None]:
     """Return what is read for each span: stored bytes, or rows; and the stored bytes of all rows."""

@@ -113,11 +113,11 @@ class RowTasks:
         and its other arguments.
         """
         copies: dict[Any, Any] = {}
-        own = [(*values, self._source(*rows, tuple(names), copies)) for rows, names, values in arguments]
+        own = [(*values, self._source_of_task(*rows, tuple(names), copies)) for rows, names, values in arguments]
         graph = {**self._read.__dask_graph__(), **copies}
         return build_tasks(step, own, last, *shared, token=self.token, graph=graph)
 
-    def _source(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> Any:
+    def _source_of_task(self, start: int, stop: int, names: tuple[str, ...], copies: dict[Any, Any]) -> Any:
         """Return the source of a task, as in a graph; add tasks to `copies` that copy rows out of chunks."""
         if self.source is not None:
             return self._read.key

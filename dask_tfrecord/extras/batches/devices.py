@@ -39,15 +39,19 @@ class _BatchCopier:
         self._copies = copies
 
     def __call__(self, batch: Batch) -> Batch:
-        moved = {name: self._moved(name, column) for name, column in batch.items()}
+        moved = {name: self._copy_to_device(name, column) for name, column in batch.items()}
         self._copies.end_batch()
         return moved
 
-    def _moved(self, name: str, column: Any) -> Any:
+    def _copy_to_device(self, name: str, column: Any) -> Any:
         """Copy the numbers of a column to the device; bytes, text and times stay where they are."""
         if isinstance(column, RaggedBlock):
-            values = self._moved(name, column.values)
-            return column if values is column.values else RaggedBlock(values, self._moved(name, column.row_splits))
+            values = self._copy_to_device(name, column.values)
+            return (
+                column
+                if values is column.values
+                else RaggedBlock(values, self._copy_to_device(name, column.row_splits))
+            )
         if not isinstance(column, np.ndarray) or column.dtype.kind in "OTmM":
             return column
         try:

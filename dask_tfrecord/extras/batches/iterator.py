@@ -238,7 +238,7 @@ class BatchIterator(Iterator[Batch]):
         if not isinstance(drop_remainder, bool):
             raise TypeError(f"drop_remainder is True or False; got {drop_remainder!r:.100}")
         size = checked_integer("batch_size", batch_size, 1)
-        part = _shard(given["shard"])
+        part = _checked_shard(given["shard"])
         if not self._seed_given and shuffle and part[1] > 1:
             raise ValueError("shards of one epoch need the same seed: give seed=")
         if choices is not None and not choices.seed_given and part[1] > 1:
@@ -250,7 +250,7 @@ class BatchIterator(Iterator[Batch]):
         seed = chosen_seed(seed)
         if self._seed_given and "shuffle" not in options:
             warn_caller(f'batches: a seed without shuffle has no effect: write shuffle="full", seed={seed}')
-        order = self._order(stored, shuffle, given["window"], seed, part)
+        order = self._choose_order(stored, shuffle, given["window"], seed, part)
         number = _batches_per_epoch(order, size, drop_remainder)
         epochs = None if epochs is None else checked_integer("epochs", epochs, 1)
         self._epochs = epochs or 1
@@ -268,7 +268,7 @@ class BatchIterator(Iterator[Batch]):
         names = printable(", ".join(self._mixed[0].names))
         return f"<BatchIterator: batches of {plural(mixer.batch_size, 'row')}{each}, {epochs}, columns {names}>"
 
-    def _order(
+    def _choose_order(
         self, mixed: Sequence[Rows], shuffle: Shuffle, window: int | None, seed: int, shard: tuple[int, int]
     ) -> RowOrder:
         """Divide the rows into units, and choose the window."""
@@ -423,7 +423,7 @@ class BatchIterator(Iterator[Batch]):
             "version": _VERSION,
             "position": asdict(self._position),
             "options": self._options,
-            "data": self._data,
+            "data": self._data_digests,
         }
         return {**json.loads(json.dumps(parts)), "digest": _digest_of(parts)}
 
@@ -454,7 +454,7 @@ class BatchIterator(Iterator[Batch]):
             for name in sorted({*then, *now})
             if then.get(name) != now.get(name)
         ]
-        changes += [f"{_PARTS[part]} changed" for part in _PARTS if given["data"].get(part) != self._data[part]]
+        changes += [f"{_PARTS[part]} changed" for part in _PARTS if given["data"].get(part) != self._data_digests[part]]
         if changes:
             raise ResumeError(
                 f"cannot resume: {'; '.join(changes)}; start with a new iterator, or restore what changed"
@@ -485,7 +485,7 @@ class BatchIterator(Iterator[Batch]):
         }
 
     @cached_property
-    def _data(self) -> dict[str, str]:
+    def _data_digests(self) -> dict[str, str]:
         """Digests that identify each data set, part by part."""
         attributes_of_sets = []
         for rows in self._mixed:
@@ -572,7 +572,7 @@ def _digest_of(value: Any) -> str:
     return digest(value)[:16]
 
 
-def _shard(shard: Any) -> tuple[int, int]:
+def _checked_shard(shard: Any) -> tuple[int, int]:
     """Check the option `shard`."""
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise TypeError(f"shard is a pair (index, number); got {shard!r:.100}")

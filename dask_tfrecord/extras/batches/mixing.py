@@ -238,7 +238,7 @@ class BatchMixer:
         """
         while self.epochs is None or position.epoch < self.epochs:
             start = position
-            for batch, position in self._epoch(start, pool):
+            for batch, position in self._batches_of_epoch(start, pool):
                 yield batch, position
             if position == start == Position(start.epoch):
                 # Nothing was yielded from the start of an epoch on.
@@ -247,10 +247,10 @@ class BatchMixer:
                 # No batch ended the epoch: they are not counted, or the last one was delivered before.
                 position = Position(start.epoch + 1)
 
-    def _epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Finish, Position]]:
+    def _batches_of_epoch(self, position: Position, pool: Executor) -> Iterator[tuple[Finish, Position]]:
         """Yield the batches of an epoch after a position, each with the position after it."""
         units = self.order.epoch(position.epoch)
-        loaded = self._load(units, position.unit, pool)
+        loaded = self._load_units(units, position.unit, pool)
         held: list[_HeldUnit] = []
         keys = np.zeros(0, np.int64)
         following, start, made = position.unit, position.start, position.batch
@@ -288,12 +288,12 @@ class BatchMixer:
                 return
             keys = keys[ready - ready % self.batch_size :]
 
-    def _load(self, units: EpochUnits, first: int, pool: Executor) -> Iterator[_HeldUnit]:
+    def _load_units(self, units: EpochUnits, first: int, pool: Executor) -> Iterator[_HeldUnit]:
         """Yield the units of an epoch from one on, read ahead by the threads of the pool."""
         pending: deque[Future[_HeldUnit]] = deque()
         try:
             for number in range(first, len(units)):
-                pending.append(pool.submit(self._read, units, number))
+                pending.append(pool.submit(self._read_unit, units, number))
                 if len(pending) > self.ahead:
                     yield pending.popleft().result()
             while pending:
@@ -302,7 +302,7 @@ class BatchMixer:
             for future in pending:
                 future.cancel()
 
-    def _read(self, units: EpochUnits, number: int) -> _HeldUnit:
+    def _read_unit(self, units: EpochUnits, number: int) -> _HeldUnit:
         """Read a unit. If that fails and its rows are counted, its batches are read one by one."""
         key, order = units.key(number)
         blocks: dict[str, Block] | None = None

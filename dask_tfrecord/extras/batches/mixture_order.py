@@ -36,13 +36,13 @@ class Choices:
         self.starts = splits_of(self.sizes)  # first row of each data set, if they are numbered together
         is_open = np.ones(len(self.sizes), bool) if stop_on_empty else self.sizes > 0
         # First row of each phase, and the borders of the ranges of numbers in it.
-        self._phases, self._borders = [0], [self._divide(is_open)]
+        self._phases, self._borders = [0], [self._divide_range(is_open)]
         self.nrows, self.counts = 0, np.zeros(len(self.sizes), np.int64)
         before = [self.counts]
         while is_open.any():
             block, within = divmod(self.nrows, _CHOICE_ROWS)
-            chosen = self._choose(self._numbers(block)[within:], -1)
-            rows = self.counts[chosen] + _ranks(chosen)
+            chosen = self._choose(self._random_numbers(block)[within:], -1)
+            rows = self.counts[chosen] + _occurrences_before(chosen)
             # The first row that does not exist ends a mixture, and the last one of a data set ends a phase.
             ended = np.flatnonzero(rows + (not stop_on_empty) >= self.sizes[chosen])
             made = len(rows) if not len(ended) else int(ended[0]) + (not stop_on_empty)
@@ -53,7 +53,7 @@ class Choices:
             if len(ended):
                 is_open &= (self.counts < self.sizes) & (not stop_on_empty)
                 self._phases.append(self.nrows)
-                self._borders.append(self._divide(is_open))
+                self._borders.append(self._divide_range(is_open))
         self._before = np.array(before)
 
     @property
@@ -70,19 +70,19 @@ class Choices:
         sources, rows = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         blocks = positions // _CHOICE_ROWS
         for block in union(blocks).tolist():
-            start, numbers = block * _CHOICE_ROWS, self._numbers(block)
+            start, numbers = block * _CHOICE_ROWS, self._random_numbers(block)
             chosen = np.empty(_CHOICE_ROWS, np.int64)
             first, last = np.searchsorted(self._phases, [start, start + _CHOICE_ROWS - 1], side="right").tolist()
             for phase in range(first - 1, last):
                 begin = max(self._phases[phase] - start, 0)
                 chosen[begin:] = self._choose(numbers[begin:], phase)
-            found = self._before[block][chosen] + _ranks(chosen)
+            found = self._before[block][chosen] + _occurrences_before(chosen)
             here = np.flatnonzero(blocks == block)
             within = positions[here] - start
             sources[here], rows[here] = chosen[within], found[within]
         return sources, rows
 
-    def _divide(self, is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _divide_range(self, is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the borders between the ranges of numbers of open data sets."""
         shares = np.where(is_open, self.weights, 0.0)
         sums = list(accumulate((shares / (shares.max() or 1.0)).tolist()))
@@ -91,12 +91,12 @@ class Choices:
     def _choose(self, numbers: NDArray[np.int64], phase: int) -> NDArray[np.int64]:
         return np.searchsorted(self._borders[phase], numbers, side="right")
 
-    def _numbers(self, block: int) -> NDArray[np.int64]:
+    def _random_numbers(self, block: int) -> NDArray[np.int64]:
         bits = np.asarray(random_bits(self.seed, block, CHOICES).random_raw(_CHOICE_ROWS), np.uint64)
         return (bits >> np.uint64(64 - _CHOICE_BITS)).astype(np.int64)
 
 
-def _ranks(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+def _occurrences_before(chosen: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how often the value of each element occurs before it."""
     order = np.argsort(chosen, kind="stable")
     ranks = np.empty(len(chosen), np.int64)
@@ -135,10 +135,10 @@ class MixedOrder(RowOrder):
         """Return the units of an epoch."""
         assert self.span is not None
         cuts = union(np.arange(*self.span, self.unit_rows), self.span)
-        streams = tuple(self._stream(part, borders, number) for part, borders in enumerate(self.parts))
+        streams = tuple(self._rows_of_data_set(part, borders, number) for part, borders in enumerate(self.parts))
         return MixedUnits(self, number, cuts[:-1], cuts[1:], None, self.choices, streams)
 
-    def _stream(self, part: int, borders: NDArray[np.int64], epoch: int) -> Stream:
+    def _rows_of_data_set(self, part: int, borders: NDArray[np.int64], epoch: int) -> Stream:
         """Return the rows of a data set in the order of an epoch."""
         if self.shuffle == "full":
             return Stream(permutation(int(borders[-1]), self.seed, epoch, part), None)

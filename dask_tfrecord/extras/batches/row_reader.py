@@ -128,12 +128,12 @@ class RowSequence:
         """Return a row as a dict: arrays, NumPy scalars, and `bytes` and `str` values."""
         if isinstance(index, str):
             raise TypeError(f"a sequence has rows, by their numbers: write rows[0][{index!r:.100}]")
-        number = self._number(index)
-        return next(self._rows(self._reader.read_scattered(np.array([number], np.int64)), 1))
+        number = self._row_number(index)
+        return next(self._rows_as_dicts(self._reader.read_scattered(np.array([number], np.int64)), 1))
 
     def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[dict[str, Any]]:
         """Return rows in the order of their numbers, which are read in one pass."""
-        numbers = np.array([self._number(index) for index in indices], np.int64)
+        numbers = np.array([self._row_number(index) for index in indices], np.int64)
         order = np.argsort(numbers, kind="stable")
         rows: list[dict[str, Any]] = [{} for _ in numbers]
         # A row is copied out of a block, or keeps it in memory, so blocks are small.
@@ -142,12 +142,12 @@ class RowSequence:
             places = order[start:stop]
             blocks = self._reader.read_scattered(numbers[places])
             spans.adapt(sum(map(block_nbytes, blocks.values())))
-            for place, row in zip(places.tolist(), self._rows(blocks, len(places)), strict=True):
+            for place, row in zip(places.tolist(), self._rows_as_dicts(blocks, len(places)), strict=True):
                 rows[place] = row
         self._first_rows = min(spans.rows, 1024)
         return rows
 
-    def _rows(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
+    def _rows_as_dicts(self, blocks: dict[str, Block], number: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of some blocks as dicts."""
         columns = {name: to_array(block) for name, block in blocks.items()}
         # Of records, large rows and one row are views; others are copied.
@@ -156,7 +156,7 @@ class RowSequence:
             most = limits().large_row_nbytes if number > 1 else 0
         return ({name: _row_value(column, row, most) for name, column in columns.items()} for row in range(number))
 
-    def _number(self, index: Any) -> int:
+    def _row_number(self, index: Any) -> int:
         """Return a row number that is not negative."""
         if isinstance(index, slice):
             raise TypeError("a sequence takes one row number; ds.rows[start:stop] selects several")

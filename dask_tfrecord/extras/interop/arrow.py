@@ -87,15 +87,15 @@ def to_dataframe(rows: Rows) -> Any:
         convert(chunk, shared, start, dask_key_name=(name, number))
         for number, (chunk, start) in enumerate(zip(chunks, starts, strict=True))
     ]
-    meta = _frame(make.arrow.empty_table(), 0)
+    meta = _to_dataframe(make.arrow.empty_table(), 0)
     return dask.dataframe.from_delayed(parts, meta=meta, divisions=divisions, prefix="tfrecord")
 
 
 def _partition_table(chunk: Chunk, make: BatchMaker, start: int) -> Any:
-    return _frame(pa.Table.from_batches([make(chunk)]), start)
+    return _to_dataframe(pa.Table.from_batches([make(chunk)]), start)
 
 
-def _frame(table: pa.Table, start: int) -> Any:
+def _to_dataframe(table: pa.Table, start: int) -> Any:
     """Convert a table to a pandas DataFrame whose index continues from `start`."""
     import pandas
 

@@ -62,34 +62,34 @@ class _ArrayMaker:
         for name in self.schema:
             group = self.schema.group_of(name)
             if group is None:
-                fields[name] = _content(blocks[name])
+                fields[name] = _block_to_content(blocks[name])
             elif group not in fields:
-                fields[group] = _group(group, {each: blocks[each] for each in self.schema.groups[group]})
+                fields[group] = _group_to_records(group, {each: blocks[each] for each in self.schema.groups[group]})
         rows = min(map(len, blocks.values()))
         return ak.Array(ak.contents.RecordArray(list(fields.values()), list(fields), length=rows))
 
 
-def _group(group: str, blocks: Mapping[str, Block]) -> Any:
+def _group_to_records(group: str, blocks: Mapping[str, Block]) -> Any:
     """Convert columns that share their row lengths to lists of records."""
     import awkward as ak
 
     prefix = f"{group}/"
     inner = all(name.startswith(prefix) for name in blocks)
-    lists = {name.removeprefix(prefix) if inner else name: _content(block) for name, block in blocks.items()}
+    lists = {name.removeprefix(prefix) if inner else name: _block_to_content(block) for name, block in blocks.items()}
     first = next(iter(lists.values()))
     records = ak.contents.RecordArray([each.content for each in lists.values()], list(lists))
     return ak.contents.ListOffsetArray(first.offsets, records)
 
 
-def _content(block: Any) -> Any:
+def _block_to_content(block: Any) -> Any:
     """Convert a block to a layout of awkward."""
     import awkward as ak
 
     if isinstance(block, RaggedBlock):
-        return ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _content(block.values))
+        return ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _block_to_content(block.values))
     if isinstance(block, ArraysBlock):
-        data = ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _content(block.values))
-        return ak.contents.RecordArray([data, _content(block.shapes)], ["data", "shape"])
+        data = ak.contents.ListOffsetArray(ak.index.Index64(block.row_splits), _block_to_content(block.values))
+        return ak.contents.RecordArray([data, _block_to_content(block.shapes)], ["data", "shape"])
     flat = _bytes_content(block.values, block.splits, "byte") if isinstance(block, BytesBlock) else _flat_values(block)
     return _regular_lists(flat, block.shape)
 

@@ -98,13 +98,13 @@ def _slices(frame: pl.DataFrame, batch_size: int | None) -> Iterator[pl.DataFram
 def _conditions(predicate: pl.Expr, schema: Schema) -> Alternatives | None:
     """Return conditions that all rows meet for which a predicate holds; None if all rows have to be read."""
     try:
-        return _any_of(_tree(predicate), _literals(predicate), schema, negated=False)
+        return _any_of(_as_json(predicate), _literals(predicate), schema, negated=False)
     except (LookupError, TypeError, ValueError, RecursionError, pl.exceptions.PolarsError):
         # Another release of polars may write expressions in another way, and some are too deep for JSON.
         return None
 
 
-def _tree(expression: pl.Expr) -> Any:
+def _as_json(expression: pl.Expr) -> Any:
     """Return an expression as JSON values. Operands have names in it; their order in `meta.pop` depends on release."""
     return json.loads(expression.meta.serialize(format="json"))
 
@@ -115,12 +115,12 @@ def _literals(expression: pl.Expr) -> dict[str, pl.Expr]:
     while left:
         part = left.pop()
         if part.meta.is_literal():
-            literals[json.dumps(_tree(part))] = part
+            literals[json.dumps(_as_json(part))] = part
         left += part.meta.pop()
     return literals
 
 
-def _node(tree: Any) -> tuple[str, Any]:
+def _kind_and_body(tree: Any) -> tuple[str, Any]:
     """Return the kind of an expression, and what it consists of."""
     ((kind, body),) = tree.items() if isinstance(tree, dict) else ((str(tree), None),)
     return kind, body
@@ -128,17 +128,20 @@ def _node(tree: Any) -> tuple[str, Any]:
 
 def _called_function(tree: Any) -> tuple[str, Any]:
     """Return the namespace and the name of a function; the name may be a mapping from it to options."""
-    kind, body = _node(tree)
-    return _node(body["function"]) if kind == "Function" else ("", "")
+    kind, body = _kind_and_body(tree)
+    return _kind_and_body(body["function"]) if kind == "Function" else ("", "")
 
 
 def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negated: bool) -> Alternatives | None:
     """Convert a node of an expression to alternatives of conditions; None if conditions can't express it."""
-    kind, body = _node(tree)
+    kind, body = _kind_and_body(tree)
     namespace, name = _called_function(tree)
     if kind == "Ternary":
         test = body["predicate"]
-        if _called_function(test) != ("Boolean", "IsNull") or _node(test["Function"]["input"][0])[0] != "Column":
+        if (
+            _called_function(test) != ("Boolean", "IsNull")
+            or _kind_and_body(test["Function"]["input"][0])[0] != "Column"
+        ):
             return None
         # No column has null values.
         return _any_of(body["falsy"], literals, schema, negated=negated)
@@ -146,7 +149,7 @@ def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negat
         return _any_of(body["input"][0], literals, schema, negated=not negated)
     if namespace == "Boolean" and "IsIn" in name:
         column, listed = body["input"]
-        return _comparison(column, "in", literals.get(json.dumps(listed)), schema, negated=negated)
+        return _translate_comparison(column, "in", literals.get(json.dumps(listed)), schema, negated=negated)
     if kind != "BinaryExpr":
         return None
     operator, sides = body["op"], (body["left"], body["right"])
@@ -154,7 +157,9 @@ def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negat
     if operator in _COMPARISONS:
         if json.dumps(first) in literals:
             first, second, operator = second, first, _MIRRORED.get(operator, operator)
-        return _comparison(first, _COMPARISONS[operator], literals.get(json.dumps(second)), schema, negated=negated)
+        return _translate_comparison(
+            first, _COMPARISONS[operator], literals.get(json.dumps(second)), schema, negated=negated
+        )
     if operator not in ("And", "Or", "LogicalAnd", "LogicalOr"):
         return None
     known = [found for side in sides if (found := _any_of(side, literals, schema, negated=negated)) is not None]
@@ -167,12 +172,12 @@ def _any_of(tree: Any, literals: Mapping[str, pl.Expr], schema: Schema, *, negat
     return made if len(made) <= _MOST_ALTERNATIVES else None
 
 
-def _comparison(
+def _translate_comparison(
     tree: Any, comparison: str, literal: pl.Expr | None, schema: Schema, *, negated: bool
 ) -> Alternatives | None:
     """Translate a comparison with a literal: the column itself, or a list's length."""
     is_length = _called_function(tree) in (("ListExpr", "Length"), ("ArrayExpr", "Length"))
-    kind, column = _node(tree["Function"]["input"][0] if is_length else tree)
+    kind, column = _kind_and_body(tree["Function"]["input"][0] if is_length else tree)
     if kind != "Column" or literal is None:
         return None
     name = f"len({column})" if is_length else column
@@ -186,10 +191,10 @@ def _comparison(
         found = Filters(((condition,),)).resolve(schema).alternatives
     except TFRecordError:
         return None
-    return found if _exact(found[0][0], listed, schema) else None
+    return found if _is_exact(found[0][0], listed, schema) else None
 
 
-def _exact(condition: Condition, values: tuple[Any, ...], schema: Schema) -> bool:
+def _is_exact(condition: Condition, values: tuple[Any, ...], schema: Schema) -> bool:
     """Return whether the comparison casts no value to another one, and compares no NaN or infinity, null in JSON."""
     dtype = schema[condition.column].item_dtype
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):

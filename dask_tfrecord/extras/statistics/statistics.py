@@ -130,7 +130,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         """Show the table, with a picture of each column's distribution."""
         header, rows, right = self._table()
         cells = [[escape(printable(cell)) for cell in row] for row in rows]
-        pictures = [_pictures(column, self.classes.get(column.name, ())) for column in self.columns]
+        pictures = [_draw_histograms(column, self.classes.get(column.name, ())) for column in self.columns]
         titled = [(name, picture, *rest) for (name, *rest), picture in zip(cells, pictures, strict=True)]
         shifted = [place + 1 for place in right]
         title = f'<p class="dtf-title">{escape(self._title())}</p>'
@@ -154,7 +154,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
     def to_json(self) -> str:
         """Return the values of `to_dict` as JSON text; NaN and infinities are strings, as in the JSON of protobuf."""
-        return json.dumps(_finite(self.to_dict()), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_json_numbers(self.to_dict()), ensure_ascii=False, allow_nan=False)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write one self-contained HTML file, in the light or dark colours that the reader's browser prefers."""
@@ -344,22 +344,24 @@ def _differences(
     for what, first, second in (("mean", old.numbers, new.numbers), ("mean length", old.lengths, new.lengths)):
         if first is not None and second is not None and len(first.means) == len(second.means):
             triples = zip(first.means.tolist(), second.means.tolist(), first.stds.tolist(), strict=True)
-            distances = [_relative(abs(after - before), std) for before, after, std in triples]
+            distances = [_in_units(abs(after - before), std) for before, after, std in triples]
             worst = int(np.argmax(np.nan_to_num(distances, nan=-1.0)))
             if distances[worst] > mean:
                 dtype = old.dtype if what == "mean" else ""
-                was, now = (_number(float(each.means[worst]), dtype) for each in (first, second))
+                was, now = (_format_number(float(each.means[worst]), dtype) for each in (first, second))
                 yield Difference(old.name, what, was, now, distances[worst])
     first, second = old.numbers, new.numbers
     if first is not None and second is not None and first.count and second.count:
         (low, high), (least, most) = ((float(each.minimum or 0), float(each.maximum or 0)) for each in (first, second))
-        distance = _relative(max(low - least, most - high, 0), high - low)
+        distance = _in_units(max(low - least, most - high, 0), high - low)
         if distance > extent:
-            yield Difference(old.name, "extent", _extent(first, old.dtype), _extent(second, old.dtype), distance)
+            yield Difference(
+                old.name, "extent", _format_extent(first, old.dtype), _format_extent(second, old.dtype), distance
+            )
         points = np.union1d(first.points, second.points)
         furthest = float(np.abs(first.shares_below(points) - second.shares_below(points)).max())
         if furthest > distribution:
-            was, now = (f"median {_number(float(each.quantile(0.5)), old.dtype)}" for each in (first, second))
+            was, now = (f"median {_format_number(float(each.quantile(0.5)), old.dtype)}" for each in (first, second))
             yield Difference(old.name, "distribution", was, now, furthest)
     elif old.frequencies is not None and new.frequencies is not None:
         pairs = ((old.frequencies, max(1, old.values)), (new.frequencies, max(1, new.values)))
@@ -376,7 +378,7 @@ def _differences(
             yield Difference(old.name, "distribution", was, now, distance)
 
 
-def _relative(distance: float, unit: float) -> float:
+def _in_units(distance: float, unit: float) -> float:
     """Return a distance in units; NaN, of infinite numbers, if it is unknown."""
     if not math.isfinite(distance) or not distance:
         return distance
@@ -388,18 +390,18 @@ def _statistics_cells(column: ColumnStatistics, classes: Sequence[str]) -> tuple
     numbers, distinct = column.numbers, column.distinct
     sizes = []
     if column.lengths is not None and column.lengths.count:
-        sizes.append(f"{_extent(column.lengths)} per row, mean {_number(column.lengths.mean)}")
+        sizes.append(f"{_format_extent(column.lengths)} per row, mean {_format_number(column.lengths.mean)}")
     if column.sizes is not None and column.sizes.count:
-        sizes.append(f"{_extent(column.sizes)} {'letters' if column.dtype == 'text' else 'bytes'}")
+        sizes.append(f"{_format_extent(column.sizes)} {'letters' if column.dtype == 'text' else 'bytes'}")
     # Values that occur once are not frequent.
     shown = [] if column.frequencies is None else [each for each in column.frequencies.top(_MOST_SHOWN) if each[1] > 1]
     estimated = "" if column.is_exact else "~"
     measured = [""] * 5
     if numbers is not None and numbers.count:
         # The deviation of moments is a duration.
-        deviation = _number(numbers.std, column.dtype.replace("datetime", "timedelta"))
+        deviation = _format_number(numbers.std, column.dtype.replace("datetime", "timedelta"))
         middle = [numbers.minimum, float(numbers.quantile(0.5)), numbers.maximum]
-        mean, *others = (_number(each, column.dtype) for each in (numbers.mean, *middle))
+        mean, *others = (_format_number(each, column.dtype) for each in (numbers.mean, *middle))
         measured = [mean, deviation, *others]
     return (
         column.name or "''",
@@ -430,7 +432,7 @@ def _dtype_cell(column: ColumnStatistics) -> str:
     return f"{column.dtype} ({', '.join(map(str, shape))})" if shape else column.dtype
 
 
-def _number(value: float | None, dtype: str = "") -> str:
+def _format_number(value: float | None, dtype: str = "") -> str:
     """Return a number with four digits, an integer with all its digits, or a time from its nanoseconds."""
     if value is None:
         return ""
@@ -442,26 +444,26 @@ def _number(value: float | None, dtype: str = "") -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _extent(numbers: Numbers, dtype: str = "") -> str:
-    low, high = _number(numbers.minimum, dtype), _number(numbers.maximum, dtype)
+def _format_extent(numbers: Numbers, dtype: str = "") -> str:
+    low, high = _format_number(numbers.minimum, dtype), _format_number(numbers.maximum, dtype)
     return low if low == high else f"{low} to {high}"
 
 
 def _value_text(value: bytes) -> str:
     """Return a short text, or the hexadecimal digits of the first bytes."""
-    text = _utf8(value)
+    text = _decode_text(value)
     if text is None or not (text.isprintable() or text.isspace()):
         return f"0x{value[:_BYTES].hex()}{'…' if len(value) > _BYTES else ''}"
     return f"“{clipped(text, _LETTERS)}”"
 
 
-def _pictures(column: ColumnStatistics, classes: Sequence[str]) -> str:
+def _draw_histograms(column: ColumnStatistics, classes: Sequence[str]) -> str:
     """Draw histograms of the values and of the values per row."""
     drawn = []
     is_time = column.dtype.startswith(("datetime64", "timedelta64"))
     for numbers, label in ((column.numbers or column.sizes, ""), (column.lengths, "<small>per row</small>")):
         if numbers is not None and numbers.count:
-            show = partial(_number, dtype=column.dtype) if is_time and not label else "{:,}".format
+            show = partial(_format_number, dtype=column.dtype) if is_time and not label else "{:,}".format
             if classes and not label:
                 show = partial(_class_name, classes)
             short = float if is_time else _short_value
@@ -501,12 +503,12 @@ def _statistics_values(column: ColumnStatistics) -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
+def _json_numbers(value: Any) -> Any:
     """Replace NaN and infinities by strings."""
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: _json_numbers(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [_json_numbers(each) for each in value]
     return json_number(value) if isinstance(value, float) else value
 
 
@@ -535,7 +537,7 @@ def _add_statistics(feature: Any, column: ColumnStatistics) -> None:
             stats.min, stats.max = float(numbers.minimum or 0), float(numbers.maximum or 0)
             _add_histograms(stats.histograms, numbers)
     elif sizes is not None and frequencies is not None:
-        texts = [(_utf8(value), times) for value, times in frequencies.top(1000)]
+        texts = [(_decode_text(value), times) for value, times in frequencies.top(1000)]
         if column.dtype == "text" or (texts and all(text is not None for text, _ in texts)):
             feature.type, stats = 2, feature.string_stats
             stats.avg_length = sizes.mean if sizes.count else 0
@@ -568,7 +570,7 @@ def _add_histograms(histograms: Any, numbers: Numbers) -> None:
         quantiles.buckets.add(low_value=low, high_value=high, sample_count=numbers.count / 10)
 
 
-def _utf8(value: bytes) -> str | None:
+def _decode_text(value: bytes) -> str | None:
     """Decode bytes as text; None if they are not UTF-8."""
     try:
         return value.decode()

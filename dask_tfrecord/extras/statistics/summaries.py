@@ -110,7 +110,7 @@ class Numbers:
             empty = np.zeros(values.shape[1], values.dtype)
             minima = lowest.reduce(values, axis=0) if len(values) else empty
             maxima = highest.reduce(values, axis=0) if len(values) else empty
-            means = _within(means, minima, maxima)
+            means = _clip_means(means, minima, maxima)
             exact -= means
             squares = np.square(exact, out=exact).sum(axis=0)
         points = _points_of(values, has_nan=nan > 0)
@@ -142,7 +142,7 @@ class Numbers:
             means[total == 0] = np.nan
             minima = np.fmin.reduce([part.minima for part in parts])
             maxima = np.fmax.reduce([part.maxima for part in parts])
-            means = _within(means, minima, maxima)
+            means = _clip_means(means, minima, maxima)
             shifts = np.where(held, counts * np.square(part_means - means), 0)
             squares = np.where(held, np.stack([part.squares for part in parts]) + shifts, 0).sum(axis=0)
         points = np.concatenate([part.points for part in parts])
@@ -156,7 +156,7 @@ class Numbers:
             sum(part.nan for part in parts),
             sum(part.infinite for part in parts),
             sum(part.zeros for part in parts),
-            *_thinned(points[order], np.concatenate([part.weights for part in parts])[order]),
+            *_thin_points(points[order], np.concatenate([part.weights for part in parts])[order]),
         )
 
     @property
@@ -198,7 +198,7 @@ class Numbers:
         with np.errstate(all="ignore"):
             mean = np.sum(means * (counts / counts.sum())) if self.count else np.nan
             if self.count:
-                mean = _within(mean, self.minima[held].min(), self.maxima[held].max())
+                mean = _clip_means(mean, self.minima[held].min(), self.maxima[held].max())
             squares = np.sum(self.squares[held] + counts * np.square(means - mean))
             return mean, np.sqrt(squares / counts.sum())
 
@@ -263,12 +263,12 @@ class Numbers:
                 yield first, last, round(count)
 
 
-def _within(means: Any, minima: Any, maxima: Any) -> Any:
+def _clip_means(means: Any, minima: Any, maxima: Any) -> Any:
     """Return means that rounding has not moved beyond the extremes: equal values have their value as mean."""
     return np.clip(means, np.asarray(minima, np.float64), np.asarray(maxima, np.float64))
 
 
-def _thinned(
+def _thin_points(
     points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return at most `EXACT_VALUES` of ascending points, at equal distances of their weights."""
@@ -470,7 +470,7 @@ class ColumnStatistics:
         scalar = math.prod(shape) <= _MOST_SCALARS and not feature.own_shapes
         numbers = sizes = hashes = frequencies = None
         if isinstance(flat, BytesBlock) or dtype.kind == "T":
-            values, text = (flat, flat.splits) if isinstance(flat, BytesBlock) else _encoded(flat)
+            values, text = (flat, flat.splits) if isinstance(flat, BytesBlock) else _encode_text(flat)
             sizes = Numbers.of(np.diff(text)[:, None])
             each = _bytes_hashes(values)
             hashes, frequencies = smallest_hashes(each), Frequencies.of(values, each)
@@ -549,7 +549,7 @@ def _native_numbers(values: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(values, np.float32 if small else values.dtype.newbyteorder("="))
 
 
-def _encoded(texts: NDArray[Any]) -> tuple[BytesBlock, NDArray[np.int64]]:
+def _encode_text(texts: NDArray[Any]) -> tuple[BytesBlock, NDArray[np.int64]]:
     """Return text as UTF-8, and the splits between texts in characters."""
     # NumPy's `str_len` leaves out characters U+0000 at the end.
     listed = texts.ravel().tolist()

@@ -105,10 +105,10 @@ def columns_of(schema: Schema, first: Sequence[Mapping[str, Block | str]]) -> tu
         group = next((group for group, names in groups.items() if name in names), None)
         over = _nearest_image(name, images) if kinds[name] == "boxes" or name in masks else None
         columns.append(Column(name, feature, kinds[name], group, tuple(schema.classes.get(name, ())), over))
-    return (*columns, *_combined(columns, images))
+    return (*columns, *_combine_boxes(columns, images))
 
 
-def _combined(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Column]:
+def _combine_boxes(columns: Sequence[Column], images: Sequence[str]) -> Iterator[Column]:
     """Combine columns of sides to boxes: image/object/bbox/xmin, ymin, xmax and ymax."""
     by_prefix: dict[str, dict[str, Column]] = {}
     for column in columns:
@@ -220,11 +220,11 @@ def _object_cells(array: NDArray[Any], whole: bool) -> dict[str, Any]:
     flat = array.ravel()[: _NUMBERS[whole]].tolist()
     if flat and isinstance(flat[0], np.ndarray):
         rows = [np.asarray(each).ravel()[: _LETTERS[False] if whole else _DRAWN] for each in flat[:_DRAWN]]
-        return {"rows": [[_short(each, whole) for each in row] for row in rows], "length": len(array)}
-    return {"values": [_short(each, whole) for each in flat], "length": int(array.size)}
+        return {"rows": [[_describe_object(each, whole) for each in row] for row in rows], "length": len(array)}
+    return {"values": [_describe_object(each, whole) for each in flat], "length": int(array.size)}
 
 
-def _short(value: Any, whole: bool) -> Any:
+def _describe_object(value: Any, whole: bool) -> Any:
     """Describe a value of an array of objects in a few letters."""
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"

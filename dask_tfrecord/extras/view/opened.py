@@ -229,15 +229,15 @@ class Opened:
         shards = replace(shards, access=tuple(access))
         reports: list[ShardReport] = []
         for number, sidecar in enumerate(sidecars):
-            for report in self._reports(shards[number], sidecar):
+            for report in self._reports_of_shard(shards[number], sidecar):
                 if self.closing.is_set():
                     return
                 if self._is_due:
-                    self._publish(self._known(shards, [*reports, report]))
+                    self._publish(self._known_of_reports(shards, [*reports, report]))
             reports.append(report)
-        self._publish(self._known(shards, reports, counted=True))
+        self._publish(self._known_of_reports(shards, reports, counted=True))
 
-    def _reports(self, shard: Shard, sidecar: Sidecar | None) -> Iterator[ShardReport]:
+    def _reports_of_shard(self, shard: Shard, sidecar: Sidecar | None) -> Iterator[ShardReport]:
         """Yield reports of a shard: partial ones while its headers are walked, then the final one."""
         try:
             if sidecar is not None:
@@ -254,7 +254,7 @@ class Opened:
             report = check_shard(shard)
             yield report if sidecar is None else count_lost_records(report, sidecar)
 
-    def _known(self, shards: Shards, reports: Sequence[ShardReport], *, counted: bool = False) -> Known:
+    def _known_of_reports(self, shards: Shards, reports: Sequence[ShardReport], *, counted: bool = False) -> Known:
         """Make a source of the records of the shards that are checked so far."""
         part = shards[: len(reports)]
         part = part.resolved([report.compression for report in reports], list(part.access))

@@ -124,12 +124,12 @@ def _statistics(column: ColumnStatistics) -> dict[str, Any]:
     numbers, lengths = column.numbers or column.sizes, column.lengths
     if numbers is not None and not numbers.count:
         numbers = None
-    shown = _shown(column, numbers)
+    shown = _json_of_numbers(column, numbers)
     return {
         "missing": column.missing,
         "lengths": None if lengths is None or not lengths.count else [lengths.minimum, lengths.maximum],
-        "top": _top(column),
-        "bins": [] if numbers is None else list(_bins(column, numbers, shown)),
+        "top": _frequent_values(column),
+        "bins": [] if numbers is None else list(_histogram_bars(column, numbers, shown)),
         "of": "sizes" if column.numbers is None else "values",
         **{
             short: None if numbers is None else shown(getattr(numbers, name))
@@ -138,7 +138,7 @@ def _statistics(column: ColumnStatistics) -> dict[str, Any]:
     }
 
 
-def _shown(column: ColumnStatistics, numbers: Numbers | None) -> Callable[[Any], Any]:
+def _json_of_numbers(column: ColumnStatistics, numbers: Numbers | None) -> Callable[[Any], Any]:
     """Return the function that makes numbers JSON values: times are text, with the digits that their range needs."""
     if numbers is None or column.numbers is None or not column.dtype.startswith(("datetime64", "timedelta64")):
         return as_json
@@ -151,7 +151,7 @@ def _time(column: ColumnStatistics, nanoseconds: int) -> str:
     return time_text(np.int64(nanoseconds).view(column.dtype))
 
 
-def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
+def _frequent_values(column: ColumnStatistics) -> list[dict[str, Any]]:
     """Return frequent values, if some occur several times and all are short."""
     known = column.frequencies
     frequent = [] if known is None or known.error else known.top(_TOP)
@@ -165,7 +165,9 @@ def _top(column: ColumnStatistics) -> list[dict[str, Any]]:
     ]
 
 
-def _bins(column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any]) -> Iterator[dict[str, Any]]:
+def _histogram_bars(
+    column: ColumnStatistics, numbers: Numbers, shown: Callable[[Any], Any]
+) -> Iterator[dict[str, Any]]:
     """Yield the bars of a histogram."""
     bars = list(numbers.bars(_BINS))
     for place, (first, last, count) in enumerate(bars):

@@ -88,11 +88,11 @@ class RequestGuard:
             await send(message)
 
         inner = scope["path"][len(self.token) + 1 :]
-        refused = self._refusal(scope, Headers(scope=scope), inner)
+        refused = self._reason_to_refuse(scope, Headers(scope=scope), inner)
         app = self.app if refused is None else _error(*refused)
         await app({**scope, "path": inner, "raw_path": inner.encode()}, receive, send_with_headers)
 
-    def _refusal(self, scope: Any, headers: Headers, inner: str) -> tuple[int, str] | None:
+    def _reason_to_refuse(self, scope: Any, headers: Headers, inner: str) -> tuple[int, str] | None:
         """Return status and reason if a request is refused."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
@@ -120,7 +120,7 @@ def _integer(request: Request, name: str, default: int | None, most: int) -> int
     return int(text)
 
 
-def _reads(columns: Sequence[Column]) -> tuple[str, ...]:
+def _features_to_read(columns: Sequence[Column]) -> tuple[str, ...]:
     """Return the features of the cells of some columns, each once."""
     return tuple(dict.fromkeys(name for column in columns for name in column.reads))
 
@@ -222,12 +222,12 @@ class View:
             rng = np.random.default_rng(_integer(request, "seed", 0, 1 << 53))
             chosen = np.sort(rng.choice(known.rows, min(size, known.rows), replace=False)).tolist()
         cells: dict[str, list[Any]] = {column.name: [] for column in columns}
-        for blocks in data.read(_reads(columns), chosen):
+        for blocks in data.read(_features_to_read(columns), chosen):
             for column in columns:
                 cells[column.name].append(cell(column, blocks))
         return {"rows": list(chosen), "cells": cells}
 
-    def _row(self, request: Request, data: Opened, names: Sequence[str]) -> tuple[int, dict[str, Block | str]]:
+    def _read_row(self, request: Request, data: Opened, names: Sequence[str]) -> tuple[int, dict[str, Block | str]]:
         """Find a request's row, and read blocks for some features."""
         row = _integer(request, "row", None, 1 << 53)
         known = data.wait(row + 1, _FIRST)
@@ -240,7 +240,7 @@ class View:
         """Answer everything about one row."""
         data = self._data(request)
         columns = self.columns(data)
-        row, blocks = self._row(request, data, _reads(columns))
+        row, blocks = self._read_row(request, data, _features_to_read(columns))
         return {
             "location": locate(data, row),
             "nbytes": sum(int(block.nbytes) for block in blocks.values() if not isinstance(block, str)),
@@ -254,7 +254,7 @@ class View:
         column = self._column(data, request.query_params.get("column"))
         if column.kind != "image":
             raise BadRequestError(f"column {column.name!r:.100} has no images")
-        block = self._row(request, data, column.reads)[1][column.name]
+        block = self._read_row(request, data, column.reads)[1][column.name]
         if isinstance(block, str):
             raise ValueError(block)
         width = max(1, _integer(request, "width", 256, _MOST_WIDTH))
@@ -270,7 +270,7 @@ class View:
         every = self.columns(data)
         columns = [column for column in every if column.name in names]
         texts = [each for each in every if each.kind in ("text", "sequence") and _INSTRUCTION.search(each.name)]
-        _, blocks = self._row(request, data, _reads([*columns, *texts]))
+        _, blocks = self._read_row(request, data, _features_to_read([*columns, *texts]))
         steps, curves, maps = curves_of(columns, blocks)
         found = [cell(each, blocks, whole=True) for each in texts]
         told = [(each.get("value") or next(iter(each.get("values", [])), None)) for each in found if each]
@@ -308,7 +308,7 @@ class View:
         """Stream statistics of all columns, of more and more rows."""
         with self._lock:
             refined = self._refined(self._data(request))
-        return self._stream(request, partial(_follow, refined, lambda: {"columns": refined.to_dict()}))
+        return self._event_stream(request, partial(_follow, refined, lambda: {"columns": refined.to_dict()}))
 
     def filter(self, request: Request) -> Response:
         """Stream the rows for which an expression holds."""
@@ -320,7 +320,7 @@ class View:
             sent += len(found)
             return {"found": found, "count": search.count, "code": search.code}
 
-        return self._stream(request, partial(_follow, search, message))
+        return self._event_stream(request, partial(_follow, search, message))
 
     def changes(self, request: Request) -> Response:
         """Stream the shards that grew, changed or are missing."""
@@ -338,9 +338,9 @@ class View:
             listed = [{"name": shown_path(path), "what": what} for path, what in changed.items()]
             return {"changed": listed, "done": False}
 
-        return self._stream(request, step)
+        return self._event_stream(request, step)
 
-    def _stream(self, request: Request, step: Callable[[threading.Event], dict[str, Any] | None]) -> Response:
+    def _event_stream(self, request: Request, step: Callable[[threading.Event], dict[str, Any] | None]) -> Response:
         """Return an event stream of the results of a step, which is called until it is done or the page is closed."""
         ended = threading.Event()
 

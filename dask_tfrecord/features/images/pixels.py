@@ -95,7 +95,7 @@ def decode_image(data: bytes | memoryview, feature: Decoding, out: NDArray[Any] 
     [[[1, 2, 3], [4, 5, 6]]]
     """
     size, lanczos, antialias = feature.size, feature.method == "lanczos3", feature.antialias
-    image = _open(data, feature.channels, feature.fast, size if feature.reduced else None)
+    image = _open_image(data, feature.channels, feature.fast, size if feature.reduced else None)
     shape = (*(size or (image.height, image.width)), image.channels)
     if out is None:
         out = np.empty(shape, feature.item_dtype)
@@ -123,12 +123,12 @@ def decode_image(data: bytes | memoryview, feature: Decoding, out: NDArray[Any] 
 
 def image_shape(data: bytes | memoryview, feature: Decoding) -> tuple[int, int, int]:
     """Return the shape of the array that `decode_image` returns, without decoding pixels."""
-    image = _open(data, feature.channels)
+    image = _open_image(data, feature.channels)
     height, width = feature.size or (image.height, image.width)
     return height, width, image.channels
 
 
-def _open(
+def _open_image(
     data: bytes | memoryview, channels: int, fast: bool = False, least: tuple[int, int] | None = None
 ) -> EncodedImage:
     """Open an encoded image of any known format; an error says what the bytes seem to be."""
@@ -258,7 +258,7 @@ def encode_image(encoding: ImageEncoding, image: NDArray[Any]) -> bytes:
     if channels not in _CHANNELS[encoding.format]:
         possible = " or ".join(map(str, _CHANNELS[encoding.format]))
         raise ImageError(f"an image of {channels} channels; {encoding.format} stores {possible}")
-    pixels = _levels(image)
+    pixels = _to_levels(image)
     if pixels.dtype == np.uint16:
         if encoding.format != "png":
             raise ImageError(f"an image of 16 bits per channel; {encoding.format} stores 8: write png")
@@ -269,7 +269,7 @@ def encode_image(encoding: ImageEncoding, image: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-def _levels(image: NDArray[Any]) -> NDArray[Any]:
+def _to_levels(image: NDArray[Any]) -> NDArray[Any]:
     """Convert floats to integer levels that decode to the same floats."""
     if image.dtype.kind == "u":
         return image

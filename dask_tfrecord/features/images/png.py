@@ -183,11 +183,11 @@ def _parse_colours(header: PNGHeader, chunks: list[tuple[bytes, bytes]]) -> _Col
 def _decode_pixels(header: PNGHeader, extra: _Colours, stream: bytes, channels: int, wide: bool) -> Pixels:
     """Return pixels of `channels` channels; of 16 bits if `wide` and the file has them."""
     is_keyed = channels == 4 and bool(extra.key)
-    samples = _samples(header, stream)
+    samples = _decode_samples(header, stream)
     if header.colour == _PALETTE:
         indices = samples[..., 0]
         if channels == 1:
-            return _gray(extra.palette[:, :3], extra.gamma, wide).take(indices, axis=0)
+            return _to_gray(extra.palette[:, :3], extra.gamma, wide).take(indices, axis=0)
         return extra.palette[:, :channels].take(indices, axis=0)
     alpha = samples[..., -1:] if header.colour in (_GRAY_ALPHA, _RGBA) else None
     if is_keyed:
@@ -197,7 +197,7 @@ def _decode_pixels(header: PNGHeader, extra: _Colours, stream: bytes, channels: 
     if header.depth < 8:
         colours = colours * np.uint8(255 // ((1 << header.depth) - 1))
     if channels < 3 and colours.shape[2] == 3:
-        colours = _gray(colours, extra.gamma, wide)
+        colours = _to_gray(colours, extra.gamma, wide)
     elif channels > 2 and colours.shape[2] == 1:
         colours = np.repeat(colours, 3, axis=2)
     if channels in (2, 4):
@@ -207,7 +207,7 @@ def _decode_pixels(header: PNGHeader, extra: _Colours, stream: bytes, channels: 
     return colours if wide or colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
 
 
-def _samples(header: PNGHeader, stream: bytes) -> Pixels:
+def _decode_samples(header: PNGHeader, stream: bytes) -> Pixels:
     """Decode the file's samples, one channel each, as uint16 for 16 bits, otherwise uint8."""
     inflated, offset = _inflate(header, stream), 0
     if not header.interlaced:
@@ -276,7 +276,7 @@ def _inflate(header: PNGHeader, stream: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(inflated, np.uint8)
 
 
-def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
+def _to_gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
     """Convert RGB to gray by libpng's ``rgb_to_gray``: weighted as stored, or in linear light if `gamma` is known."""
     bits = 8 * colours.dtype.itemsize
     # Before 16 bits become 8, the tables of libpng have 11 bits.
@@ -286,7 +286,7 @@ def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
     curved = gamma > 0 and not 95_000 <= gamma <= 105_000
     if curved:
         inverse = int(1e10 / gamma + 0.5)
-        values = _curve(bits, inverse, shift)[colours >> shift]
+        values = _tabulate_gamma(bits, inverse, shift)[colours >> shift]
     red, green, blue = (values[..., i : i + 1].astype(np.uint32) for i in range(3))
     # libpng truncates stored values of 8 bits, and rounds otherwise.
     half = 0 if bits == 8 and not curved else 1 << 14
@@ -294,11 +294,11 @@ def _gray(colours: Pixels, gamma: int, wide: bool) -> Pixels:
     if curved:
         same = (colours == colours[..., :1]).all(axis=-1, keepdims=True)
         alike = colours[..., :1] if not shift else _high_bytes(shift)[colours[..., :1] >> shift]
-        gray = np.where(same, alike, _curve(bits, int(1e10 / inverse + 0.5), shift)[gray >> shift])
+        gray = np.where(same, alike, _tabulate_gamma(bits, int(1e10 / inverse + 0.5), shift)[gray >> shift])
     return gray
 
 
-def _curve(bits: int, gamma: int, shift: int) -> Pixels:
+def _tabulate_gamma(bits: int, gamma: int, shift: int) -> Pixels:
     """Tabulate values raised to ``gamma / 100000``, or their bits from `shift` on."""
     top, last = (1 << bits) - 1, (1 << (bits - shift)) - 1
     kind = np.uint8 if bits == 8 else np.uint16

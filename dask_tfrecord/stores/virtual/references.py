@@ -232,9 +232,9 @@ class VirtualZarr:
         arguments = {array.spec.name: array.create_arguments() for array in every}
         for name, chunks in self.chunks.items():
             arguments[f"{CHUNKS_GROUP}/{name}"] = _stored_arguments(chunks, CHUNKS_TOGETHER)
-        return group_objects(arguments, self._entries(), self.attributes, consolidated=consolidated)
+        return group_objects(arguments, self._entries_of_arrays(), self.attributes, consolidated=consolidated)
 
-    def _entries(self) -> dict[str, NDArray[Any]]:
+    def _entries_of_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the entries of all stored arrays, by path in the group."""
         chunks = {f"{CHUNKS_GROUP}/{name}": each for name, each in self.chunks.items()}
         return {**{name: array.entries for name, array in self.stored.items()}, **chunks}
@@ -307,7 +307,7 @@ class VirtualZarr:
         fs.makedirs(root)
         try:
             metadata = {}
-            entries = self._entries()
+            entries = self._entries_of_arrays()
             chunks: dict[str, dict[int, bytes]] = {name: {} for name in entries}
             for key, value in self.objects(consolidated=True).items():
                 if key.endswith("zarr.json"):
@@ -327,7 +327,7 @@ class VirtualZarr:
             for name, values in chunks.items():
                 ordered = [values[number] for number in sorted(values)]
                 parts = (ordered[start : start + record_size] for start in range(0, len(ordered), record_size))
-                _write_tables(fs, f"{root}/{name}", (_parquet({"raw": part}) for part in parts))
+                _write_tables(fs, f"{root}/{name}", (_encode_parquet({"raw": part}) for part in parts))
                 grid = [len(ordered), *(1 for _ in entries[name].shape[1:])]
                 metadata[f"{name}/.zarray"] = {"shape": grid, "chunks": [1] * len(grid)}
             # fsspec searches chunks below each name: groups lack them.
@@ -345,7 +345,7 @@ class VirtualZarr:
 
         used, codes = np.unique(numbers, return_inverse=True)
         paths = pandas.Categorical.from_codes(codes, categories=[self.files[number] for number in used.tolist()])
-        return _parquet({"path": paths, "offset": offsets, "size": nbytes})
+        return _encode_parquet({"path": paths, "offset": offsets, "size": nbytes})
 
     def to_icechunk(self, session: Any, *, component: str | None = None, append_dim: str | None = None) -> str:
         """Write the references to a session of Icechunk, in one commit.
@@ -447,7 +447,9 @@ class VirtualZarr:
         """Append to a group's arrays; return how many chunks each had."""
         group = target.open("r+")
         old, new = target.own_attributes(group), values_of_attribute(self.attributes)
-        if "chunk_rows" not in old or any(_form(old, part) != _form(new, part) for part in ("columns", "records")):
+        if "chunk_rows" not in old or any(
+            _schema_of_group(old, part) != _schema_of_group(new, part) for part in ("columns", "records")
+        ):
             raise SchemaError("the group has no references to records with these features", target.location)
         held = set(map(file_key, old["source"]["files"]))
         if again := [file for file in new["source"]["files"] if file_key(file) in held]:
@@ -469,7 +471,7 @@ class VirtualZarr:
             spec = replace(array.spec, shape=(stored.shape[0] + array.spec.shape[0], *array.spec.shape[1:]))
             arrays.append(replace(array, spec=spec, edges=np.append(edges, array.edges)))
         _check_grids(arrays, {})
-        rows = np.append(_repeated(old["chunk_rows"]), _repeated(new["chunk_rows"]))
+        rows = np.append(_repeat_runs(old["chunk_rows"]), _repeat_runs(new["chunk_rows"]))
         source = {key: [*old["source"][key], *new["source"][key]] for key in ("files", "sizes", "versions")}
         own = {
             "id": tokenize(old["id"], new["id"]),
@@ -488,7 +490,7 @@ class VirtualZarr:
         return before
 
 
-def _form(attributes: Mapping[str, Any], part: str) -> Any:
+def _schema_of_group(attributes: Mapping[str, Any], part: str) -> Any:
     """Return a group's schema: its columns', or its records'."""
     return attributes["schema"] if part == "columns" else attributes["source"]["schema"]
 
@@ -502,7 +504,7 @@ def _icechunk_url(file: str) -> str:
     return {"gs": "gcs", "s3a": "s3"}.get(protocol, protocol) + separator + rest
 
 
-def _repeated(pairs: Any) -> NDArray[np.int64]:
+def _repeat_runs(pairs: Any) -> NDArray[np.int64]:
     """Return the values of `_run_lengths`."""
     return np.array([value for value, number in pairs for _ in range(number)], np.int64)
 
@@ -524,7 +526,7 @@ def _write_tables(fs: AbstractFileSystem, folder: str, tables: Iterable[bytes]) 
         fs.pipe_file(f"{folder}/refs.{number}.parq", table)
 
 
-def _parquet(columns: Mapping[str, Any]) -> bytes:
+def _encode_parquet(columns: Mapping[str, Any]) -> bytes:
     """Encode columns as a Parquet file."""
     import pandas
 
