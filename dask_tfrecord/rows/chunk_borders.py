@@ -1,21 +1,69 @@
-"""Divide rows into chunks by their number or their stored bytes."""
+"""How many rows a chunk of a data set has: by their number, by shards, or by bytes."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
+import dask
 import numpy as np
 from numpy.typing import NDArray
 
 from dask_tfrecord.blocks import splits_of, union
 from dask_tfrecord.records.index import ByteSplit
 from dask_tfrecord.rows.collection import Collection, RowNumbers
+from dask_tfrecord.settings import limits, parse_size
 from dask_tfrecord.shards.shard import Shard, Shards
 
 # With more chunks, schedulers need more time for tasks than workers for data.
 MOST_CHUNKS = 20_000
+# Default of dask's size of a chunk: each thread of a worker holds several chunks, so ours are smaller.
+_DASK_CHUNK_NBYTES = 128 << 20
+
+
+def chunk_size() -> float:
+    """Return the decoded bytes that a chunk should have, unless dask's size of a chunk was changed to others."""
+    size = parse_size(dask.config.get("array.chunk-size", "")) or _DASK_CHUNK_NBYTES
+    return limits().input_chunk_nbytes if size == _DASK_CHUNK_NBYTES else size
+
+
+def checked_chunks(chunks: object, *, counted: bool) -> str | int | float:
+    """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
+    valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
+    if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):
+        raise ValueError(valid)
+    if chunks in ("auto", "shard"):
+        return str(chunks)
+    if not isinstance(chunks, str):
+        if not counted:
+            raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
+        if chunks < 1:
+            raise ValueError(
+                f"a chunk has one row or more; got chunks={chunks}: write chunks='auto', or 'shard' for "
+                f"one chunk per shard"
+            )
+        return int(chunks)
+    nbytes = parse_size(chunks)
+    if nbytes is None:
+        raise ValueError(valid)
+    if nbytes < 1:
+        raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
+    return nbytes
+
+
+def choose_borders(
+    collection: Collection, nrows: int, chunks: str | int | float, row_nbytes: Callable[[], NDArray[np.float64]]
+) -> NDArray[np.int64]:
+    """Choose the borders of chunks: by rows, by shards, or by the decoded bytes that a row takes in each shard."""
+    if isinstance(chunks, int):
+        return borders_by_rows(nrows, chunks)
+    if chunks == "shard":
+        return distinct(collection.starts)
+    if isinstance(chunks, float):
+        return borders_by_bytes(collection, row_nbytes(), chunks, coalesce=True)
+    return at_entries(collection, borders_by_bytes(collection, row_nbytes(), chunk_size(), coalesce=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

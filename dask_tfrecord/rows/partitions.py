@@ -63,7 +63,7 @@ def record_partitions(shards: Shards, chunks: str | int, check_crc: bool) -> lis
     splits.
     """
     # A sample of the records needs no rows.
-    from dask_tfrecord.rows.read import checked_chunks, chunk_size
+    from dask_tfrecord.rows.chunk_borders import checked_chunks, chunk_size
 
     wanted = checked_chunks(chunks, counted=True)
     size = chunk_size()

@@ -10,10 +10,8 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from numbers import Integral
 from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,10 +32,10 @@ from dask_tfrecord.rows.calls import compute_with_progress
 from dask_tfrecord.rows.chunk_borders import (
     MOST_CHUNKS,
     ByteChunks,
-    at_entries,
     borders_by_bytes,
-    borders_by_rows,
-    distinct,
+    checked_chunks,
+    choose_borders,
+    chunk_size,
 )
 from dask_tfrecord.rows.collection import Collection
 from dask_tfrecord.rows.counting import find_unsplittable, index_entries_of_shards, index_shards
@@ -47,7 +45,7 @@ from dask_tfrecord.rows.sources import CountedRows, RecordSource, UncountedSourc
 from dask_tfrecord.rows.steps import Partitioned, StepRows
 from dask_tfrecord.rows.value_errors import FilledSource, ValueErrors, checked_modes
 from dask_tfrecord.rows.where import Filters, filter_rows, where
-from dask_tfrecord.settings import limits, parse_size
+from dask_tfrecord.settings import limits
 from dask_tfrecord.shards.listing import find_partitions, within_folders
 from dask_tfrecord.shards.shard import Shards
 
@@ -222,7 +220,7 @@ def read_rows(
         raise TypeError(f"check_crc is True or False; got {check_crc!r:.100}")
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise TypeError(f"storage_options is a dict of options of fsspec; got {storage_options!r:.100}")
-    rows_or_bytes = checked_chunks(chunks, counts is not None)
+    rows_or_bytes = checked_chunks(chunks, counted=counts is not None)
     _check_columns(columns)
     tolerated = checked_modes(value_errors, counts)
     _check_errors(errors, tolerated, fill_values, check_crc, counts)
@@ -374,7 +372,7 @@ def _plan_chunks(
     rows = found.rows
     if rows is not None and isinstance(chunks, int):
         source, rows = source.select(rows), None
-    borders = _choose_borders(source, chunks)
+    borders = choose_borders(source.collection, len(source.rows), chunks, partial(_shard_row_nbytes, source))
     _log_opened(found.shards, f"{source.nrows:,}", len(borders) - 1, source.schema)
     read: CountedRows = source
     if partitions:
@@ -411,16 +409,6 @@ def _log_opened(shards: Shards, records: str, nchunks: int, schema: Schema) -> N
         nbytes = f"{int(shards.sizes.sum()):,}"
         parts = plural(len(shards), "shard"), nbytes, records, plural(len(schema), "feature"), plural(nchunks, "chunk")
         _log.info("opened %s: %s of %s bytes, %s records of %s, %s", shards.summary, *parts)
-
-
-# Default of dask's size of a chunk: each thread of a worker holds several chunks, so ours are smaller.
-_DASK_CHUNK_NBYTES = 128 << 20
-
-
-def chunk_size() -> float:
-    """Return the decoded bytes that a chunk should have, unless dask's size of a chunk was changed to others."""
-    size = parse_size(dask.config.get("array.chunk-size", "")) or _DASK_CHUNK_NBYTES
-    return limits().input_chunk_nbytes if size == _DASK_CHUNK_NBYTES else size
 
 
 def _check_columns(columns: Sequence[str] | None) -> None:
@@ -527,42 +515,6 @@ def _checked_counts(counts: Sequence[int], shards: Shards) -> list[int]:
                     Location(shards.paths[number], 0, 0),
                 )
     return numbers
-
-
-def checked_chunks(chunks: object, counted: bool) -> str | int | float:
-    """Check the argument `chunks`: a number of rows, bytes as a float, "auto" or "shard"."""
-    valid = f"chunks is 'auto', 'shard', a number of rows or a size such as '64 MiB'; got {chunks!r}"
-    if isinstance(chunks, bool) or not isinstance(chunks, str | Integral):
-        raise ValueError(valid)
-    if chunks in ("auto", "shard"):
-        return str(chunks)
-    if not isinstance(chunks, str):
-        if not counted:
-            raise ValueError(f"chunks={chunks!r} needs counted records; with counts=None chunks are cut by bytes")
-        if chunks < 1:
-            raise ValueError(
-                f"a chunk has one row or more; got chunks={chunks}: write chunks='auto', or 'shard' for "
-                f"one chunk per shard"
-            )
-        return int(chunks)
-    nbytes = parse_size(chunks)
-    if nbytes is None:
-        raise ValueError(valid)
-    if nbytes < 1:
-        raise ValueError(f"a chunk has one byte or more; got chunks={chunks!r}")
-    return nbytes
-
-
-def _choose_borders(source: RecordSource | FilledSource, chunks: str | int | float) -> NDArray[np.int64]:
-    """Choose the borders of chunks: by rows, by shards or by bytes."""
-    collection = source.collection
-    if isinstance(chunks, int):
-        return borders_by_rows(len(source.rows), chunks)
-    if chunks == "shard":
-        return distinct(collection.starts)
-    if isinstance(chunks, float):
-        return borders_by_bytes(collection, _shard_row_nbytes(source), chunks, coalesce=True)
-    return at_entries(collection, borders_by_bytes(collection, _shard_row_nbytes(source), chunk_size(), coalesce=False))
 
 
 def _shard_row_nbytes(source: RecordSource | FilledSource) -> NDArray[np.float64]:
