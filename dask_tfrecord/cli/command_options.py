@@ -428,6 +428,7 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "status": click.option("--status", is_flag=True, help="Show which parts are written, by whom, and which are not."),
     "port": click.option(
         "--port",
+        metavar="PORT",
         type=click.IntRange(0, 65535),
         default=0,
         show_default="a free one",
@@ -447,9 +448,11 @@ _OPTIONS: Mapping[str, Callable[[Any], Any]] = {
         show_default=True,
         help="Form of the output: a table, the JSON that --features reads, a schema.pbtxt, or Python code to paste.",
     ),
-    "number": click.option("-n", type=click.IntRange(0), default=5, show_default=True, help="Number of records."),
+    "number": click.option(
+        "-n", metavar="N", type=click.IntRange(0), default=5, show_default=True, help="Number of records."
+    ),
     "preview_number": click.option(
-        "-n", type=click.IntRange(0), default=16, show_default=True, help="Number of records."
+        "-n", metavar="N", type=click.IntRange(0), default=16, show_default=True, help="Number of records."
     ),
     "rows_json": click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record."),
     "statistics_json": click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON."),

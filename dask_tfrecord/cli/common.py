@@ -7,7 +7,7 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -207,9 +207,7 @@ def _explained(error: click.UsageError) -> click.UsageError:
             except TFRecordError as refusal:
                 # It names what reads a store.
                 return click.UsageError(one_line(refusal), error.ctx)
-        if len(given) != 1 or given[0].startswith("-"):
-            given = [SOURCES.get(name, "train-*.tfrecord")]
-        written = command_line(error.ctx, name, *given, *([TARGETS[name]] if name in TARGETS else []))
+        written = example(error.ctx, error.ctx.command, given if len(given) == 1 and given[0][:1] != "-" else ())
         return click.UsageError(
             f"The command {name} takes {' and '.join(metavars(error.ctx))}. Write {written}", error.ctx
         )
@@ -231,6 +229,15 @@ def _explained(error: click.UsageError) -> click.UsageError:
             text += f" Write a command for each: {', and '.join(commands)}{more}"
         return click.UsageError(text, error.ctx)
     return error
+
+
+def example(ctx: click.Context, command: click.Command, sources: Sequence[str] = ()) -> str:
+    """Spell a command with these sources, or with examples, and what it needs more."""
+    name = command.name or ""
+    needed = [each for each in command.params if isinstance(each, click.Option) and each.required]
+    options = [text for each in needed for text in (each.opts[0], "10")]
+    target = [TARGETS[name]] if name in TARGETS else []
+    return command_line(ctx, name, *(sources or [SOURCES.get(name, "train-*.tfrecord")]), *target, *options)
 
 
 def _commands_with(ctx: click.Context, option: str) -> list[str]:

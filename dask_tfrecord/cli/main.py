@@ -106,12 +106,9 @@ def info(
 ) -> None:
     """Show records, bytes, compression and features of shards.
 
-    With --split, only shards that contain records of the split. Features are those of the metadata of a TFDS data set,
-    with their groups, unless --sample is given; else they are inferred from the first records of some shards, and the
-    last column names the detected content of bytes. Then ragged features under one prefix are shown, and their lengths
-    are not compared. Records are counted from their headers, or with --errors skip, by their CRCs. With --where,
-    records that meet the conditions are counted as well. With --message, the features are the fields of that type;
-    unknown fields, and records of other types, are counted.
+    Features are those of the metadata of a TFDS data set. Without metadata, or with --sample, they are inferred from
+    the first records of some shards, and the last column names what bytes seem to contain. With --message, they are the
+    fields of that type. --split shows the shards of one split; --where also counts the records that meet a condition.
     """
     if spec and as_json:
         raise click.UsageError("--spec and --json are two forms of output: give one of them.")
@@ -580,11 +577,10 @@ def to_zarr(
 ) -> None:
     """Convert shards to a Zarr store in bounded memory.
 
-    Features come from --features, else from the metadata of a TFDS data set, else they are inferred from Examples or
-    SequenceExamples, always so with --sample; inferred bytes stay bytes. To decode arrays and text from bytes, give
-    --features the JSON that Schema.to_json writes, with context features and feature lists for SequenceExamples. After
-    Ctrl-C, the same command with --resume continues. A conversion that fails removes what it wrote, unless it was
-    started with --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
+    Features come from --features, else from the metadata of a TFDS data set, else they are inferred; inferred bytes
+    stay bytes. To decode arrays and text in bytes, give --features the JSON that Schema.to_json writes. After Ctrl-C,
+    the same command with --resume continues. A conversion that fails removes what it wrote, unless it was started with
+    --resume. With --explode, rows are items: the steps of episodes, the boxes of images.
 
     With --append, the shards that the store does not hold yet are appended, with the features of the store; others are
     left as they are. The store is created if it does not exist.

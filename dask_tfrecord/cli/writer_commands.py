@@ -16,7 +16,7 @@ from dask_tfrecord.cli.command_options import (
     pattern_argument,
     write_arguments,
 )
-from dask_tfrecord.cli.common import Commands, open_rows, writing
+from dask_tfrecord.cli.common import Commands, example, open_rows, writing
 from dask_tfrecord.cli.jobs import RESUMED_STEPS, divisible
 from dask_tfrecord.options import COMMANDS, WriterCommand
 
@@ -40,7 +40,10 @@ class AllCommands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Find a command; commands of other packages come last."""
         found = super().get_command(ctx, cmd_name)
-        return found or next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
+        found = found or next((writer_command(each) for each in COMMANDS if each.name == cmd_name), None)
+        if found is not None and not found.epilog:
+            found.epilog = f"Example: {example(ctx, found)}"
+        return found
 
 
 def writer_command(of: WriterCommand) -> click.Command:

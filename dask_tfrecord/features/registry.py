@@ -140,8 +140,8 @@ def feature_of_json(entry: dict[str, Any]) -> Feature:
     name = entry.pop("class")
     if name not in FEATURES:
         near = near_misses(name, FEATURES)
-        advice = near if near.startswith("; did you mean") else ": import the module that registers it"
-        raise SchemaError(f"there is no feature class {name!r}{advice}")
+        near = near if near.startswith("; did you mean") else ""
+        raise SchemaError(f"there is no feature class {name!r}: import the module that registers it{near}")
     return FEATURES[name](**{name: from_json(value) for name, value in entry.items()})
 
 
